@@ -1,0 +1,87 @@
+"""Factorisation that does not fail.
+
+All matrices factored here have the form ``I + c B`` with ``B`` positive semi-definite, so in exact
+arithmetic every eigenvalue is at least one. Rounding can spoil that when ``c`` is huge; the ladder
+below then adds a recorded jitter of the size of the rounding error, and as a last resort clamps
+the eigenvalues at the value one that theory guarantees.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from prismgp._types import Tensor
+from prismgp.exceptions import NumericalError
+
+__all__ = ["Factor", "factor"]
+
+_JITTER_STEPS = (1.0, 10.0, 100.0)
+
+
+@dataclass(frozen=True)
+class Factor:
+    """Lower-triangular ``L`` with ``A = L L'``, and what it took to get it.
+
+    Attributes
+    ----------
+    lower : Tensor, (k, k)
+    jitter : float
+        What was added to the diagonal; 0 in the ordinary case.
+    method : str
+        "cholesky", "cholesky+jitter" or "eigen".
+    """
+
+    lower: Tensor
+    jitter: float = 0.0
+    method: str = "cholesky"
+
+    def half_solve(self, b: Tensor) -> Tensor:
+        """``L^-1 b`` for b of shape (k, m)."""
+        half: Tensor = torch.linalg.solve_triangular(self.lower, b, upper=False)
+        return half
+
+    def solve(self, b: Tensor) -> Tensor:
+        """``A^-1 b`` for b of shape (k, m)."""
+        return torch.cholesky_solve(b, self.lower)
+
+    def inverse(self) -> Tensor:
+        """``A^-1``, (k, k)."""
+        return torch.cholesky_inverse(self.lower)
+
+    def inverse_root(self) -> Tensor:
+        """``T = L^-1``, (k, k), so that ``A^-1 = T' T``."""
+        return self.half_solve(torch.eye(len(self.lower), dtype=self.lower.dtype, device=self.lower.device))
+
+    def logdet(self) -> Tensor:
+        """``log |A|``, a scalar."""
+        total: Tensor = self.lower.diagonal().log().sum()
+        return 2.0 * total
+
+
+def factor(a: Tensor) -> Factor:
+    """Factor a symmetric ``a = I + c B``, (k, k) float64, B positive semi-definite.
+
+    Raises
+    ------
+    NumericalError
+        Only if ``a`` holds NaN or infinity.
+    """
+    lower, info = torch.linalg.cholesky_ex(a)
+    if int(info) == 0 and bool(torch.isfinite(lower[-1, -1])):
+        return Factor(lower)
+    if not bool(torch.isfinite(a).all()):
+        raise NumericalError("matrix to be factored holds NaN or infinity")
+    # Weyl: rounding moves eigenvalues by at most about eps * k * max|diagonal|.
+    unit = torch.finfo(a.dtype).eps * len(a) * float(a.diagonal().max())
+    for step in _JITTER_STEPS:
+        lower, info = torch.linalg.cholesky_ex(a + step * unit * torch.eye(len(a), dtype=a.dtype, device=a.device))
+        if int(info) == 0:
+            return Factor(lower, step * unit, "cholesky+jitter")
+    values, vectors = torch.linalg.eigh(a)
+    clamped = values.clamp_min(1.0)
+    # A = V D V' = R' R with R = D^(1/2) V'; the QR of R gives the triangular root.
+    upper = torch.linalg.qr(clamped.sqrt()[:, None] * vectors.T, mode="r").R
+    lower = (upper * upper.diagonal().sign()[:, None]).T.contiguous()
+    return Factor(lower, float((clamped - values).max()), "eigen")

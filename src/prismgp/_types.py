@@ -1,0 +1,39 @@
+"""Names for arrays, and the legend of symbols used across the package.
+
+====== =====================================================================
+symbol meaning
+====== =====================================================================
+n      rows
+d      inputs (columns of X)
+p      spectral frequencies; there are 2p trigonometric features
+q      outputs (columns of Y)
+X      inputs, (n, d), standardised unless said otherwise
+Y      targets, (n, q)
+E      base frequencies, (p, d), independent of the kernel's parameters
+W      projection, (d, p): ``W[j, t] = E[t, j] / lengthscale[j]``
+Phi    features, (n, 2p): ``[cos(X W), sin(X W)] / sqrt(p)``, rows of norm 1
+S      signal variance, one per output
+s2     noise variance, one per output
+m      constant mean, one per output
+G      ``Phi' Phi``, (2p, 2p)
+A      ``I + (S / s2) G``, (2p, 2p); all its eigenvalues are at least 1
+====== =====================================================================
+
+The model of one output is ``y = m + Phi w + noise`` with ``w ~ N(0, S I)`` and
+``noise ~ N(0, s2 I)``, so ``y ~ N(m, Q)`` with ``Q = S Phi Phi' + s2 I``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+Array: TypeAlias = npt.NDArray[np.float64]
+AnyArray: TypeAlias = npt.NDArray[Any]
+Tensor: TypeAlias = torch.Tensor
+RandomState: TypeAlias = int | np.random.RandomState | None
+
+__all__ = ["AnyArray", "Array", "RandomState", "Tensor"]

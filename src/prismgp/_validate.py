@@ -1,0 +1,180 @@
+"""The border: what users pass in becomes a clean float array here, or a clear error.
+
+scikit-learn's own validation runs first, so its conventions hold. When it objects, the data is
+searched for the first offending cell, and the error names the column, the row and the remedy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import validate_data
+
+from prismgp._types import AnyArray
+from prismgp.exceptions import DataError, DataTypeError, PrismGPError
+
+__all__ = ["check_choice", "check_fit_data", "check_inputs", "check_number", "compute_device", "compute_dtype"]
+
+_DTYPES = [np.float64, np.float32]
+_LARGEST = 1e150  # squares of larger values leave the range of float64
+
+
+def check_fit_data(estimator: BaseEstimator, x: Any, y: Any, *, reset: bool = True) -> tuple[AnyArray, AnyArray]:
+    """Validate training data; returns X (n, d) and y as passed, (n,) or (n, q), both float."""
+    x, y = _plain(x), _plain(y)
+    try:
+        clean_x, clean_y = validate_data(estimator, x, y, reset=reset, dtype=_DTYPES, multi_output=True, y_numeric=True)
+        if clean_y.dtype not in _DTYPES:
+            clean_y = clean_y.astype(np.float64)
+    except (ValueError, TypeError) as error:
+        raise _explain(error, {"X": x, "y": y}) from error
+    _check_range(clean_x, x, "X")
+    _check_range(clean_y, y, "y")
+    return clean_x, clean_y
+
+
+def check_inputs(estimator: BaseEstimator, x: Any, *, reset: bool = False) -> AnyArray:
+    """Validate inputs alone, at prediction or for a transformer; returns X (n, d)."""
+    x = _plain(x)
+    try:
+        clean: AnyArray = validate_data(estimator, x, reset=reset, dtype=_DTYPES)
+    except (ValueError, TypeError) as error:
+        raise _explain(error, {"X": x}) from error
+    _check_range(clean, x, "X")
+    return clean
+
+
+def _plain(data: Any) -> Any:
+    """Torch tensors become arrays; all else passes."""
+    return data.detach().cpu().numpy() if isinstance(data, torch.Tensor) else data
+
+
+def _check_range(clean: AnyArray, original: Any, what: str) -> None:
+    if clean.size and max(float(clean.max()), -float(clean.min())) > _LARGEST:
+        rows = clean.reshape(len(clean), -1)
+        row, column = np.argwhere(np.abs(rows) > _LARGEST)[0]
+        raise DataError(
+            f"{_column_name(original, what, int(column))} holds {rows[row, column]:g} at row {row} (counting from 0); "
+            f"values beyond {_LARGEST:g} cannot be squared in float64: rescale the column or drop the row"
+        )
+
+
+def _explain(error: Exception, data: dict[str, Any]) -> DataError:
+    """The same complaint, with the first offending cell when there is one."""
+    for what, table in data.items():
+        found = _first_bad_cell(table, what)
+        if found is not None:
+            return found
+    kind = DataTypeError if isinstance(error, TypeError) else DataError
+    return kind(str(error))
+
+
+def _first_bad_cell(table: Any, what: str) -> DataError | None:
+    if table is None or hasattr(table, "tocsr"):
+        return None
+    try:
+        cells = np.asarray(table)
+    except (ValueError, TypeError):
+        return None
+    if cells.ndim == 0 or cells.ndim > 2 or cells.size == 0:
+        return None
+    cells = cells.reshape(len(cells), -1)
+    for column in range(cells.shape[1]):
+        found = _first_bad_value(cells[:, column])
+        if found is None:
+            continue
+        row, value, trouble, remedy, wrong_type = found
+        message = (
+            f"{trouble}: {_column_name(table, what, column)} holds {value!r} at row {row} (counting from 0); {remedy}"
+        )
+        return DataTypeError(message) if wrong_type else DataError(message)
+    return None
+
+
+def _first_bad_value(column: AnyArray) -> tuple[int, Any, str, str, bool] | None:
+    """Row, value, trouble, remedy, and whether it is a type error, of the first bad cell of a column."""
+    if column.dtype.kind == "c" and np.iscomplex(column).any():
+        row = int(np.flatnonzero(np.iscomplex(column))[0])
+        return row, complex(column[row]), "Complex data not supported", "pass real and imaginary parts apart", False
+    if column.dtype.kind == "c":
+        return 0, complex(column[0]), "Complex data not supported", "pass the real part", False
+    if column.dtype.kind in "biu":
+        return None
+    if column.dtype.kind in "Mm":
+        return 0, str(column[0]), "dates and times are not numbers", "convert the column, e.g. to seconds", False
+    missing_remedy = (
+        "drop these rows or impute them first (e.g. sklearn.impute.SimpleImputer; `--drop-missing` on the command line)"
+    )
+    text_remedy = "encode the column (e.g. sklearn.preprocessing.OneHotEncoder) or use the command line, which does"
+    for row, value in enumerate(column.tolist()):
+        if isinstance(value, complex):
+            return row, value, "Complex data not supported", "pass real and imaginary parts apart", False
+        try:
+            number = float(value)
+        except ValueError:
+            return row, value, f"could not convert string to float: {value!r}", text_remedy, False
+        except TypeError:
+            if value is None or type(value).__name__ in ("NAType", "NaTType"):
+                return row, value, "input contains NaN (a missing value)", missing_remedy, False
+            trouble = "argument must be a string or a real number"
+            return row, value, trouble, "every cell must be a number", True
+        if np.isnan(number):
+            return row, value, "input contains NaN (a missing value)", missing_remedy, False
+        if np.isinf(number):
+            return row, value, "input contains inf (infinity)", "drop the row or clip the value", False
+    return None
+
+
+def _column_name(table: Any, what: str, column: int) -> str:
+    names = getattr(table, "columns", None)
+    if what == "y" and names is None:
+        name = getattr(table, "name", None)
+        return f"target {name!r}" if name is not None else f"target column {column}"
+    if names is not None and not callable(names) and len(names) > column:
+        return f"{'target' if what == 'y' else 'column'} {str(names[column])!r}"
+    return f"column {column}"
+
+
+def check_number(
+    estimator: str,
+    name: str,
+    value: Any,
+    *,
+    low: float,
+    strict: bool = False,
+    integer: bool = False,
+    optional: bool = False,
+) -> None:
+    """A constructor argument must be a number of at least ``low`` (above it when strict)."""
+    if optional and value is None:
+        return
+    kind = Integral if integer else Real
+    ok = isinstance(value, kind) and not isinstance(value, bool)
+    if not ok or not np.isfinite(value) or value < low or (strict and value == low):
+        what = "an integer" if integer else "a number"
+        raise DataError(f"{estimator}: {name}={value!r} must be {what} {'above' if strict else 'of at least'} {low:g}")
+
+
+def check_choice(estimator: str, name: str, value: Any, choices: Sequence[str]) -> None:
+    """A constructor argument must be one of the choices."""
+    if value not in choices:
+        raise DataError(f"{estimator}: {name}={value!r} is unknown; choose one of {', '.join(map(repr, choices))}")
+
+
+def compute_dtype(name: str) -> torch.dtype:
+    """ "float64" or "float32" as a torch dtype."""
+    return {"float64": torch.float64, "float32": torch.float32}[name]
+
+
+def compute_device(name: str) -> torch.device:
+    """The device asked for; "auto" takes a GPU where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise PrismGPError(f'device="{name}" was asked for, but no CUDA device is available; use "auto" or "cpu"')
+    return torch.device(name)

@@ -1,0 +1,91 @@
+"""The command ``prismgp``.
+
+Every subcommand is a module with ``add_parser``, which declares its arguments, and ``run``, which
+does the work and returns the exit code. Errors are handled here, in one place.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from contextlib import suppress
+from types import ModuleType
+from typing import Any
+
+import prismgp
+from prismgp.cli import _fit, _info, _predict
+from prismgp.cli._common import Parser, complain, one_line
+from prismgp.exceptions import PrismGPError, PrismGPWarning
+
+__all__ = ["main"]
+
+_SUBCOMMANDS: tuple[ModuleType, ...] = (_fit, _predict, _info)
+
+_BAD_INPUT = 2
+_INTERRUPTED = 130
+_BROKEN_PIPE = 141  # what a shell reports for a program that SIGPIPE ended
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command line.
+
+    Parameters
+    ----------
+    argv : list of str or None, default None
+        Arguments without the program's name; None: those of the process.
+
+    Returns
+    -------
+    int
+        0 on success; 2, with one line on stderr, on bad usage or bad input; 130 when interrupted;
+        141 when the reader of the output went away.
+    """
+    try:
+        args = _parser().parse_args(argv)
+    except SystemExit as stop:  # argparse leaves this way, also after --help
+        return stop.code if isinstance(stop.code, int) else _BAD_INPUT
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", PrismGPWarning)
+            warnings.showwarning = _show_warning
+            code = int(args.run(args))
+            sys.stdout.flush()
+            return code
+    except BrokenPipeError:
+        _abandon_stdout()
+        return _BROKEN_PIPE
+    except KeyboardInterrupt:
+        complain("interrupted")
+        return _INTERRUPTED
+    except PrismGPError as error:
+        complain(f"error: {error}")
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename is not None else ""
+        complain(f"error: {place}{error.strerror or error}")
+    except MemoryError:
+        complain("error: out of memory; use fewer rows or columns, or fewer frequencies (-p)")
+    return _BAD_INPUT
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog="prismgp",
+        description="Gaussian process regression on tables: fit, predict with uncertainty, look into models.",
+        epilog="Exit code: 0 on success, 2 on bad usage or bad input.",
+    )
+    parser.add_argument("--version", action="version", version=f"prismgp {prismgp.__version__}")
+    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for module in _SUBCOMMANDS:
+        module.add_parser(subparsers)
+    return parser
+
+
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    complain(f"warning: {one_line(str(message))}")
+
+
+def _abandon_stdout() -> None:
+    """Let the interpreter's last flush of stdout go nowhere instead of failing."""
+    with suppress(OSError, ValueError):  # a stdout without a descriptor needs no care
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,252 @@
+"""What the subcommands share: arguments, messages, layout, checks of paths."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import math
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn, TypeAlias
+
+import numpy as np
+from scipy.special import ndtri
+
+from prismgp._types import Array
+from prismgp.data._standardise import _IGNORE
+from prismgp.data._tabular import TableFile
+from prismgp.estimators._base import GPRegressor
+from prismgp.exceptions import DataError
+
+__all__ = [
+    "Parser",
+    "Scores",
+    "Subparsers",
+    "add_delimiter",
+    "add_output_options",
+    "columns",
+    "complain",
+    "fraction",
+    "half_width",
+    "most_relevant",
+    "one_line",
+    "open_table",
+    "positive",
+    "print_json",
+    "print_rows",
+    "printable",
+    "relative_lengthscale",
+    "say",
+    "show_progress",
+    "writable",
+]
+
+
+class Parser(argparse.ArgumentParser):
+    """Complains in one line."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        # Abbreviated options in scripts would break when an option is added.
+        super().__init__(**{**kwargs, "allow_abbrev": False})
+
+    def error(self, message: str) -> NoReturn:
+        complain(f"error: {message} (see {self.prog} --help)")
+        raise SystemExit(2)
+
+
+Subparsers: TypeAlias = "argparse._SubParsersAction[Parser]"
+
+
+# -- arguments -----------------------------------------------------------------------------------
+
+
+def columns(text: str) -> list[str]:
+    """``a,b,c`` as a list; a name with a comma is put into double quotes."""
+    return next(csv.reader([text]), [""])
+
+
+def positive(text: str) -> int:
+    """A whole number of at least 1."""
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return value
+
+
+def fraction(text: str) -> float:
+    """A number strictly between 0 and 1."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number between 0 and 1")
+    return value
+
+
+def _delimiter(text: str) -> str:
+    text = "\t" if text == "\\t" else text
+    if len(text) != 1 or not text.isascii() or text in '"\r\n':
+        raise argparse.ArgumentTypeError(f"{text!r} is not one character")
+    return text
+
+
+def add_delimiter(parser: Parser) -> None:
+    """The option of commands that read tables."""
+    parser.add_argument(
+        "--delimiter",
+        type=_delimiter,
+        metavar="CHAR",
+        help=r"separator of a text file (default: comma, or tab for .tsv; \t means tab)",
+    )
+
+
+def add_output_options(parser: Parser) -> None:
+    """The options of commands that print a summary."""
+    parser.add_argument("--json", action="store_true", help="print the summary as one JSON object")
+    parser.add_argument("-q", "--quiet", action="store_true", help="no progress bar and no summary for people")
+
+
+def open_table(args: argparse.Namespace) -> TableFile:
+    """The file that DATA names."""
+    return TableFile(args.data, delimiter=args.delimiter)
+
+
+def writable(path: str, *, inputs: Iterable[str]) -> Path:
+    """A path that can be written; checked before any work, so that hours of it are not lost."""
+    target = Path(path)
+    folder = target.parent
+    if not folder.is_dir():
+        raise DataError(f"{path}: the folder {str(folder)!r} does not exist")
+    if target.is_dir():
+        raise DataError(f"{path}: is a folder")
+    if not os.access(folder, os.W_OK):
+        raise DataError(f"{path}: the folder {str(folder)!r} cannot be written to")
+    for name in inputs:
+        if target.exists() and Path(name).exists() and target.samefile(name):
+            raise DataError(f"{path}: the output would replace an input")
+    return target
+
+
+# -- output --------------------------------------------------------------------------------------
+
+
+def one_line(text: str) -> str:
+    """Text without line breaks or control characters, which file contents could smuggle in."""
+    return "".join(character if character.isprintable() else "?" for character in " ".join(text.split()))
+
+
+def printable(name: str) -> str:
+    """A column's name, quoted where it would not show as it is."""
+    return name if name.isprintable() and name.strip() == name and name else repr(name)
+
+
+def complain(message: str) -> None:
+    """One line on stderr."""
+    _write(f"prismgp: {one_line(message)}", sys.stderr)
+
+
+def say(text: str = "", *, error: bool = False) -> None:
+    """A line on stdout, or on stderr where stdout is taken."""
+    _write(text, sys.stderr if error else sys.stdout)
+
+
+def _write(text: str, stream: Any) -> None:
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    print(text.encode(encoding, "backslashreplace").decode(encoding), file=stream)
+
+
+def print_rows(rows: Sequence[tuple[str, str]], *, indent: int = 2, error: bool = False) -> None:
+    """Labels and values in two columns."""
+    width = max((len(label) for label, _ in rows), default=0)
+    for label, value in rows:
+        say(f"{'':{indent}}{label:<{width}}  {value}".rstrip(), error=error)
+
+
+def print_json(value: dict[str, Any]) -> None:
+    """One JSON object; numbers JSON does not have become null."""
+    say(json.dumps(_jsonable(value), allow_nan=False, indent=2))
+
+
+def _jsonable(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _jsonable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_jsonable(item) for item in value]
+    if isinstance(value, np.ndarray | np.generic):
+        return _jsonable(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def show_progress(args: argparse.Namespace) -> bool:
+    """A bar is for people: not in logs, not when asked to be quiet."""
+    return sys.stderr.isatty() and not args.quiet
+
+
+# -- numbers -------------------------------------------------------------------------------------
+
+
+def half_width(level: float) -> float:
+    """Half the width of a central interval of a standard normal variable."""
+    return float(ndtri(0.5 + level / 2))
+
+
+def relative_lengthscale(model: GPRegressor) -> Array:
+    """Length-scales in units of the standard deviations of their training columns, (d,).
+
+    Infinite for a column that never varied: the standardiser gives it a huge scale, and the model
+    ignores it.
+    """
+    s = model._standardiser
+    magnitude = np.where(s.x_shift == 0, 1.0, np.abs(s.x_shift))
+    relative: Array = np.where(s.x_scale < 0.5 * _IGNORE * magnitude, model.lengthscale_ / s.x_scale, np.inf)
+    return relative
+
+
+def most_relevant(model: GPRegressor, names: Sequence[str], limit: int | None = None) -> list[tuple[str, float]]:
+    """Encoded inputs by relative length-scale, the shortest first: there the function varies most."""
+    relative = relative_lengthscale(model)
+    order = np.argsort(relative, kind="stable")[:limit]
+    return [(names[index], float(relative[index])) for index in order]
+
+
+class Scores:
+    """Accuracy of predictions, accumulated over batches; constant memory.
+
+    Parameters
+    ----------
+    level : float
+        Of the interval whose coverage is counted.
+    """
+
+    def __init__(self, level: float) -> None:
+        self.level = level
+        self.rows = 0
+        self._squares = self._nlpd = 0.0
+        self._covered = 0
+
+    def add(self, truth: Array, mean: Array, std: Array) -> None:
+        """Compare predictions of observations with what was observed; pairs with a NaN do not count, (n,) each."""
+        there = np.isfinite(truth) & np.isfinite(mean)
+        error, std = truth[there] - mean[there], std[there]
+        self.rows += len(error)
+        self._squares += float(np.square(error).sum())
+        self._nlpd += float((0.5 * np.log(2 * np.pi * std**2) + 0.5 * np.square(error / std)).sum())
+        self._covered += int((np.abs(error) <= half_width(self.level) * std).sum())
+
+    def to_dict(self, *, density: bool = True) -> dict[str, Any]:
+        """RMSE, and for predictions of observations NLPD (mean negative log density) and coverage."""
+        if not self.rows:
+            return {"rows": 0}
+        scores: dict[str, Any] = {"rows": self.rows, "rmse": math.sqrt(self._squares / self.rows)}
+        if density:
+            scores |= {"nlpd": self._nlpd / self.rows, "level": self.level, "coverage": self._covered / self.rows}
+        return scores

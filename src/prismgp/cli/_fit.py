@@ -1,0 +1,254 @@
+"""``prismgp fit``: learn a model from a table."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from prismgp._memory import format_bytes
+from prismgp._types import Array
+from prismgp.cli import _common as common
+from prismgp.cli._common import Parser, Scores, Subparsers, printable, say
+from prismgp.data._columns import CATEGORY, to_numbers
+from prismgp.data._schema import is_saved_index
+from prismgp.data._table import TableEncoder, drop_missing
+from prismgp.estimators import ExactGPRegressor, SSGPRegressor
+from prismgp.estimators._base import GPRegressor
+from prismgp.exceptions import DataError
+from prismgp.kernels import KERNELS
+
+__all__ = ["add_parser", "run"]
+
+_DEFAULT_FREQUENCIES = 64
+_LEVEL = 0.95
+_SHOWN_INPUTS = 5
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Declare the command."""
+    parser: Parser = subparsers.add_parser(
+        "fit",
+        help="learn a model from a table",
+        description="Learn a model from a table and write it to a file. Text columns are encoded by the model, "
+        "one indicator column per category, and remembered with it. In CSV files an empty cell, NA, N/A, NaN "
+        "or null is a missing value.",
+    )
+    parser.add_argument("data", metavar="DATA", help=".csv, .tsv (either also .gz) or .parquet")
+    parser.add_argument("-t", "--target", required=True, metavar="COLUMN", help="the column to predict")
+    parser.add_argument("-o", "--output", required=True, metavar="MODEL", help="model file to write, e.g. model.prism")
+    parser.add_argument("--model", choices=("ssgp", "exact"), default="ssgp", help="default: %(default)s")
+    parser.add_argument(
+        "-p",
+        "--frequencies",
+        type=common.positive,
+        metavar="N",
+        help=f"spectral frequencies of the ssgp model (default: {_DEFAULT_FREQUENCIES})",
+    )
+    parser.add_argument("--kernel", choices=tuple(KERNELS), default="rbf", help="default: %(default)s")
+    names: dict[str, Any] = {"type": common.columns, "metavar": "A,B,..."}
+    parser.add_argument("--inputs", **names, help="input columns, in order (default: all but the target)")
+    parser.add_argument("--exclude", **names, default=[], help="columns that are no inputs")
+    parser.add_argument(
+        "--categorical", **names, default=[], help="columns to take as categories even if they look like numbers"
+    )
+    parser.add_argument(
+        "--max-categories",
+        type=common.positive,
+        default=100,
+        metavar="N",
+        help="refuse text columns with more distinct values (default: %(default)s)",
+    )
+    parser.add_argument("--drop-missing", action="store_true", help="leave out rows with missing or infinite values")
+    parser.add_argument(
+        "--holdout",
+        type=common.fraction,
+        metavar="FRACTION",
+        help="keep a random part of the rows out of the fit and report the accuracy on it",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of everything random (default: %(default)s)")
+    parser.add_argument("--dtype", choices=("float64", "float32"), default="float64", help="default: %(default)s")
+    parser.add_argument("--device", choices=("cpu", "cuda", "auto"), default="cpu", help="default: %(default)s")
+    common.add_delimiter(parser)
+    common.add_output_options(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Fit, save, report."""
+    if args.model == "exact" and args.frequencies is not None:
+        raise DataError("-p/--frequencies is for --model ssgp; the exact model has no frequencies")
+    if not 0 <= args.seed < 2**32:
+        raise DataError(f"--seed {args.seed} is not between 0 and 2^32 - 1")
+    file = common.open_table(args)
+    output = common.writable(args.output, inputs=[args.data])
+    table = file.read(text=args.categorical)
+    summary: dict[str, Any] = {"data": args.data, "target": args.target, "rows_read": table.num_rows}
+    summary["left_out"] = _left_out(args, table)
+    table = _usable_rows(args, table)
+    summary["rows_dropped"] = summary["rows_read"] - table.num_rows
+    train, held_out = _split(args, table)
+    del table  # from here on only the matrix is needed
+    encoder = _learn(args, train)
+    x, _ = encoder.encode(train)
+    y = to_numbers(args.target, train[args.target])
+    del train
+    model = _new_model(args)
+    began = time.perf_counter()
+    model.set_params(verbose=int(common.show_progress(args)))
+    model.fit(pd.DataFrame(x, columns=encoder.feature_names, copy=False), y)
+    model.set_params(verbose=0)  # the next user of the model file did not ask for a bar
+    summary["seconds"] = time.perf_counter() - began
+    model.table_encoder_ = encoder
+    if held_out is not None:
+        summary["holdout"] = _score(model, encoder, held_out, args.target, y)
+    model.save(output)
+    summary |= _description(model, encoder, y)
+    summary |= {"output": args.output, "output_bytes": output.stat().st_size}
+    if args.json:
+        common.print_json(summary)
+    elif not args.quiet:
+        _print(summary)
+    return 0
+
+
+def _learn(args: argparse.Namespace, table: pa.Table, *, allow_missing: bool = False) -> TableEncoder:
+    return TableEncoder.learn(
+        table,
+        args.target,
+        include=args.inputs,
+        exclude=args.exclude,
+        max_categories=args.max_categories,
+        categorical=args.categorical,
+        allow_missing=allow_missing,
+    )
+
+
+def _left_out(args: argparse.Namespace, table: pa.Table) -> list[str]:
+    """Columns left out without having been asked for."""
+    if args.inputs is not None:
+        return []
+    return [
+        name for name in table.column_names if is_saved_index(name) and name != args.target and name not in args.exclude
+    ]
+
+
+def _usable_rows(args: argparse.Namespace, table: pa.Table) -> pa.Table:
+    # Learned from all rows first, so that complaints count rows as the file does.
+    encoder = _learn(args, table, allow_missing=args.drop_missing)
+    if not args.drop_missing:
+        return table
+    kept = drop_missing(table, [*encoder.input_names, args.target])
+    if not kept.num_rows:
+        raise DataError(f"every one of the {table.num_rows:,} rows has a missing value; exclude the emptiest columns")
+    return kept
+
+
+def _split(args: argparse.Namespace, table: pa.Table) -> tuple[pa.Table, pa.Table | None]:
+    """Training rows and, when asked for, held-out rows; both in the order of the file."""
+    if args.holdout is None:
+        return table, None
+    n = table.num_rows
+    count = max(1, round(args.holdout * n))
+    if n - count < 2:
+        raise DataError(f"--holdout {args.holdout:g} leaves {n - count} of {n} rows for the fit; at least 2 are needed")
+    chosen = np.zeros(n, dtype=bool)
+    chosen[np.random.default_rng(args.seed).permutation(n)[:count]] = True
+    return table.filter(pa.array(~chosen)), table.filter(pa.array(chosen))
+
+
+def _new_model(args: argparse.Namespace) -> GPRegressor:
+    options = {"kernel": args.kernel, "dtype": args.dtype, "device": args.device, "random_state": args.seed}
+    if args.model == "exact":
+        return ExactGPRegressor(**options)
+    return SSGPRegressor(n_frequencies=args.frequencies or _DEFAULT_FREQUENCIES, **options)
+
+
+def _score(model: GPRegressor, encoder: TableEncoder, table: pa.Table, target: str, y: Array) -> dict[str, Any]:
+    """Accuracy on held-out rows, beside that of always predicting the training mean."""
+    truth = to_numbers(target, table[target])
+    values, unseen = encoder.encode(table)
+    mean, std = model.predict(pd.DataFrame(values, columns=encoder.feature_names, copy=False), return_std=True)
+    scores = Scores(_LEVEL)
+    scores.add(truth, mean, std)
+    baseline = float(np.sqrt(np.square(truth - y.mean()).mean()))
+    return {**scores.to_dict(), "rmse_of_mean": baseline, "unseen_categories": unseen}
+
+
+def _description(model: GPRegressor, encoder: TableEncoder, y: Array) -> dict[str, Any]:
+    status = model.fit_status_
+    return {
+        "estimator": type(model).__name__,
+        "kernel": model.kernel,
+        "frequencies": getattr(model, "n_frequencies", None),
+        "rows": len(y),
+        "inputs": encoder.input_names,
+        "features": encoder.feature_names,
+        "one_hot": {column.name: len(column.categories) for column in encoder.columns if column.kind == CATEGORY},
+        "log_evidence": model.log_evidence_,
+        "log_evidence_per_row": model.log_evidence_ / len(y),
+        "noise_std": float(np.sqrt(model.noise_variance_)),
+        "signal_std": float(np.sqrt(model.signal_variance_)),
+        "target_std": float(np.std(y)),
+        "relative_lengthscales": dict(common.most_relevant(model, encoder.feature_names)),
+        "jitter": status["jitter"],
+        "converged": status["stages"][-1].get("converged") if status["stages"] else None,
+    }
+
+
+def _print(summary: dict[str, Any]) -> None:
+    frequencies = f", {summary['frequencies']} frequencies" if summary["frequencies"] else ""
+    say(f"Fitted {summary['estimator']} ({summary['kernel']}{frequencies}) in {summary['seconds']:.1f} s")
+    say()
+    common.print_rows(_facts(summary))
+    say()
+    say("  Most relevant inputs: shortest length-scales, in standard deviations of the column")
+    shown = list(summary["relative_lengthscales"].items())[:_SHOWN_INPUTS]
+    common.print_rows([(printable(name), f"{value:.3g}") for name, value in shown if np.isfinite(value)], indent=4)
+    if "holdout" in summary:
+        say()
+        _print_holdout(summary["holdout"])
+    say()
+    without = ", fitted without the held-out rows" if "holdout" in summary else ""
+    say(f"Saved {summary['output']} ({format_bytes(summary['output_bytes'])}){without}")
+
+
+def _facts(summary: dict[str, Any]) -> list[tuple[str, str]]:
+    notes = [f"of {summary['rows_read']:,} in {summary['data']}"]
+    if summary["rows_dropped"]:
+        notes.append(f"{summary['rows_dropped']:,} dropped for missing values")
+    if "holdout" in summary:
+        notes.append(f"{summary['holdout']['rows']:,} held out")
+    inputs = f"{len(summary['inputs'])}"
+    if summary["one_hot"]:
+        parts = [f"{printable(name)} as {count} indicators" for name, count in summary["one_hot"].items()]
+        inputs += f" columns, encoded as {len(summary['features'])}: {', '.join(parts)}"
+    rows = [("Rows", f"{summary['rows']:,} ({'; '.join(notes)})"), ("Inputs", inputs)]
+    if summary["left_out"]:
+        rows.append(("Left out", f"{', '.join(map(repr, summary['left_out']))} (a saved row index)"))
+    share = f" ({summary['noise_std'] / summary['target_std']:.0%} of its spread)" if summary["target_std"] else ""
+    rows += [
+        ("Target", f"{printable(summary['target'])}, standard deviation {summary['target_std']:.4g}"),
+        ("Noise", f"standard deviation {summary['noise_std']:.4g} in the target's units{share}"),
+        ("Log evidence", f"{summary['log_evidence_per_row']:.4f} per row"),
+    ]
+    if summary["converged"] is False:
+        rows.append(("Optimiser", "stopped at its iteration limit; the fit may still improve"))
+    return rows
+
+
+def _print_holdout(scores: dict[str, Any]) -> None:
+    say(f"  Accuracy on the {scores['rows']:,} held-out rows")
+    rows = [
+        ("RMSE", f"{scores['rmse']:.4g} (predicting the mean: {scores['rmse_of_mean']:.4g})"),
+        ("NLPD", f"{scores['nlpd']:.4g}"),
+        (f"{scores['level']:.0%} intervals", f"cover {scores['coverage']:.1%}"),
+    ]
+    if scores["unseen_categories"]:
+        unseen = ", ".join(f"{printable(name)} {count:,}" for name, count in scores["unseen_categories"].items())
+        rows.append(("Unseen values", unseen))
+    common.print_rows(rows, indent=4)

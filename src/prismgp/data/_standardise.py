@@ -1,0 +1,76 @@
+"""Shift and scale of every column, fitted on the training rows in one pass."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from prismgp._types import AnyArray, Array
+from prismgp.data._source import ArraySource
+
+__all__ = ["Standardiser"]
+
+_PASS_ROWS = 65_536
+_CONSTANT = 1e-13  # a spread below this share of the magnitude is rounding, not signal
+_IGNORE = 1e20  # scale of an input that never varied, in units of its magnitude
+
+
+@dataclass(frozen=True)
+class Standardiser:
+    """Column-wise affine maps between the user's units and the model's, ``(value - shift) / scale``.
+
+    In the model's units every column has a spread of one, so starting values and bounds need not
+    know the data.
+
+    Attributes
+    ----------
+    x_shift, x_scale : ndarray, (d,)
+    y_shift, y_scale : ndarray, (q,)
+    """
+
+    x_shift: Array
+    x_scale: Array
+    y_shift: Array
+    y_scale: Array
+
+    @classmethod
+    def fit(cls, source: ArraySource, *, normalize: bool) -> Standardiser:
+        """Moments in one pass over the rows.
+
+        The kernels are stationary, so shifting and scaling inputs, or scaling targets, only changes the
+        unit of the parameters, and is done in any case to keep the arithmetic in range. What
+        ``normalize`` decides is whether the targets are centred: if not, the constant mean starts at
+        zero, and the unit is the root mean square instead of the standard deviation.
+        """
+        x_mean, x_std = _moments(source, inputs=True)
+        y_mean, y_std = _moments(source, inputs=False)
+        # An input that never varied in training says nothing; the huge scale makes the model ignore
+        # it at prediction too, where any other value would be infinitely many deviations away.
+        x_scale = np.where(x_std > 0, x_std, _IGNORE * _magnitude(x_mean))
+        if normalize:
+            return cls(x_mean, x_scale, y_mean, np.where(y_std > 0, y_std, _magnitude(y_mean)))
+        size = np.hypot(y_mean, y_std)
+        return cls(x_mean, x_scale, np.zeros_like(y_mean), np.where(size > 0, size, 1.0))
+
+
+def _moments(source: ArraySource, *, inputs: bool) -> tuple[Array, Array]:
+    """Mean and standard deviation by column (0 where constant), merged block by block (Chan, Golub and LeVeque)."""
+    count = 0
+    mean: Array = np.zeros(source.n_inputs if inputs else source.n_outputs)
+    squares = np.zeros_like(mean)
+    for x, y in source.blocks(_PASS_ROWS):
+        block: AnyArray = np.asarray(x if inputs else y, dtype=np.float64)
+        block_mean = block.mean(0)
+        block_squares = np.square(block - block_mean).sum(0)
+        total = count + len(block)
+        delta = block_mean - mean
+        squares += block_squares + delta**2 * (count * len(block) / total)
+        mean += delta * (len(block) / total)
+        count = total
+    std = np.sqrt(squares / count)
+    return mean, np.where(std <= _CONSTANT * np.abs(mean), 0.0, std)
+
+
+def _magnitude(mean: Array) -> Array:
+    return np.where(mean != 0, np.abs(mean), 1.0)

@@ -1,0 +1,220 @@
+"""What the regressors share: validation, units, prediction, model files."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from os import PathLike
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
+from sklearn.utils.validation import check_is_fitted
+
+from prismgp._linalg import Factor
+from prismgp._random import Streams
+from prismgp._types import AnyArray, Array, RandomState, Tensor
+from prismgp._validate import check_choice, check_fit_data, check_inputs, check_number, compute_device
+from prismgp.data import ArraySource, Standardiser
+from prismgp.data._chunks import standardise
+from prismgp.exceptions import DataError, ModelFileError
+from prismgp.kernels import KERNELS
+from prismgp.parameters import Parameters
+
+__all__ = ["GPRegressor", "take"]
+
+_DEVICES = ("cpu", "cuda", "auto")
+
+
+class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type: ignore[misc]
+    """Common part of the regressors. Subclasses fit and predict in the model's units."""
+
+    _kind: ClassVar[str]
+
+    # Learned by fit, in the user's units.
+    lengthscale_: Array
+    signal_variance_: float | Array
+    noise_variance_: float | Array
+    mean_: float | Array
+    log_evidence_: float
+    history_: dict[str, list[float]]
+    fit_status_: dict[str, Any]
+    n_iter_: int
+    n_features_in_: int
+    _standardiser: Standardiser
+    _params: Parameters
+    _target_ndim: int
+
+    @abstractmethod
+    def fit(self, X: Any, y: Any) -> Self:
+        """Fit to rows X, (n, d), and targets y, (n,) or (n, q)."""
+
+    @abstractmethod
+    def _predict_chunk(self, x: Tensor, *, variance: bool) -> tuple[Tensor, Tensor | None]:
+        """Mean and noise-free variance in the model's units, (n, q)."""
+
+    @abstractmethod
+    def _covariance(self, x: Tensor) -> Tensor:
+        """Noise-free covariance in the model's units, (n, n, q)."""
+
+    @abstractmethod
+    def _prediction_rows(self) -> int:
+        """Rows to predict at a time."""
+
+    @abstractmethod
+    def _compute(self) -> tuple[torch.dtype, torch.device]:
+        """Precision and device of the computation."""
+
+    # -- fitting ---------------------------------------------------------------------------------
+
+    def _check_parameters(self) -> None:
+        """Constructor arguments are checked here, not in the constructor."""
+        name = type(self).__name__
+        check_choice(name, "kernel", self.kernel, tuple(KERNELS))
+        check_choice(name, "device", self.device, _DEVICES)
+        check_choice(name, "dtype", self.dtype, ("float64", "float32"))
+        check_number(name, "max_iter", self.max_iter, low=1, integer=True)
+        check_number(name, "n_restarts", self.n_restarts, low=0, integer=True)
+        compute_device(self.device)
+
+    def _training_source(self, X: Any, y: Any, *, reset: bool = True) -> ArraySource:
+        x, target = check_fit_data(self, X, y, reset=reset)
+        if reset:
+            self._target_ndim = target.ndim
+        elif target.ndim != self._target_ndim:
+            raise DataError(f"y has {target.ndim} dimension(s), but the model was fitted with {self._target_ndim}")
+        return ArraySource(x, target.reshape(len(target), -1))
+
+    def _publish(self, log_evidence: float, n: int, factors: list[Factor]) -> None:
+        """Learned parameters in the user's units, and the state of the numerics."""
+        self._publish_parameters()
+        # Density of the targets in their own units.
+        self.log_evidence_ = float(log_evidence - n * np.log(self._standardiser.y_scale).sum())
+        worst = max(factors, key=lambda factor: factor.jitter)
+        self.fit_status_ = {"rows": n, "factorisation": worst.method, "jitter": worst.jitter, "stages": []}
+
+    def _record(self, stages: list[dict[str, Any]], history: dict[str, list[float]]) -> None:
+        """What the optimiser did."""
+        self.history_ = history
+        self.fit_status_["stages"] = stages
+        # scikit-learn wants at least one iteration of whatever has a max_iter.
+        self.n_iter_ = max(1, sum(stage["iterations"] for stage in stages))
+
+    def _publish_parameters(self) -> None:
+        s, params = self._standardiser, self._params
+        self.lengthscale_ = params.lengthscale * s.x_scale
+        self.signal_variance_ = self._per_output(params.signal * s.y_scale**2)
+        self.noise_variance_ = self._per_output(params.noise * s.y_scale**2)
+        self.mean_ = self._per_output(params.mean * s.y_scale + s.y_shift)
+
+    def _per_output(self, value: Array) -> float | Array:
+        return float(value[0]) if self._target_ndim == 1 else value
+
+    # -- prediction ------------------------------------------------------------------------------
+
+    def predict(
+        self, X: Any, return_std: bool = False, return_cov: bool = False, include_noise: bool = True
+    ) -> AnyArray | tuple[AnyArray, AnyArray]:
+        """Predict at rows X.
+
+        Parameters
+        ----------
+        X : array-like, (n, d)
+        return_std : bool, default False
+            Also return the standard deviation, of the shape of the mean.
+        return_cov : bool, default False
+            Also return the joint covariance, (n, n), or (n, n, q) for several outputs.
+        include_noise : bool, default True
+            True: of a new observation. False: of the underlying function.
+
+        Returns
+        -------
+        mean : ndarray, (n,) or (n, q)
+        std or cov : ndarray, when asked for
+        """
+        check_is_fitted(self)
+        if return_std and return_cov:
+            raise DataError("ask for return_std or return_cov, not both")
+        x = self._checked_inputs(X)
+        if return_cov:
+            return self._joint(x, include_noise=include_noise)
+        means, variances = [], []
+        s = self._standardiser
+        for start in range(0, len(x), self._prediction_rows()):
+            chunk = self._to_model(x[start : start + self._prediction_rows()])
+            mean, variance = self._predict_chunk(chunk, variance=return_std)
+            means.append(mean.cpu().numpy() * s.y_scale + s.y_shift)
+            if variance is not None:
+                variances.append(variance.cpu().numpy() * s.y_scale**2)
+        mean_out = self._shape_out(np.concatenate(means))
+        if not return_std:
+            return mean_out
+        total = np.concatenate(variances) + (self._noise_row() if include_noise else 0.0)
+        return mean_out, self._shape_out(np.sqrt(total))
+
+    def _joint(self, x: AnyArray, *, include_noise: bool) -> tuple[AnyArray, AnyArray]:
+        s = self._standardiser
+        chunk = self._to_model(x)
+        mean, _ = self._predict_chunk(chunk, variance=False)
+        cov = self._covariance(chunk).cpu().numpy() * s.y_scale**2
+        if include_noise:
+            cov += np.eye(len(x))[:, :, None] * self._noise_row()
+        mean_out = mean.cpu().numpy() * s.y_scale + s.y_shift
+        return self._shape_out(mean_out), cov[:, :, 0] if self._target_ndim == 1 else cov
+
+    def _checked_inputs(self, X: Any) -> AnyArray:
+        encoder = getattr(self, "table_encoder_", None)
+        if encoder is not None and encoder.accepts(X):
+            X = encoder.encode_frame(X)
+        return check_inputs(self, X)
+
+    def _to_model(self, x: AnyArray) -> Tensor:
+        s = self._standardiser
+        dtype, device = self._compute()
+        return standardise(x, s.x_shift, s.x_scale, dtype=dtype, device=device)
+
+    def _noise_row(self) -> Array:
+        return np.atleast_1d(np.asarray(self.noise_variance_, dtype=np.float64))
+
+    def _shape_out(self, values: Array) -> AnyArray:
+        return values[:, 0] if self._target_ndim == 1 else values
+
+    def _sampled(self, X: Any, n_samples: int, random_state: RandomState, draw: Callable[..., Array]) -> AnyArray:
+        """Sampled functions in the user's units, (n, n_samples) or (n, q, n_samples)."""
+        check_is_fitted(self)
+        check_number("sample_y", "n_samples", n_samples, low=1, integer=True)
+        s = self._standardiser
+        x = self._checked_inputs(X)
+        samples = draw(self._to_model(x), n_samples, Streams(random_state).generator("functions"))
+        samples = samples * s.y_scale[:, None] + s.y_shift[:, None]
+        return samples[:, 0, :] if self._target_ndim == 1 else samples
+
+    # -- model files -----------------------------------------------------------------------------
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the fitted model to one file; read it back with :func:`prismgp.load`.
+
+        The file holds numbers and text only, never code, and appears whole or not at all.
+        """
+        from prismgp.io import save_model
+
+        check_is_fitted(self)
+        save_model(self, path)
+
+    @abstractmethod
+    def _state_tensors(self) -> dict[str, Tensor]:
+        """Fitted tensors beside the common ones."""
+
+    @abstractmethod
+    def _restore(self, tensors: dict[str, Tensor], params: Parameters, n: int) -> None:
+        """Rebuild the posterior from what :meth:`_state_tensors` gave; n is the number of training rows."""
+
+
+def take(tensors: dict[str, Tensor], **shapes: tuple[int, ...]) -> list[Tensor]:
+    """Tensors of a model file by name, after a check of their shapes."""
+    for name, shape in shapes.items():
+        found = tuple(tensors[name].shape) if name in tensors else None
+        if found != shape:
+            raise ModelFileError(f"tensor {name!r} has shape {found}, expected {shape}")
+    return [tensors[name] for name in shapes]

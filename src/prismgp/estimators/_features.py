@@ -1,0 +1,105 @@
+"""SpectralFeatures: the feature map as a transformer."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils.validation import check_is_fitted
+
+from prismgp._random import Streams
+from prismgp._types import AnyArray, Array, RandomState
+from prismgp._validate import check_choice, check_inputs, check_number
+from prismgp.data import ArraySource, Standardiser
+from prismgp.features import projection, spectral_features
+from prismgp.frequencies import FREQUENCY_KINDS, draw_frequencies
+from prismgp.kernels import KERNELS, get_kernel
+from prismgp.start import user_start
+
+__all__ = ["SpectralFeatures"]
+
+
+class SpectralFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """Random Fourier features whose inner products approximate a stationary kernel.
+
+    ``transform(x) . transform(x')`` estimates ``k(x, x')`` without bias, every row has norm one, and
+    the error shrinks like ``n_frequencies ** -0.5``.
+
+    Parameters
+    ----------
+    n_frequencies : int, default 64
+        The output has twice as many columns: a cosine and a sine for each frequency.
+    kernel : {"rbf", "matern12", "matern32", "matern52"}, default "rbf"
+    lengthscale : float, array or None, default None
+        One for all inputs or one for each; None: ``sqrt(d)`` standard deviations of each input.
+    frequencies : {"auto", "iid", "orthogonal", "sobol"}, default "auto"
+        "auto" is "sobol" up to 4 inputs, "orthogonal" above.
+    random_state : int, RandomState or None, default None
+
+    Attributes
+    ----------
+    frequencies_ : ndarray, (n_frequencies, d)
+        Base frequencies, before division by the length-scales.
+    lengthscale_ : ndarray, (d,)
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from prismgp import SpectralFeatures
+    >>> X = np.random.default_rng(0).standard_normal((5, 3))
+    >>> SpectralFeatures(n_frequencies=8, random_state=0).fit_transform(X).shape
+    (5, 16)
+    """
+
+    frequencies_: Array
+    lengthscale_: Array
+    n_features_in_: int
+
+    def __init__(
+        self,
+        n_frequencies: int = 64,
+        *,
+        kernel: str = "rbf",
+        lengthscale: Any = None,
+        frequencies: str = "auto",
+        random_state: RandomState = None,
+    ) -> None:
+        self.n_frequencies = n_frequencies
+        self.kernel = kernel
+        self.lengthscale = lengthscale
+        self.frequencies = frequencies
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Draw the frequencies; y is ignored."""
+        name = type(self).__name__
+        check_number(name, "n_frequencies", self.n_frequencies, low=1, integer=True)
+        check_choice(name, "kernel", self.kernel, tuple(KERNELS))
+        check_choice(name, "frequencies", self.frequencies, FREQUENCY_KINDS)
+        x = check_inputs(self, X, reset=True)
+        d = x.shape[1]
+        # No targets here: a column of zeros stands in, and only the maps of the inputs are used.
+        standardiser = Standardiser.fit(ArraySource(x, np.zeros((len(x), 1))), normalize=True)
+        start = user_start(standardiser, d, 1, lengthscale=self.lengthscale, signal=None, noise=None, mean=None)
+        self.lengthscale_ = start.lengthscale * standardiser.x_scale
+        self._shift = standardiser.x_shift
+        rng = Streams(self.random_state).generator("frequencies")
+        self.frequencies_ = draw_frequencies(get_kernel(self.kernel), self.n_frequencies, d, self.frequencies, rng)
+        self._n_features_out = 2 * self.n_frequencies
+        return self
+
+    def transform(self, X: Any) -> AnyArray:
+        """Features of X, (n, 2 n_frequencies), in the precision of X."""
+        check_is_fitted(self)
+        x = check_inputs(self, X)
+        # Centred, so that phases stay small; a shift changes no inner product.
+        centred = torch.from_numpy((x - self._shift).astype(x.dtype))
+        w = projection(self.frequencies_, self.lengthscale_, dtype=centred.dtype, device=torch.device("cpu"))
+        return np.asarray(spectral_features(centred, w).numpy())
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags

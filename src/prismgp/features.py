@@ -1,0 +1,57 @@
+"""The feature map: X to ``[cos(X W), sin(X W)]``."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from prismgp._types import Array, Tensor
+
+__all__ = ["FeatureBuffers", "projection", "spectral_features"]
+
+
+def projection(frequencies: Array, lengthscale: Array, *, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """``W = (E / lengthscale)'``, (d, p)."""
+    return torch.as_tensor(np.ascontiguousarray((frequencies / lengthscale).T), dtype=dtype, device=device)
+
+
+def spectral_features(x: Tensor, w: Tensor) -> Tensor:
+    """``Phi = [cos(X W), sin(X W)] / sqrt(p)``, (n, 2p); every row has norm one."""
+    p = w.shape[1]
+    phi = x.new_empty(len(x), 2 * p)
+    z = x @ w
+    torch.cos(z, out=phi[:, :p])
+    torch.sin(z, out=phi[:, p:])
+    return phi.mul_(p**-0.5)
+
+
+class FeatureBuffers:
+    """Memory reused by all chunks of a pass: ``Psi = [cos(X W), sin(X W), 1, Y]``, not scaled.
+
+    The scale ``1 / sqrt(p)`` is applied to the small matrices made from Psi instead of to its rows,
+    and the last columns let one matrix product give all sufficient statistics at once.
+    """
+
+    def __init__(self, rows: int, w: Tensor, q: int) -> None:
+        p = w.shape[1]
+        self.w = w
+        self._psi = w.new_empty(rows, 2 * p + 1 + q)
+        self._psi[:, 2 * p] = 1.0
+        self._z = w.new_empty(rows, p)
+
+    def fill(self, x: Tensor, y: Tensor) -> Tensor:
+        """Psi of one chunk, (rows, 2p + 1 + q); valid until the next call."""
+        n, p = len(x), self.w.shape[1]
+        psi, z = self._psi[:n], self._z[:n]
+        torch.mm(x, self.w, out=z)
+        torch.cos(z, out=psi[:, :p])
+        torch.sin(z, out=psi[:, p : 2 * p])
+        psi[:, 2 * p + 1 :] = y
+        return psi
+
+    def phase_gradient(self, psi: Tensor, d: Tensor) -> Tensor:
+        """``cos * D_sin - sin * D_cos``, (rows, p): the chain rule through cos and sin."""
+        p = self.w.shape[1]
+        z = self._z[: len(psi)]
+        torch.mul(psi[:, :p], d[:, p:], out=z)
+        return z.addcmul_(psi[:, p : 2 * p], d[:, :p], value=-1.0)

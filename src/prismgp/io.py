@@ -1,0 +1,198 @@
+"""Model files: one safetensors file whose metadata is JSON. Nothing in it is ever executed.
+
+Layout (format version 1)
+
+* The safetensors header's metadata has two entries. ``prismgp`` is a JSON object: format version,
+  estimator, constructor arguments, and what a fit learned that is not an array. ``sha256`` is the
+  digest of the whole file with the 64 digits of the digest itself replaced by zeros, so that every
+  flipped bit is noticed.
+* The tensors are named float64 arrays; their shapes are checked against the JSON.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import warnings
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.torch
+import torch
+
+from prismgp._files import atomic_path
+from prismgp._types import Array, Tensor
+from prismgp.data import Standardiser
+from prismgp.data._table import TableEncoder
+from prismgp.estimators import ExactGPRegressor, SSGPRegressor
+from prismgp.estimators._base import GPRegressor, take
+from prismgp.exceptions import ModelFileError, PrismGPError, PrismGPWarning
+from prismgp.parameters import Parameters
+
+__all__ = ["FORMAT_VERSION", "load", "save_model"]
+
+FORMAT_VERSION = 1
+_MAX_HEADER = 64 * 2**20
+_ZEROS = b"0" * 64
+_DIGEST = re.compile(rb'"sha256":"([0-9a-f]{64})"')
+_ESTIMATORS: dict[str, type[GPRegressor]] = {cls._kind: cls for cls in (ExactGPRegressor, SSGPRegressor)}
+_STANDARDISER = ("x_shift", "x_scale", "y_shift", "y_scale")
+_PARAMETERS = ("log_lengthscale", "log_signal", "log_noise", "mean")
+
+
+def save_model(model: GPRegressor, path: str | PathLike[str]) -> None:
+    """Write a fitted model atomically; see :meth:`GPRegressor.save`."""
+    encoder: TableEncoder | None = getattr(model, "table_encoder_", None)
+    names = getattr(model, "feature_names_in_", None)
+    config = {
+        "format_version": FORMAT_VERSION,
+        "estimator": model._kind,
+        "arguments": {name: _plain(value) for name, value in model.get_params(deep=False).items()},
+        "rows": model.fit_status_["rows"],
+        "inputs": model.n_features_in_,
+        "outputs": len(model._params.mean),
+        "target_ndim": model._target_ndim,
+        "feature_names": None if names is None else [str(name) for name in names],
+        "log_evidence": model.log_evidence_,
+        "fit_status": model.fit_status_,
+        "history": model.history_,
+        "table": None if encoder is None else encoder.to_dict(),
+    }
+    tensors = {name: value.detach().cpu().contiguous() for name, value in model._state_tensors().items()}
+    for prefix, owner, fields in (("s", model._standardiser, _STANDARDISER), ("p", model._params, _PARAMETERS)):
+        for field in fields:
+            tensors[f"{prefix}.{field}"] = torch.as_tensor(getattr(owner, field), dtype=torch.float64)
+    metadata = {"prismgp": json.dumps(config, allow_nan=False), "sha256": _ZEROS.decode()}
+    data = bytearray(safetensors.torch.save(tensors, metadata=metadata))
+    place = _digest_place(data)
+    data[place] = hashlib.sha256(data).hexdigest().encode()
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(data)
+
+
+def load(path: str | PathLike[str], *, device: str | None = None) -> Any:
+    """Read a model written by ``save``.
+
+    Parameters
+    ----------
+    path : path
+    device : {"cpu", "cuda", "auto"} or None, default None
+        Where the model computes. None: where it did when it was saved, or on the CPU, with a
+        warning, when there is no such device here.
+
+    Raises
+    ------
+    ModelFileError
+        When the file is not a model, is damaged, or is of another format version.
+    """
+    try:
+        data = bytearray(Path(path).read_bytes())
+    except OSError as error:
+        raise ModelFileError(f"{path}: cannot be read ({error.strerror or error})") from error
+    try:
+        return _parse(data, device)
+    except ModelFileError as error:
+        raise ModelFileError(f"{path}: {error}") from error
+    except (PrismGPError, ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError) as error:
+        raise ModelFileError(f"{path}: not a usable model file ({type(error).__name__}: {error})") from error
+    except safetensors.SafetensorError as error:
+        raise ModelFileError(f"{path}: not a usable model file ({error})") from error
+
+
+def _digest_place(data: bytearray) -> slice:
+    """Where the 64 digits of the digest stand in the file."""
+    if len(data) < 8:
+        raise ModelFileError("too short for a model file")
+    size = int.from_bytes(data[:8], "little")
+    if size > _MAX_HEADER or size > len(data) - 8:
+        raise ModelFileError(f"header claims {size:,} bytes; the file is truncated, damaged, or not a model file")
+    found = list(_DIGEST.finditer(bytes(data[8 : 8 + size])))
+    if len(found) != 1:
+        raise ModelFileError("no checksum in the header; damaged, or not a PrismGP model file")
+    start, end = found[0].span(1)
+    return slice(8 + start, 8 + end)
+
+
+def _parse(data: bytearray, device: str | None) -> GPRegressor:
+    place = _digest_place(data)
+    stated = bytes(data[place])
+    data[place] = _ZEROS
+    if hashlib.sha256(data).hexdigest().encode() != stated:
+        raise ModelFileError("checksum mismatch: the file is damaged")
+    size = int.from_bytes(data[:8], "little")
+    config = json.loads(json.loads(bytes(data[8 : 8 + size]))["__metadata__"]["prismgp"])
+    version = config["format_version"]
+    if version != FORMAT_VERSION:
+        raise ModelFileError(f"format version {version!r}; this PrismGP reads version {FORMAT_VERSION}")
+    tensors = safetensors.torch.load(bytes(data))
+    for name, tensor in tensors.items():
+        if tensor.dtype != torch.float64 or not bool(torch.isfinite(tensor).all()):
+            raise ModelFileError(f"tensor {name!r} is not made of finite float64 numbers")
+    return _build(config, tensors, device)
+
+
+def _build(config: dict[str, Any], tensors: dict[str, Tensor], device: str | None) -> GPRegressor:
+    """An estimator from checked bytes; a mismatch anywhere raises."""
+    if config["estimator"] not in _ESTIMATORS:
+        raise ModelFileError(f"estimator {config['estimator']!r} is unknown to this version")
+    model = _ESTIMATORS[config["estimator"]](**config["arguments"])
+    _place_on(model, device)
+    model._check_parameters()
+    n, d, q, ndim = (_count(config, name) for name in ("rows", "inputs", "outputs", "target_ndim"))
+    if ndim not in (1, 2) or (ndim == 1 and q != 1):
+        raise ModelFileError(f"{q} outputs do not fit a target of {ndim} dimension(s)")
+    columns = {"x": d, "y": q, "log_lengthscale": d}
+    standardiser = Standardiser(*_vectors(tensors, "s", {name: columns[name[0]] for name in _STANDARDISER}))
+    if (standardiser.x_scale <= 0).any() or (standardiser.y_scale <= 0).any():
+        raise ModelFileError("a scale is not positive")
+    params = Parameters(*_vectors(tensors, "p", {name: columns.get(name, q) for name in _PARAMETERS}))
+    model.n_features_in_ = d
+    model._target_ndim = ndim
+    model._standardiser = standardiser
+    if config["feature_names"] is not None:
+        names = [str(name) for name in config["feature_names"]]
+        if len(names) != d:
+            raise ModelFileError(f"{len(names)} feature names for {d} inputs")
+        model.feature_names_in_ = np.array(names, dtype=object)
+    if config["table"] is not None:
+        model.table_encoder_ = TableEncoder.from_dict(config["table"])
+    model._restore(tensors, params, n)
+    model._publish_parameters()
+    model.log_evidence_ = float(config["log_evidence"])
+    model.fit_status_ = dict(config["fit_status"])
+    model._record(list(model.fit_status_["stages"]), dict(config["history"]))
+    return model
+
+
+def _place_on(model: GPRegressor, device: str | None) -> None:
+    if device is not None:
+        model.set_params(device=device)
+    elif model.device == "cuda" and not torch.cuda.is_available():
+        warnings.warn(
+            "the model was saved on a GPU and there is none here: it runs on the CPU", PrismGPWarning, stacklevel=5
+        )
+        model.set_params(device="cpu")
+
+
+def _count(config: dict[str, Any], name: str) -> int:
+    value = config[name]
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ModelFileError(f"{name} is {value!r}, not a positive integer")
+    return value
+
+
+def _vectors(tensors: dict[str, Tensor], prefix: str, sizes: dict[str, int]) -> list[Array]:
+    shapes = {f"{prefix}.{name}": (size,) for name, size in sizes.items()}
+    return [tensor.numpy() for tensor in take(tensors, **shapes)]
+
+
+def _plain(value: Any) -> Any:
+    """A constructor argument as JSON; a generator object has no place in a file and becomes null."""
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value if isinstance(value, str | int | float | bool | None) else None

@@ -1,0 +1,78 @@
+"""The weight posterior of the sparse spectrum GP, and what it predicts (paper, equation 2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from prismgp._types import Array, Tensor
+from prismgp.evidence import OutputEvidence
+from prismgp.features import spectral_features
+
+__all__ = ["WeightPosterior"]
+
+
+@dataclass(frozen=True)
+class WeightPosterior:
+    """``w | y ~ N(weight_mean, S A^-1)`` for every output.
+
+    The predictive variance is ``S |T phi|^2`` with ``A^-1 = T'T``: a sum of squares, so it is
+    positive, and since all eigenvalues of A are at least one it never exceeds the prior's S.
+
+    Attributes
+    ----------
+    weight_mean : Tensor, (2p, q)
+    inverse_root : Tensor, (q, 2p, 2p)
+        ``T`` for every output.
+    signal, mean : Tensor, (q,)
+    """
+
+    weight_mean: Tensor
+    inverse_root: Tensor
+    signal: Tensor
+    mean: Tensor
+
+    @classmethod
+    def from_evidence(cls, solved: list[OutputEvidence], *, device: torch.device) -> WeightPosterior:
+        """The posterior that the evidence's factors imply."""
+        tensors = (
+            torch.stack([out.signal * out.weights for out in solved], dim=1),
+            torch.stack([out.factor.inverse_root() for out in solved]),
+            torch.tensor([out.signal for out in solved], dtype=torch.float64),
+            torch.tensor([out.mean for out in solved], dtype=torch.float64),
+        )
+        return cls(*(tensor.to(device) for tensor in tensors))
+
+    def to(self, device: torch.device) -> WeightPosterior:
+        """The same posterior on another device."""
+        return WeightPosterior(
+            self.weight_mean.to(device), self.inverse_root.to(device), self.signal.to(device), self.mean.to(device)
+        )
+
+    def predict(self, x: Tensor, w: Tensor, *, variance: bool) -> tuple[Tensor, Tensor | None]:
+        """Mean and noise-free variance at x, both (n, q), in float64."""
+        phi = spectral_features(x, w).double()
+        mean = phi @ self.weight_mean + self.mean
+        if not variance:
+            return mean, None
+        # The clamp only undoes rounding: rows of float32 features have norm one to seven digits.
+        share = [(phi @ root.T).square().sum(1).clamp_max(1.0) for root in self.inverse_root]
+        return mean, torch.stack(share, dim=1) * self.signal
+
+    def covariance(self, x: Tensor, w: Tensor) -> Tensor:
+        """Noise-free joint covariance at x, (n, n, q)."""
+        phi = spectral_features(x, w).double()
+        roots = [phi @ root.T for root in self.inverse_root]
+        return torch.stack([r @ r.T for r in roots], dim=2) * self.signal
+
+    def draw_weights(self, n_samples: int, rng: np.random.Generator) -> Array:
+        """Weights of sampled functions, (2p, q, n_samples): ``weight_mean + S^(1/2) T' normal``."""
+        width, q = self.weight_mean.shape
+        # Sample by sample, so that the first k functions do not depend on how many are drawn.
+        normal = np.stack([rng.standard_normal((q, width)) for _ in range(n_samples)], axis=2)
+        draws = torch.as_tensor(normal).to(self.inverse_root)
+        spread = torch.einsum("qji,qjs->iqs", self.inverse_root, draws)
+        scaled = self.weight_mean[:, :, None] + spread * self.signal.sqrt()[None, :, None]
+        return np.asarray(scaled.cpu().numpy())

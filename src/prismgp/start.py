@@ -1,0 +1,109 @@
+"""Where the optimisation starts: the user's values, the data's scale, or a small exact GP."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from prismgp._types import Array, Tensor
+from prismgp.data import ArraySource, Chunks, Standardiser
+from prismgp.exact import ExactEvidence
+from prismgp.exceptions import DataError
+from prismgp.kernels import Kernel
+from prismgp.optimise import Monitor, race
+from prismgp.parameters import Parameters, bounds, default_start
+
+__all__ = ["exact_rows", "exact_start", "perturbed", "to_tensors", "user_start"]
+
+_PERTURBATION = 1.5  # half-width, in logarithms, of random restarts
+_EXACT_ITER = 60  # a start need not be an optimum
+
+
+def user_start(
+    standardiser: Standardiser, d: int, q: int, *, lengthscale: Any, signal: Any, noise: Any, mean: Any
+) -> Parameters:
+    """Starting values in the model's units; what the user left open comes from the data.
+
+    Parameters
+    ----------
+    lengthscale : None, float or array, (d,)
+    signal, noise, mean : None, float or array, (q,)
+        In the user's units.
+    """
+    start = default_start(d, q)
+    y_scale = standardiser.y_scale
+    if lengthscale is not None:
+        value = _positive("lengthscale", lengthscale, d) / standardiser.x_scale
+        start = replace(start, log_lengthscale=np.log(value))
+    if signal is not None:
+        start = replace(start, log_signal=np.log(_positive("signal_variance", signal, q) / y_scale**2))
+    if noise is not None:
+        start = replace(start, log_noise=np.log(_positive("noise_variance", noise, q) / y_scale**2))
+    if mean is not None:
+        start = replace(start, mean=(_vector("mean", mean, q) - standardiser.y_shift) / y_scale)
+    return start
+
+
+def _vector(name: str, value: Any, size: int) -> Array:
+    try:
+        array = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{name}={value!r} must be a number or an array of {size} numbers") from error
+    if array.ndim > 1 or array.size not in (1, size) or not np.isfinite(array).all():
+        raise DataError(f"{name}={value!r} must be a finite number or an array of {size}, one for each")
+    return np.broadcast_to(array, (size,)).copy()
+
+
+def _positive(name: str, value: Any, size: int) -> Array:
+    array = _vector(name, value, size)
+    if (array <= 0).any():
+        raise DataError(f"{name}={value!r} must be positive")
+    return array
+
+
+def to_tensors(source: ArraySource, standardiser: Standardiser, device: torch.device) -> tuple[Tensor, Tensor]:
+    """All rows of a small source, standardised, in float64."""
+    chunks = Chunks(source, standardiser, rows=source.n_rows, dtype=torch.float64, device=device)
+    return next(iter(chunks))
+
+
+def exact_rows(n: int, d: int) -> int:
+    """Rows of the exact GP that finds the starting length-scales: more inputs need more rows."""
+    return min(n, 500 + 16 * min(d, 64))
+
+
+def exact_start(
+    source: ArraySource,
+    standardiser: Standardiser,
+    kernel: Kernel,
+    start: Parameters,
+    *,
+    monitor: Monitor,
+) -> tuple[Parameters, dict[str, Any]]:
+    """Parameters of an exact GP on a small subsample.
+
+    With few frequencies and many irrelevant inputs, the sparse spectrum evidence has poor local
+    optima around isotropic length-scales; the exact GP's evidence finds out which inputs matter.
+    Always on the CPU: the matrices are small.
+    """
+    x, y = to_tensors(source, standardiser, torch.device("cpu"))
+    boxes = bounds(start, dtype="float64")
+    _, found, report = race([(ExactEvidence(x, y, kernel), start)], boxes, rounds=[_EXACT_ITER], monitor=monitor)
+    return found, {**report[0], "method": "exact GP start"}
+
+
+def perturbed(start: Parameters, rng: np.random.Generator) -> Parameters:
+    """A random restart around a starting point."""
+
+    def move(value: Array) -> Array:
+        return value + rng.uniform(-_PERTURBATION, _PERTURBATION, value.shape)
+
+    return replace(
+        start,
+        log_lengthscale=move(start.log_lengthscale),
+        log_signal=move(start.log_signal),
+        log_noise=move(start.log_noise),
+    )

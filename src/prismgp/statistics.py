@@ -1,0 +1,88 @@
+"""Sufficient statistics of the sparse spectrum GP: one small matrix, whatever the number of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+
+from prismgp._types import Tensor
+from prismgp.features import FeatureBuffers
+
+__all__ = ["Statistics", "accumulate"]
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Moments of ``[Phi, 1, Y]``; all that the evidence and the posterior need to know of the rows.
+
+    Attributes
+    ----------
+    n : int
+        Rows seen.
+    q : int
+        Outputs.
+    moments : Tensor, (2p + 1 + q, 2p + 1 + q), float64
+        ``[Phi, 1, Y]' [Phi, 1, Y]``.
+    """
+
+    n: int
+    q: int
+    moments: Tensor
+
+    @property
+    def width(self) -> int:
+        """Number of features, 2p."""
+        return len(self.moments) - 1 - self.q
+
+    @property
+    def gram(self) -> Tensor:
+        """``G = Phi' Phi``, (2p, 2p)."""
+        return self.moments[: self.width, : self.width]
+
+    @property
+    def feature_sum(self) -> Tensor:
+        """``Phi' 1``, (2p,)."""
+        return self.moments[: self.width, self.width]
+
+    @property
+    def feature_target(self) -> Tensor:
+        """``Phi' Y``, (2p, q)."""
+        return self.moments[: self.width, self.width + 1 :]
+
+    @property
+    def target_sum(self) -> Tensor:
+        """``Y' 1``, (q,)."""
+        return self.moments[self.width, self.width + 1 :]
+
+    @property
+    def target_square(self) -> Tensor:
+        """Diagonal of ``Y' Y``, (q,)."""
+        return self.moments.diagonal()[self.width + 1 :]
+
+    def merge(self, other: Statistics) -> Statistics:
+        """Statistics of both sets of rows together."""
+        if self.moments.shape != other.moments.shape or self.q != other.q:
+            raise ValueError("statistics of different feature maps cannot be merged")
+        return Statistics(self.n + other.n, self.q, self.moments + other.moments)
+
+
+def accumulate(chunks: Iterable[tuple[Tensor, Tensor]], w: Tensor, *, rows: int, q: int) -> Statistics:
+    """Statistics of all chunks under the projection ``w``, (d, p).
+
+    Products of one chunk are in the chunk's precision, their sum over chunks in float64.
+    Memory is that of one chunk. Cost ``2 n (d p + (2p)^2)`` multiply-adds and ``2 n p`` cos and sin.
+    """
+    p = w.shape[1]
+    buffers = FeatureBuffers(rows, w, q)
+    size = 2 * p + 1 + q
+    total = torch.zeros(size, size, dtype=torch.float64, device=w.device)
+    n = 0
+    for x, y in chunks:
+        psi = buffers.fill(x, y)
+        total += psi.T @ psi
+        n += len(x)
+    scale = torch.ones(size, dtype=torch.float64)
+    scale[: 2 * p] = p**-0.5
+    return Statistics(n, q, total.cpu() * scale[:, None] * scale)

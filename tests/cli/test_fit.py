@@ -1,0 +1,186 @@
+"""``prismgp fit``: what it learns, says and saves."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import prismgp
+from prismgp import ExactGPRegressor, SSGPRegressor
+
+from .conftest import Run, make_frame
+
+
+def fit(run: Run, data: Path, output: Path, *options: object) -> dict:
+    outcome = run("fit", data, "-t", "price", "-o", output, "--json", *options)
+    assert outcome.code == 0, outcome.err
+    assert outcome.err == ""
+    return json.loads(outcome.out)
+
+
+def row_major(frame: pd.DataFrame) -> pd.DataFrame:
+    """The memory layout decides the order of summation, and thereby the last bits of a fit."""
+    return pd.DataFrame(np.ascontiguousarray(frame.to_numpy(dtype=float)), columns=frame.columns, copy=False)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "csv.gz", "tsv", "parquet"])
+def test_fit_equals_the_python_api(run: Run, frame: pd.DataFrame, tmp_path: Path, suffix: str) -> None:
+    data = tmp_path / f"data.{suffix}"
+    if suffix == "parquet":
+        frame.to_parquet(data)
+    else:
+        frame.to_csv(data, index=False, sep="\t" if suffix == "tsv" else ",")
+    fit(run, data, tmp_path / "m.prism", "-p", 8, "--exclude", "id", "--seed", 3)
+    encoded = pd.DataFrame(
+        {
+            "size": frame["size"],
+            "grade=high": frame["grade"] == "high",
+            "grade=low": frame["grade"] == "low",
+            "grade=mid": frame["grade"] == "mid",
+            "count": frame["count"],
+            "flag": frame["flag"],
+        }
+    ).astype(float)
+    direct = SSGPRegressor(8, random_state=3).fit(row_major(encoded), frame["price"])
+    loaded = prismgp.load(tmp_path / "m.prism")
+    assert list(loaded.feature_names_in_) == list(encoded.columns)
+    assert loaded.table_encoder_.target == "price"
+    assert loaded.verbose == 0
+    np.testing.assert_array_equal(loaded.lengthscale_, direct.lengthscale_)
+    np.testing.assert_array_equal(loaded.predict(frame), direct.predict(row_major(encoded)))
+
+
+def test_exact_model(run: Run, frame: pd.DataFrame, tmp_path: Path) -> None:
+    frame.to_csv(tmp_path / "d.csv", index=False)
+    summary = fit(run, tmp_path / "d.csv", tmp_path / "m.prism", "--model", "exact", "--inputs", "count,size")
+    assert summary["estimator"] == "ExactGPRegressor"
+    assert summary["features"] == ["count", "size"]  # in the order asked for
+    direct = ExactGPRegressor(random_state=0).fit(row_major(frame[["count", "size"]]), frame["price"])
+    assert summary["log_evidence"] == direct.log_evidence_
+
+
+def test_summary_in_the_targets_units(run: Run, frame: pd.DataFrame, tmp_path: Path) -> None:
+    frame.assign(price=1000 * frame["price"]).to_parquet(tmp_path / "d.parquet")
+    summary = fit(run, tmp_path / "d.parquet", tmp_path / "m.prism", "-p", 8, "--exclude", "id")
+    assert 50 < summary["noise_std"] < 300  # the noise was drawn with 100
+    assert summary["target_std"] == pytest.approx(1000 * frame["price"].std(ddof=0))
+    assert summary["one_hot"] == {"grade": 3}
+    loaded = prismgp.load(tmp_path / "m.prism")
+    relative = summary["relative_lengthscales"]
+    assert relative["size"] == pytest.approx(loaded.lengthscale_[0] / frame["size"].std(ddof=0))
+    assert list(relative.values()) == sorted(relative.values())
+    assert next(iter(relative)) == "size"
+
+
+def test_human_summary(run: Run, frame: pd.DataFrame, tmp_path: Path) -> None:
+    broken = frame.copy()
+    broken.loc[[3, 7], "size"] = np.nan
+    broken.to_csv(tmp_path / "d.csv")  # with the index, as it happens
+    options = ["-p", 4, "--exclude", "id", "--drop-missing", "--holdout", 0.25]
+    outcome = run("fit", tmp_path / "d.csv", "-t", "price", "-o", tmp_path / "m.prism", *options)
+    assert outcome.code == 0
+    assert outcome.err == ""
+    for expected in (
+        "SSGPRegressor (rbf, 4 frequencies)",
+        "111 (of 150",
+        "2 dropped for missing values",
+        "37 held out",
+        "grade as 3 indicators",
+        "'' (a saved row index)",
+        "95% intervals",
+        "fitted without the held-out rows",
+    ):
+        assert expected in outcome.out
+    assert all(len(line) < 100 for line in outcome.out.replace(str(tmp_path), "").splitlines())
+
+
+@pytest.mark.parametrize("value", [0.0, 7.0])
+def test_constant_inputs_are_not_relevant(run: Run, frame: pd.DataFrame, tmp_path: Path, value: float) -> None:
+    frame.assign(same=value).to_parquet(tmp_path / "d.parquet")
+    summary = fit(run, tmp_path / "d.parquet", tmp_path / "m.prism", "-p", 4, "--inputs", "same,size")
+    assert list(summary["relative_lengthscales"]) == ["size", "same"]
+    assert summary["relative_lengthscales"]["same"] is None
+    assert re.search("same .*never varied", run("info", tmp_path / "m.prism").out)
+
+
+def test_quiet_says_nothing(run: Run, frame: pd.DataFrame, tmp_path: Path) -> None:
+    frame.to_csv(tmp_path / "d.csv", index=False)
+    outcome = run("fit", tmp_path / "d.csv", "-t", "price", "--inputs", "size", "-p", 2, "-q", "-o", tmp_path / "m")
+    assert outcome == (0, "", "")
+
+
+def test_drop_missing_drops_exactly_these_rows(run: Run, frame: pd.DataFrame, tmp_path: Path) -> None:
+    broken = frame.copy()
+    broken.loc[0, "size"] = np.nan
+    broken.loc[1, "grade"] = None
+    broken.loc[2, "price"] = np.nan
+    broken.loc[3, "size"] = np.inf
+    broken.loc[4, "id"] = None  # no input, so it does not matter
+    broken.to_parquet(tmp_path / "broken.parquet")
+    broken.drop(index=[0, 1, 2, 3]).to_parquet(tmp_path / "clean.parquet", index=False)
+    options = ["-p", 4, "--exclude", "id"]
+    dropped = fit(run, tmp_path / "broken.parquet", tmp_path / "a.prism", "--drop-missing", *options)
+    clean = fit(run, tmp_path / "clean.parquet", tmp_path / "b.prism", *options)
+    assert dropped["rows_dropped"] == 4
+    assert dropped["log_evidence"] == clean["log_evidence"]
+
+
+def test_holdout_is_not_seen_by_the_fit(run: Run, tmp_path: Path) -> None:
+    frame = make_frame(200, seed=2)
+    options = ["-p", 8, "--exclude", "id", "--holdout", 0.3]
+    frame.to_parquet(tmp_path / "a.parquet")
+    scores = fit(run, tmp_path / "a.parquet", tmp_path / "a.prism", *options)["holdout"]
+    # The same split, by the same seed: spoil the held-out targets and the model must not change.
+    held = np.random.default_rng(0).permutation(200)[:60]
+    frame.loc[held, "price"] += 100.0
+    frame.to_parquet(tmp_path / "b.parquet")
+    spoilt = fit(run, tmp_path / "b.parquet", tmp_path / "b.prism", *options)["holdout"]
+    a, b = prismgp.load(tmp_path / "a.prism"), prismgp.load(tmp_path / "b.prism")
+    assert a.log_evidence_ == b.log_evidence_
+    assert scores["rows"] == spoilt["rows"] == 60
+    assert spoilt["rmse"] > 50
+    assert spoilt["coverage"] == 0
+    frame.loc[held, "price"] -= 100.0
+    mean, std = a.predict(frame.loc[np.sort(held)], return_std=True)
+    error = frame.loc[np.sort(held), "price"] - mean
+    assert scores["rmse"] == pytest.approx(np.sqrt(np.mean(error**2)))
+    assert scores["coverage"] == pytest.approx(np.mean(np.abs(error) < 1.959963984540054 * std))
+    log_density = -0.5 * np.log(2 * np.pi * std**2) - 0.5 * (error / std) ** 2
+    assert scores["nlpd"] == pytest.approx(-log_density.mean())
+
+
+def test_codes_as_categories(run: Run, frame: pd.DataFrame, tmp_path: Path) -> None:
+    frame.to_csv(tmp_path / "d.csv", index=False)
+    options = ["-p", 4, "--inputs", "size,count", "--categorical", "count"]
+    summary = fit(run, tmp_path / "d.csv", tmp_path / "m.prism", *options)
+    assert summary["one_hot"] == {"count": 9}
+    assert summary["features"] == ["size", *(f"count={code}" for code in range(9))]
+
+
+def test_delimiter_and_names_with_commas(run: Run, frame: pd.DataFrame, tmp_path: Path) -> None:
+    renamed = frame.rename(columns={"size": "size, m"})
+    renamed.to_csv(tmp_path / "d.csv", index=False, sep=";")
+    options = ["-p", 2, "--inputs", '"size, m",count', "--delimiter", ";"]
+    assert fit(run, tmp_path / "d.csv", tmp_path / "m.prism", *options)["inputs"] == ["size, m", "count"]
+
+
+def test_failed_fit_leaves_the_old_model(
+    run: Run, frame: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frame.to_csv(tmp_path / "d.csv", index=False)
+    (tmp_path / "m.prism").write_bytes(b"old")
+
+    def full_disk(self: Path, data: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full_disk)
+    outcome = run("fit", tmp_path / "d.csv", "-t", "price", "--inputs", "size", "-p", 2, "-o", tmp_path / "m.prism")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err == "prismgp: error: No space left on device\n"
+    assert (tmp_path / "m.prism").read_bytes() == b"old"
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["d.csv", "m.prism"]

@@ -1,0 +1,55 @@
+"""``prismgp info``: what a model file holds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import prismgp
+from prismgp import SSGPRegressor
+
+from .conftest import Run
+
+
+def test_json(run: Run, model: Path) -> None:
+    outcome = run("info", model, "--json")
+    assert (outcome.code, outcome.err) == (0, "")
+    info = json.loads(outcome.out)
+    loaded = prismgp.load(model)
+    assert info["estimator"] == "SSGPRegressor"
+    assert info["frequencies"] == 8
+    assert info["rows"] == 150
+    assert info["target"] == "price"
+    assert info["format_version"] == 1
+    assert info["bytes"] == model.stat().st_size
+    assert info["noise_std"] == pytest.approx(loaded.noise_variance_**0.5)
+    assert info["log_evidence"] == loaded.log_evidence_
+    assert info["fit_status"]["stages"] == loaded.fit_status_["stages"]
+    lengthscales = {each["name"]: each["lengthscale"] for each in info["inputs"]}
+    assert lengthscales == dict(zip(loaded.feature_names_in_, loaded.lengthscale_, strict=True))
+    assert [column["name"] for column in info["columns"]] == ["size", "grade", "count", "flag"]
+
+
+def test_text(run: Run, model: Path) -> None:
+    outcome = run("info", model)
+    assert (outcome.code, outcome.err) == (0, "")
+    for expected in ("SSGPRegressor (rbf, 8 frequencies)", "150", "price", "grade=high", "l-bfgs", "format version 1"):
+        assert expected in outcome.out
+
+
+def test_model_without_names_and_several_outputs(run: Run, frame: pd.DataFrame, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((30, 25)), rng.standard_normal((30, 2))
+    SSGPRegressor(2, random_state=0, max_iter=2).fit(x, y).save(tmp_path / "m.prism")
+    outcome = run("info", tmp_path / "m.prism")
+    assert outcome.code == 0
+    assert "column 3" in outcome.out
+    assert "and 5 more" in outcome.out
+    info = json.loads(run("info", tmp_path / "m.prism", "--json").out)
+    assert len(info["inputs"]) == 25
+    assert len(info["noise_std"]) == 2
+    assert info["target"] is None

@@ -1,0 +1,29 @@
+"""Settings for all tests."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, settings
+
+# Test processes run side by side; the deadline would measure the machine, not the code.
+settings.register_profile("prismgp", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
+settings.load_profile("prismgp")
+
+
+@pytest.fixture(params=[0, 1, 2])
+def rng(request: pytest.FixtureRequest) -> np.random.Generator:
+    """A test with this fixture must hold for every seed."""
+    return np.random.default_rng(request.param)
+
+
+@pytest.fixture(scope="session")
+def data_folder() -> Path:
+    """The real data sets, or a skip that says so."""
+    folder = Path(os.environ.get("PRISMGP_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
+    if not folder.is_dir():
+        pytest.skip("real data sets are absent: set PRISMGP_DATA to the folder that holds them")
+    return folder

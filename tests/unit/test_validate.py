@@ -1,0 +1,111 @@
+"""Bad input gets an error that names the column, the row and the remedy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+import torch
+
+from prismgp import ExactGPRegressor, SpectralFeatures, SSGPRegressor
+from prismgp.exceptions import DataError, PrismGPError
+
+X = np.arange(12.0).reshape(6, 2)
+Y = np.arange(6.0)
+MODELS = [SSGPRegressor(2, optimize=False), ExactGPRegressor(optimize=False), SpectralFeatures(2)]
+
+
+def put(value, row=3, column=1, dtype=None):
+    x = X.astype(dtype) if dtype else X.copy()
+    x[row, column] = value
+    return x
+
+
+FRAME = pd.DataFrame({"length": X[:, 0], "width": X[:, 1]})
+
+CASES = {
+    "nan": (put(np.nan), "NaN.*column 1 holds nan at row 3.*impute"),
+    "inf": (put(np.inf), "inf.*column 1 holds inf at row 3.*clip"),
+    "minus inf": (put(-np.inf), "column 1 holds -inf at row 3"),
+    "huge": (put(1e200), r"column 1 holds 1e\+200 at row 3.*rescale"),
+    "complex": (put(1 + 2j, dtype=complex), "Complex data not supported: column 0 holds"),
+    "text": (put("red", dtype=object), "could not convert string to float: 'red': column 1.*row 3.*OneHotEncoder"),
+    "none": (put(None, dtype=object), "NaN.*column 1 holds None at row 3"),
+    "object": (put({"a": 1}, dtype=object), "argument must be a string or a real number: column 1"),
+    "frame nan": (FRAME.assign(width=[0, 1, np.nan, 3, 4, 5]), "column 'width' holds nan at row 2"),
+    "frame text": (FRAME.assign(width=list("abcdef")), "column 'width' holds 'a' at row 0"),
+    "frame category": (FRAME.assign(width=pd.Categorical(list("abcdef"))), "column 'width' holds 'a'"),
+    "frame dates": (FRAME.assign(width=pd.date_range("2020", periods=6)), "column 'width'"),
+    "polars text": (pl.DataFrame({"length": X[:, 0], "width": list("abcdef")}), "column 'width' holds 'a'"),
+    "polars null": (pl.DataFrame({"length": X[:, 0], "width": [0.0, None, 2, 3, 4, 5]}), "column 'width'.*row 1"),
+    "tensor nan": (torch.tensor(put(np.nan)), "column 1 holds nan at row 3"),
+    "one dimension": (X[:, 0], "Reshape your data"),
+    "three dimensions": (X[:, :, None], "dim 3"),
+    "scalar": (3.0, "scalar"),
+    "no rows": (X[:0], "0 sample"),
+    "no columns": (X[:, :0], "0 feature"),
+}
+
+
+@pytest.mark.parametrize("case", list(CASES))
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: type(model).__name__)
+def test_bad_inputs(model, case):
+    x, message = CASES[case]
+    with pytest.raises(DataError, match=message):
+        model.fit(x, Y)
+    assert issubclass(DataError, ValueError)
+    assert issubclass(DataError, PrismGPError)
+
+
+@pytest.mark.parametrize("case", [name for name in CASES if name not in ("frame dates",)])
+def test_bad_inputs_at_prediction(case):
+    x, message = CASES[case]
+    model = SSGPRegressor(2, optimize=False).fit(FRAME if "frame" in case or "polars" in case else X, Y)
+    with pytest.raises(DataError, match=message):
+        model.predict(x)
+
+
+@pytest.mark.parametrize(
+    ("y", "message"),
+    [
+        ([0, 1, np.nan, 3, 4, 5], "NaN.*target column 0 holds nan at row 2"),
+        ([0, 1, np.inf, 3, 4, 5], "target column 0 holds inf at row 2"),
+        (pd.Series([0, 1, None, 3, 4, 5], name="rings"), "target 'rings' holds nan at row 2"),
+        (list("abcdef"), "'a'.*row 0"),
+        ([1.0, 2.0], "inconsistent numbers of samples"),
+        (None, "requires y to be passed"),
+        (np.zeros((6, 2, 2)), "dim 3|dimension"),
+        (np.full(6, 1e200), "rescale"),
+    ],
+)
+def test_bad_targets(y, message):
+    with pytest.raises(DataError, match=message):
+        SSGPRegressor(2).fit(X, y)
+
+
+def test_mismatched_columns_at_prediction():
+    model = SSGPRegressor(2, optimize=False).fit(FRAME, Y)
+    with pytest.raises(DataError, match=r"(?s)feature names should match.*breadth.*width"):
+        model.predict(FRAME.rename(columns={"width": "breadth"}))
+    with pytest.raises(DataError, match="in the same order"):
+        model.predict(FRAME[["width", "length"]])
+    model = SSGPRegressor(2, optimize=False).fit(X, Y)
+    with pytest.raises(DataError, match="X has 3 features, but SSGPRegressor is expecting 2"):
+        model.predict(np.zeros((2, 3)))
+
+
+def test_partial_fit_refuses_other_shapes():
+    model = SSGPRegressor(2, optimize=False).fit(X, Y)
+    with pytest.raises(DataError, match="X has 1 features"):
+        model.partial_fit(X[:, :1], Y)
+    with pytest.raises(DataError, match="2 dimension"):
+        model.partial_fit(X, Y[:, None])
+    model = SSGPRegressor(2, optimize=False).fit(X, np.column_stack([Y, Y]))
+    with pytest.raises(DataError, match="3 columns, but the model was fitted with 2"):
+        model.partial_fit(X, np.column_stack([Y, Y, Y]))
+
+
+def test_both_spreads_at_once():
+    with pytest.raises(DataError, match="not both"):
+        SSGPRegressor(2, optimize=False).fit(X, Y).predict(X, return_std=True, return_cov=True)
