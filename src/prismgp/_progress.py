@@ -17,11 +17,15 @@ class Progress:
     Parameters
     ----------
     label : str
+    log_scale : float
+        Sum of the logarithms of the targets' scales: evidences come in the model's units and are noted
+        in the user's.
     verbose : int
         0 is silent.
     """
 
-    def __init__(self, label: str, *, verbose: int) -> None:
+    def __init__(self, label: str, *, log_scale: float, verbose: int) -> None:
+        self._log_scale = log_scale
         self.history: dict[str, list[float]] = {"rows": [], "log_evidence": [], "seconds": []}
         self._began = time.perf_counter()
         self._bar = tqdm(desc=label, unit="eval", disable=not verbose, leave=True)
@@ -36,9 +40,10 @@ class Progress:
 
     def __call__(self, event: dict[str, Any]) -> None:
         """Note one evaluation of the evidence."""
-        self.history["rows"].append(event["rows"])
-        self.history["log_evidence"].append(event["log_evidence"])
+        rows = event["rows"]
+        log_evidence = event["log_evidence"] - rows * self._log_scale
+        self.history["rows"].append(rows)
+        self.history["log_evidence"].append(log_evidence)
         self.history["seconds"].append(time.perf_counter() - self._began)
-        per_row = event["log_evidence"] / event["rows"]
-        self._bar.set_postfix_str(f"{event['rows']:,} rows, log evidence per row {per_row:.4f}", refresh=False)
+        self._bar.set_postfix_str(f"{rows:,} rows, log evidence per row {log_evidence / rows:.4f}", refresh=False)
         self._bar.update()

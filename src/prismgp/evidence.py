@@ -34,6 +34,9 @@ from prismgp.features import FeatureBuffers, projection
 from prismgp.parameters import Parameters
 from prismgp.statistics import Statistics, accumulate
 
+_ROUNDING = 1e-3  # error of the eigenvalues of A above which float32 products are not good enough
+_KEPT = 4  # statistics, each (2p + 1 + q)^2 numbers
+
 __all__ = ["OutputEvidence", "SpectralEvidence", "solve_outputs"]
 
 
@@ -108,16 +111,28 @@ class SpectralEvidence:
         self.chunks = chunks
         self.frequencies = frequencies
         self.n_rows = chunks.n_rows
-        self._latest: tuple[bytes, Statistics] | None = None
+        self._kept: dict[tuple[bytes, bool], Statistics] = {}
 
     def statistics(self, params: Parameters) -> Statistics:
-        """Pass one. The latest result is kept: the optimiser's last point is where the posterior is wanted."""
+        """Pass one. A few results are kept: the posterior is wanted where the optimiser has just been."""
         w = self._projection(params)
-        key = w.cpu().numpy().tobytes()
-        if self._latest is None or self._latest[0] != key:
-            stats = accumulate(self.chunks, w, rows=self.chunks.rows, q=self.chunks.n_outputs)
-            self._latest = (key, stats)
-        return self._latest[1]
+        precise = self._needs_float64(params)
+        key = (w.cpu().numpy().tobytes(), precise)
+        if key not in self._kept:
+            stats = accumulate(self.chunks, w, rows=self.chunks.rows, q=self.chunks.n_outputs, precise=precise)
+            self._kept = dict([*self._kept.items(), (key, stats)][-_KEPT:])
+        return self._kept[key]
+
+    def _needs_float64(self, params: Parameters) -> bool:
+        """Whether rounding of float32 products would show.
+
+        ``A = I + (S / s2) G`` magnifies errors of G, which grow like the square root of the rows, by the ratio
+        of signal to noise; against the one that theory puts below every eigenvalue of A they must be small.
+        """
+        if self.chunks.dtype == torch.float64:
+            return False
+        ratio = float((params.signal / params.noise).max())
+        return ratio * torch.finfo(self.chunks.dtype).eps * math.sqrt(self.n_rows) > _ROUNDING
 
     def value(self, params: Parameters) -> float:
         """Log evidence, summed over the outputs; one pass."""

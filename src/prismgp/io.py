@@ -159,6 +159,8 @@ def _build(config: dict[str, Any], tensors: dict[str, Tensor], device: str | Non
         model.feature_names_in_ = np.array(names, dtype=object)
     if config["table"] is not None:
         model.table_encoder_ = TableEncoder.from_dict(config["table"])
+        if model.table_encoder_.feature_names != config["feature_names"]:
+            raise ModelFileError("the table's columns are not the model's inputs")
     model._restore(tensors, params, n)
     model._publish_parameters()
     model.log_evidence_ = float(config["log_evidence"])

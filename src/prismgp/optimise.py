@@ -24,10 +24,11 @@ Monitor = Callable[[dict[str, Any]], None]
 
 _MEMORY = 20  # pairs kept by L-BFGS
 _FTOL = 1e-8  # relative change of the evidence per row at which L-BFGS stops
+_STAGE_FTOL = 1e-6  # the same on a subsample, whose optimum is only known to about d / n nats per row anyway
 _GTOL = 1e-6
 _FINISH_GAIN = 5e-6  # log evidence per row that a step on all rows must promise to be worth a pass
-_LAST_GAIN = 2e-3  # below this promise, one step is enough
-_SHRINK = (1.0, 0.3, 0.1)
+_LAST_GAIN = 5e-3  # below this promise, one step is enough
+_SHRINK = (1.0, 0.3)
 
 
 class Objective(Protocol):
@@ -97,7 +98,7 @@ def race(
     for number, max_iter in enumerate(rounds):
         ranked = []
         for index, params in standing:
-            reached, _, stage = _lbfgs(runners[index][0], params, boxes, max_iter, monitor)
+            reached, _, stage = _lbfgs(runners[index][0], params, boxes, max_iter, _STAGE_FTOL, monitor)
             report.append({**stage, "method": "race"})
             ranked.append((float(stage["log_evidence"]), index, reached))
         ranked.sort(key=lambda item: -item[0])
@@ -141,7 +142,8 @@ def maximise(
     curvature = np.eye(len(boxes))
     report: list[dict[str, Any]] = []
     for objective in stages[:-1] if finish else stages:
-        params, curvature, stage = _lbfgs(objective, params, boxes, max_iter, monitor)
+        ftol = _FTOL if objective is stages[-1] else _STAGE_FTOL
+        params, curvature, stage = _lbfgs(objective, params, boxes, max_iter, ftol, monitor)
         report.append(stage)
     if finish:
         params, stage = _finish(stages[-1], params, curvature, boxes, max_iter, monitor)
@@ -150,7 +152,12 @@ def maximise(
 
 
 def _lbfgs(
-    objective: Objective, start: Parameters, boxes: list[tuple[float, float]], max_iter: int, monitor: Monitor
+    objective: Objective,
+    start: Parameters,
+    boxes: list[tuple[float, float]],
+    max_iter: int,
+    ftol: float,
+    monitor: Monitor,
 ) -> tuple[Parameters, Array, dict[str, Any]]:
     """SciPy's L-BFGS-B; also returns the inverse Hessian it has learned, per row."""
     stage = _new_stage(objective, "l-bfgs")
@@ -162,7 +169,7 @@ def _lbfgs(
         jac=True,
         method="L-BFGS-B",
         bounds=boxes,
-        options={"maxiter": max_iter, "maxcor": _MEMORY, "ftol": _FTOL, "gtol": _GTOL, "maxls": 30},
+        options={"maxiter": max_iter, "maxcor": _MEMORY, "ftol": ftol, "gtol": _GTOL, "maxls": 30},
     )
     stage.update(
         iterations=int(result.nit),

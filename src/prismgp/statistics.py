@@ -68,11 +68,16 @@ class Statistics:
         return Statistics(self.n + other.n, self.q, self.moments + other.moments)
 
 
-def accumulate(chunks: Iterable[tuple[Tensor, Tensor]], w: Tensor, *, rows: int, q: int) -> Statistics:
+def accumulate(
+    chunks: Iterable[tuple[Tensor, Tensor]], w: Tensor, *, rows: int, q: int, precise: bool = True
+) -> Statistics:
     """Statistics of all chunks under the projection ``w``, (d, p).
 
-    Products of one chunk are in the chunk's precision, their sum over chunks in float64.
-    Memory is that of one chunk. Cost ``2 n (d p + (2p)^2)`` multiply-adds and ``2 n p`` cos and sin.
+    Sums over chunks are in float64. ``precise`` asks for float64 within a chunk as well: then the
+    moments of float32 features are as good as those of any other features, and the Gram matrix is
+    positive semi-definite to float64 rounding; otherwise products within a chunk are in the
+    features' precision. Memory is that of one chunk. Cost ``2 n (d p + (2p)^2)`` multiply-adds and ``2 n p``
+    cosines and sines.
     """
     p = w.shape[1]
     buffers = FeatureBuffers(rows, w, q)
@@ -81,6 +86,8 @@ def accumulate(chunks: Iterable[tuple[Tensor, Tensor]], w: Tensor, *, rows: int,
     n = 0
     for x, y in chunks:
         psi = buffers.fill(x, y)
+        if precise:
+            psi = psi.double()
         total += psi.T @ psi
         n += len(x)
     scale = torch.ones(size, dtype=torch.float64)

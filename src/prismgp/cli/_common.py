@@ -16,7 +16,6 @@ import numpy as np
 from scipy.special import ndtri
 
 from prismgp._types import Array
-from prismgp.data._standardise import _IGNORE
 from prismgp.data._tabular import TableFile
 from prismgp.estimators._base import GPRegressor
 from prismgp.exceptions import DataError
@@ -206,8 +205,7 @@ def relative_lengthscale(model: GPRegressor) -> Array:
     ignores it.
     """
     s = model._standardiser
-    magnitude = np.where(s.x_shift == 0, 1.0, np.abs(s.x_shift))
-    relative: Array = np.where(s.x_scale < 0.5 * _IGNORE * magnitude, model.lengthscale_ / s.x_scale, np.inf)
+    relative: Array = np.where(s.constant_inputs, np.inf, model.lengthscale_ / s.x_scale)
     return relative
 
 

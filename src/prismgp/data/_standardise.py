@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from prismgp._types import AnyArray, Array
 from prismgp.data._source import ArraySource
@@ -12,7 +13,7 @@ from prismgp.data._source import ArraySource
 __all__ = ["Standardiser"]
 
 _PASS_ROWS = 65_536
-_CONSTANT = 1e-13  # a spread below this share of the magnitude is rounding, not signal
+_CONSTANT = 1e-13  # a range below this share of the magnitude is rounding, not signal
 _IGNORE = 1e20  # scale of an input that never varied, in units of its magnitude
 
 
@@ -33,6 +34,11 @@ class Standardiser:
     x_scale: Array
     y_shift: Array
     y_scale: Array
+
+    @property
+    def constant_inputs(self) -> npt.NDArray[np.bool_]:
+        """Which inputs never varied in training, (d,)."""
+        return self.x_scale >= _IGNORE * _magnitude(self.x_shift)
 
     @classmethod
     def fit(cls, source: ArraySource, *, normalize: bool) -> Standardiser:
@@ -59,8 +65,11 @@ def _moments(source: ArraySource, *, inputs: bool) -> tuple[Array, Array]:
     count = 0
     mean: Array = np.zeros(source.n_inputs if inputs else source.n_outputs)
     squares = np.zeros_like(mean)
+    low, high = np.full_like(mean, np.inf), np.full_like(mean, -np.inf)
     for x, y in source.blocks(_PASS_ROWS):
         block: AnyArray = np.asarray(x if inputs else y, dtype=np.float64)
+        np.minimum(low, block.min(0), out=low)
+        np.maximum(high, block.max(0), out=high)
         block_mean = block.mean(0)
         block_squares = np.square(block - block_mean).sum(0)
         total = count + len(block)
@@ -68,8 +77,9 @@ def _moments(source: ArraySource, *, inputs: bool) -> tuple[Array, Array]:
         squares += block_squares + delta**2 * (count * len(block) / total)
         mean += delta * (len(block) / total)
         count = total
-    std = np.sqrt(squares / count)
-    return mean, np.where(std <= _CONSTANT * np.abs(mean), 0.0, std)
+    # The range tells constants apart; their mean and deviation are rounding errors.
+    constant = high - low <= _CONSTANT * np.maximum(np.abs(low), np.abs(high))
+    return np.where(constant, low, mean), np.where(constant, 0.0, np.sqrt(squares / count))
 
 
 def _magnitude(mean: Array) -> Array:

@@ -13,6 +13,7 @@ from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from prismgp._linalg import Factor
+from prismgp._progress import Progress
 from prismgp._random import Streams
 from prismgp._types import AnyArray, Array, RandomState, Tensor
 from prismgp._validate import check_choice, check_fit_data, check_inputs, check_number, compute_device
@@ -85,6 +86,10 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
         elif target.ndim != self._target_ndim:
             raise DataError(f"y has {target.ndim} dimension(s), but the model was fitted with {self._target_ndim}")
         return ArraySource(x, target.reshape(len(target), -1))
+
+    def _progress(self) -> Progress:
+        log_scale = float(np.log(self._standardiser.y_scale).sum())
+        return Progress(type(self).__name__, log_scale=log_scale, verbose=self.verbose)
 
     def _publish(self, log_evidence: float, n: int, factors: list[Factor]) -> None:
         """Learned parameters in the user's units, and the state of the numerics."""

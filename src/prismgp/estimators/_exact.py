@@ -10,6 +10,7 @@ import torch
 from prismgp._linalg import factor
 from prismgp._progress import Progress
 from prismgp._random import Streams
+from prismgp._threads import quiet_blas
 from prismgp._types import AnyArray, Array, RandomState, Tensor
 from prismgp._validate import compute_device
 from prismgp.data import ArraySource, Standardiser
@@ -130,7 +131,7 @@ class ExactGPRegressor(GPRegressor):
         self._standardiser = Standardiser.fit(source, normalize=self.normalize)
         kernel = get_kernel(self.kernel)
         objective = ExactEvidence(*to_tensors(source, self._standardiser, device), kernel)
-        with Progress(type(self).__name__, verbose=self.verbose) as progress:
+        with quiet_blas(), self._progress() as progress:
             params, stages = self._learn(source, objective, progress)
             self._posterior, log_evidence, factors = objective.posterior(params)
         self._params = params

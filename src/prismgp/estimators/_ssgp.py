@@ -10,6 +10,7 @@ import torch
 
 from prismgp._progress import Progress
 from prismgp._random import Streams
+from prismgp._threads import quiet_blas
 from prismgp._types import AnyArray, Array, RandomState, Tensor
 from prismgp._validate import check_choice, check_number, compute_device, compute_dtype
 from prismgp.data import ArraySource, Chunks, Standardiser, auto_chunk_rows
@@ -28,10 +29,10 @@ from prismgp.statistics import Statistics
 __all__ = ["SSGPRegressor"]
 
 _RACE_ROWS = 8_192  # rows of the race between starting points
-_RACE_ROUNDS = (12, 40)  # iterations
+_RACE_ROUNDS = (10, 30)  # iterations
 _RACE_DRAWS = 4  # draws of the frequencies that take part
 _RACE_SCALES = (1.0, 2.0)  # multiples of the exact GP's length-scales: few frequencies favour smoother functions
-_MAIN_ROWS = 32_768  # rows of the stage before the finish on all rows
+_MAIN_ROWS = 65_536  # rows of the stage before the finish on all rows
 _NOTICEABLY = 1.5  # a stage is worth it only if the next one is larger by this factor
 
 
@@ -162,7 +163,7 @@ class SSGPRegressor(GPRegressor):
         streams = Streams(self.random_state)
         self._standardiser = Standardiser.fit(source, normalize=self.normalize)
         self.frequencies_ = self._draw(source.n_inputs, streams.generator("frequencies"))
-        with Progress(type(self).__name__, verbose=self.verbose) as progress:
+        with quiet_blas(), self._progress() as progress:
             params, objective, stages = self._learn(source, streams, progress)
             self._set_posterior(objective.statistics(params), params)
         self._record(stages, progress.history)
