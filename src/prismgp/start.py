@@ -81,15 +81,15 @@ def exact_start(
     kernel: Kernel,
     start: Parameters,
     *,
+    device: torch.device,
     monitor: Monitor,
 ) -> tuple[Parameters, dict[str, Any]]:
     """Parameters of an exact GP on a small subsample.
 
     With few frequencies and many irrelevant inputs, the sparse spectrum evidence has poor local
     optima around isotropic length-scales; the exact GP's evidence finds out which inputs matter.
-    Always on the CPU: the matrices are small.
     """
-    x, y = to_tensors(source, standardiser, torch.device("cpu"))
+    x, y = to_tensors(source, standardiser, device)
     boxes = bounds(start, dtype="float64")
     _, found, report = race([(ExactEvidence(x, y, kernel), start)], boxes, rounds=[_EXACT_ITER], monitor=monitor)
     return found, {**report[0], "method": "exact GP start"}

@@ -31,13 +31,13 @@ def auto_chunk_rows(p: int, d: int, q: int, *, dtype: torch.dtype, device: torch
 
 
 def standardise(block: AnyArray, shift: Array, scale: Array, *, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """``(block - shift) / scale`` on the device. The subtraction keeps the block's own precision."""
+    """``(block - shift) / scale`` on the device, computed in float64 and rounded once."""
     # A copy only where torch cannot alias the memory: read-only or byte-swapped arrays, negative strides.
     tensor = torch.from_numpy(block if _torch_ready(block) else block.astype(block.dtype.newbyteorder("="), order="C"))
     # Contiguous, so that the result does not depend on the memory order of the user's array.
-    tensor = tensor.to(device, non_blocking=True).contiguous()
-    shifted = tensor - torch.as_tensor(shift, dtype=tensor.dtype, device=device)
-    return shifted.div_(torch.as_tensor(scale, dtype=tensor.dtype, device=device)).to(dtype)
+    tensor = tensor.to(device, non_blocking=True).contiguous().double()
+    shifted = tensor - torch.as_tensor(shift, dtype=torch.float64, device=device)
+    return shifted.div_(torch.as_tensor(scale, dtype=torch.float64, device=device)).to(dtype)
 
 
 def _torch_ready(block: AnyArray) -> bool:

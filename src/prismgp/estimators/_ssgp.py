@@ -237,7 +237,9 @@ class SSGPRegressor(GPRegressor):
         small, trial, *parts = source.subsamples(sizes, streams.generator("subsamples"))
         report = []
         if self.lengthscale is None:
-            start, stage = exact_start(small, self._standardiser, get_kernel(self.kernel), start, monitor=progress)
+            start, stage = exact_start(
+                small, self._standardiser, get_kernel(self.kernel), start, device=self._compute()[1], monitor=progress
+            )
             report.append(stage)
         runners = self._runners(trial, start, streams)
         boxes = bounds(runners[0][1], dtype=self.dtype)
