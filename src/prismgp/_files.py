@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from collections.abc import Iterator
@@ -18,7 +19,9 @@ def atomic_path(path: str | PathLike[str]) -> Iterator[Path]:
 
     Contents reach the disk before the rename, so a crash leaves the old file or the new one.
     """
-    target = Path(path)
+    target = Path(path).resolve()  # through a link, so that the link stays
+    if target.exists() and not target.is_file():
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
     handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
     os.close(handle)
     temporary = Path(name)

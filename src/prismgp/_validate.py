@@ -51,7 +51,10 @@ def check_inputs(estimator: BaseEstimator, x: Any, *, reset: bool = False) -> An
 
 def _plain(data: Any) -> Any:
     """Torch tensors become arrays; all else passes."""
-    return data.detach().cpu().numpy() if isinstance(data, torch.Tensor) else data
+    if not isinstance(data, torch.Tensor):
+        return data
+    dense = data.detach().to_dense() if data.layout != torch.strided else data.detach()
+    return (dense.float() if dense.dtype == torch.bfloat16 else dense).cpu().numpy()
 
 
 def _check_range(clean: AnyArray, original: Any, what: str) -> None:

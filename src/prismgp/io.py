@@ -25,6 +25,7 @@ import torch
 
 from prismgp._files import atomic_path
 from prismgp._types import Array, Tensor
+from prismgp._validate import compute_device
 from prismgp.data import Standardiser
 from prismgp.data._table import TableEncoder
 from prismgp.estimators import ExactGPRegressor, SSGPRegressor
@@ -36,21 +37,27 @@ __all__ = ["FORMAT_VERSION", "load", "save_model"]
 
 FORMAT_VERSION = 1
 _MAX_HEADER = 64 * 2**20
+_MAX_LOG = 700.0  # beyond it, exp is infinite or zero
 _ZEROS = b"0" * 64
 _DIGEST = re.compile(rb'"sha256":"([0-9a-f]{64})"')
 _ESTIMATORS: dict[str, type[GPRegressor]] = {cls._kind: cls for cls in (ExactGPRegressor, SSGPRegressor)}
-_STANDARDISER = ("x_shift", "x_scale", "y_shift", "y_scale")
+_STANDARDISER = ("x_shift", "x_scale", "y_shift", "y_scale", "fixed_mean")
 _PARAMETERS = ("log_lengthscale", "log_signal", "log_noise", "mean")
 
 
 def save_model(model: GPRegressor, path: str | PathLike[str]) -> None:
     """Write a fitted model atomically; see :meth:`GPRegressor.save`."""
     encoder: TableEncoder | None = getattr(model, "table_encoder_", None)
+    arguments = {name: _plain(value) for name, value in model.get_params(deep=False).items()}
+    # What the posterior depends on is that of the fit, whatever has been set since.
+    arguments["kernel"] = model._fitted_kernel
+    if hasattr(model, "frequencies_"):
+        arguments["n_frequencies"] = len(model.frequencies_)
     names = getattr(model, "feature_names_in_", None)
     config = {
         "format_version": FORMAT_VERSION,
         "estimator": model._kind,
-        "arguments": {name: _plain(value) for name, value in model.get_params(deep=False).items()},
+        "arguments": arguments,
         "rows": model.fit_status_["rows"],
         "inputs": model.n_features_in_,
         "outputs": len(model._params.mean),
@@ -64,7 +71,7 @@ def save_model(model: GPRegressor, path: str | PathLike[str]) -> None:
     tensors = {name: value.detach().cpu().contiguous() for name, value in model._state_tensors().items()}
     for prefix, owner, fields in (("s", model._standardiser, _STANDARDISER), ("p", model._params, _PARAMETERS)):
         for field in fields:
-            tensors[f"{prefix}.{field}"] = torch.as_tensor(getattr(owner, field), dtype=torch.float64)
+            tensors[f"{prefix}.{field}"] = torch.tensor(getattr(owner, field), dtype=torch.float64)
     metadata = {"prismgp": json.dumps(config, allow_nan=False), "sha256": _ZEROS.decode()}
     data = bytearray(safetensors.torch.save(tensors, metadata=metadata))
     place = _digest_place(data)
@@ -92,6 +99,8 @@ def load(path: str | PathLike[str], *, device: str | None = None) -> Any:
         data = bytearray(Path(path).read_bytes())
     except OSError as error:
         raise ModelFileError(f"{path}: cannot be read ({error.strerror or error})") from error
+    if device is not None:
+        compute_device(device)  # its absence is not the file's fault
     try:
         return _parse(data, device)
     except ModelFileError as error:
@@ -123,7 +132,9 @@ def _parse(data: bytearray, device: str | None) -> GPRegressor:
     if hashlib.sha256(data).hexdigest().encode() != stated:
         raise ModelFileError("checksum mismatch: the file is damaged")
     size = int.from_bytes(data[:8], "little")
-    config = json.loads(json.loads(bytes(data[8 : 8 + size]))["__metadata__"]["prismgp"])
+    config = json.loads(
+        json.loads(bytes(data[8 : 8 + size]))["__metadata__"]["prismgp"], parse_constant=_refuse_constant
+    )
     version = config["format_version"]
     if version != FORMAT_VERSION:
         raise ModelFileError(f"format version {version!r}; this PrismGP reads version {FORMAT_VERSION}")
@@ -144,11 +155,16 @@ def _build(config: dict[str, Any], tensors: dict[str, Tensor], device: str | Non
     n, d, q, ndim = (_count(config, name) for name in ("rows", "inputs", "outputs", "target_ndim"))
     if ndim not in (1, 2) or (ndim == 1 and q != 1):
         raise ModelFileError(f"{q} outputs do not fit a target of {ndim} dimension(s)")
-    columns = {"x": d, "y": q, "log_lengthscale": d}
+    columns = {"x": d, "y": q, "f": q, "log_lengthscale": d}
     standardiser = Standardiser(*_vectors(tensors, "s", {name: columns[name[0]] for name in _STANDARDISER}))
     if (standardiser.x_scale <= 0).any() or (standardiser.y_scale <= 0).any():
         raise ModelFileError("a scale is not positive")
     params = Parameters(*_vectors(tensors, "p", {name: columns.get(name, q) for name in _PARAMETERS}))
+    logs = np.concatenate([params.log_lengthscale, params.log_signal, params.log_noise])
+    if np.abs(logs).max() > _MAX_LOG:
+        raise ModelFileError("a parameter is out of range")
+    if config["fit_status"]["rows"] != n:
+        raise ModelFileError("the status is that of another fit")
     model.n_features_in_ = d
     model._target_ndim = ndim
     model._standardiser = standardiser
@@ -169,6 +185,10 @@ def _build(config: dict[str, Any], tensors: dict[str, Tensor], device: str | Non
     return model
 
 
+def _refuse_constant(name: str) -> Any:
+    raise ModelFileError(f"{name} is no number of JSON")
+
+
 def _place_on(model: GPRegressor, device: str | None) -> None:
     if device is not None:
         model.set_params(device=device)
@@ -181,8 +201,8 @@ def _place_on(model: GPRegressor, device: str | None) -> None:
 
 def _count(config: dict[str, Any], name: str) -> int:
     value = config[name]
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ModelFileError(f"{name} is {value!r}, not a positive integer")
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < 2**53:
+        raise ModelFileError(f"{name} is {value!r:.40}, not a positive integer")
     return value
 
 
@@ -193,8 +213,8 @@ def _vectors(tensors: dict[str, Tensor], prefix: str, sizes: dict[str, int]) -> 
 
 def _plain(value: Any) -> Any:
     """A constructor argument as JSON; a generator object has no place in a file and becomes null."""
-    if isinstance(value, np.ndarray | np.generic):
-        return value.tolist()
+    if isinstance(value, np.ndarray | np.generic) or hasattr(value, "__array__"):
+        return np.asarray(value).tolist()
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     return value if isinstance(value, str | int | float | bool | None) else None

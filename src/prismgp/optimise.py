@@ -29,6 +29,7 @@ _GTOL = 1e-6
 _FINISH_GAIN = 5e-6  # log evidence per row that a step on all rows must promise to be worth a pass
 _LAST_GAIN = 5e-3  # below this promise, one step is enough
 _SHRINK = (1.0, 0.3)
+_DENSE = 1_000  # parameters up to which an inverse Hessian is kept as a matrix
 
 
 class Objective(Protocol):
@@ -139,14 +140,16 @@ def maximise(
         What each stage did.
     """
     params = start
-    curvature = np.eye(len(boxes))
+    learned: LbfgsInvHessProduct | None = None
     report: list[dict[str, Any]] = []
+    # A dense inverse Hessian is for few parameters; learned frequencies can be many.
+    finish = finish and len(boxes) <= _DENSE
     for objective in stages[:-1] if finish else stages:
         ftol = _FTOL if objective is stages[-1] else _STAGE_FTOL
-        params, curvature, stage = _lbfgs(objective, params, boxes, max_iter, ftol, monitor)
+        params, learned, stage = _lbfgs(objective, params, boxes, max_iter, ftol, monitor)
         report.append(stage)
-    if finish:
-        params, stage = _finish(stages[-1], params, curvature, boxes, max_iter, monitor)
+    if finish and learned is not None:
+        params, stage = _finish(stages[-1], params, learned.todense(), boxes, max_iter, monitor)
         report.append(stage)
     return params, report
 
@@ -158,7 +161,7 @@ def _lbfgs(
     max_iter: int,
     ftol: float,
     monitor: Monitor,
-) -> tuple[Parameters, Array, dict[str, Any]]:
+) -> tuple[Parameters, LbfgsInvHessProduct, dict[str, Any]]:
     """SciPy's L-BFGS-B; also returns the inverse Hessian it has learned, per row."""
     stage = _new_stage(objective, "l-bfgs")
     began = time.perf_counter()
@@ -178,8 +181,7 @@ def _lbfgs(
         log_evidence=-float(result.fun) * objective.n_rows,
         seconds=time.perf_counter() - began,
     )
-    curvature: Array = cast(LbfgsInvHessProduct, result.hess_inv).todense()
-    return start.unpack(result.x), curvature, stage
+    return start.unpack(result.x), cast(LbfgsInvHessProduct, result.hess_inv), stage
 
 
 def _new_stage(objective: Objective, method: str) -> dict[str, Any]:

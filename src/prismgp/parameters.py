@@ -87,7 +87,8 @@ def bounds(layout: Parameters, *, dtype: str) -> list[tuple[float, float]]:
     d, q = len(layout.log_lengthscale), len(layout.mean)
     ranges = ((_LENGTHSCALE_RANGE, d), (_SIGNAL_RANGE, q), (_NOISE_RANGE[dtype], q))
     boxes = [(float(np.log(low)), float(np.log(high))) for (low, high), count in ranges for _ in range(count)]
-    boxes += [(-_MEAN_RANGE, _MEAN_RANGE)] * q
+    # A mean that the user starts far away must lie inside.
+    boxes += [(min(-_MEAN_RANGE, 2 * m), max(_MEAN_RANGE, 2 * m)) for m in layout.mean.tolist()]
     if layout.frequencies is not None:
         boxes += [(-_FREQUENCY_RANGE, _FREQUENCY_RANGE)] * layout.frequencies.size
     return boxes

@@ -23,25 +23,29 @@ _EXACT_ITER = 60  # a start need not be an optimum
 
 
 def user_start(
-    standardiser: Standardiser, d: int, q: int, *, lengthscale: Any, signal: Any, noise: Any, mean: Any
+    standardiser: Standardiser, d: int, q: int, *, learn: bool, lengthscale: Any, signal: Any, noise: Any, mean: Any
 ) -> Parameters:
     """Starting values in the model's units; what the user left open comes from the data.
 
     Parameters
     ----------
+    learn : bool
+        Whether these are starting values; a mean that is not learned may have to be zero.
     lengthscale : None, float or array, (d,)
     signal, noise, mean : None, float or array, (q,)
         In the user's units.
     """
     start = default_start(d, q)
+    if not learn:
+        start = replace(start, mean=standardiser.fixed_mean)
     y_scale = standardiser.y_scale
     if lengthscale is not None:
         value = _positive("lengthscale", lengthscale, d) / standardiser.x_scale
-        start = replace(start, log_lengthscale=np.log(value))
+        start = replace(start, log_lengthscale=_log("lengthscale", value))
     if signal is not None:
-        start = replace(start, log_signal=np.log(_positive("signal_variance", signal, q) / y_scale**2))
+        start = replace(start, log_signal=_log("signal_variance", _positive("signal_variance", signal, q) / y_scale**2))
     if noise is not None:
-        start = replace(start, log_noise=np.log(_positive("noise_variance", noise, q) / y_scale**2))
+        start = replace(start, log_noise=_log("noise_variance", _positive("noise_variance", noise, q) / y_scale**2))
     if mean is not None:
         start = replace(start, mean=(_vector("mean", mean, q) - standardiser.y_shift) / y_scale)
     return start
@@ -62,6 +66,13 @@ def _positive(name: str, value: Any, size: int) -> Array:
     if (array <= 0).any():
         raise DataError(f"{name}={value!r} must be positive")
     return array
+
+
+def _log(name: str, ratio: Array) -> Array:
+    """Logarithm of a value in the model's units."""
+    if not (np.isfinite(ratio) & (ratio > 1e-300)).all():
+        raise DataError(f"{name} is out of range relative to the scale of the data")
+    return np.log(ratio)
 
 
 def to_tensors(source: ArraySource, standardiser: Standardiser, device: torch.device) -> tuple[Tensor, Tensor]:

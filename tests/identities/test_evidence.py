@@ -20,7 +20,7 @@ CPU = torch.device("cpu")
 def spectral(rng, *, n=80, d=3, q=2, p=7, rows=33, dtype=torch.float64, learn=False):
     x, y = rng.normal(size=(n, d)), rng.normal(size=(n, q)) + 0.3
     source = ArraySource(x, y)
-    identity = Standardiser(np.zeros(d), np.ones(d), np.zeros(q), np.ones(q))
+    identity = Standardiser(np.zeros(d), np.ones(d), np.zeros(q), np.ones(q), np.zeros(q))
     chunks = Chunks(source, identity, rows=rows, dtype=dtype, device=CPU)
     frequencies = rng.normal(size=(p, d))
     params = Parameters(

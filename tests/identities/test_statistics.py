@@ -79,7 +79,7 @@ def test_many_float32_chunks_do_not_drift():
     n = 1 << 14
     x = np.zeros((n, 1), dtype=np.float32)
     y = np.full((n, 1), 4097.0, dtype=np.float32)
-    identity = Standardiser(np.zeros(1), np.ones(1), np.zeros(1), np.ones(1))
+    identity = Standardiser(np.zeros(1), np.ones(1), np.zeros(1), np.ones(1), np.zeros(1))
     w = torch.zeros(1, 1, dtype=torch.float32)
     stats = statistics(x, y, identity, w, rows=16)
     assert float(stats.target_sum[0]) == 4097.0 * n

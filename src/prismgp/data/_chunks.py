@@ -41,7 +41,11 @@ def standardise(block: AnyArray, shift: Array, scale: Array, *, dtype: torch.dty
 
 
 def _torch_ready(block: AnyArray) -> bool:
-    return block.flags.writeable and block.dtype.isnative and all(stride >= 0 for stride in block.strides)
+    return (
+        block.flags.writeable
+        and block.dtype.isnative
+        and all(stride >= 0 and stride % block.itemsize == 0 for stride in block.strides)
+    )
 
 
 class Chunks:

@@ -28,12 +28,15 @@ class Standardiser:
     ----------
     x_shift, x_scale : ndarray, (d,)
     y_shift, y_scale : ndarray, (q,)
+    fixed_mean : ndarray, (q,)
+        The constant mean, in the model's units, when it is neither learned nor given.
     """
 
     x_shift: Array
     x_scale: Array
     y_shift: Array
     y_scale: Array
+    fixed_mean: Array
 
     @property
     def constant_inputs(self) -> npt.NDArray[np.bool_]:
@@ -44,20 +47,17 @@ class Standardiser:
     def fit(cls, source: ArraySource, *, normalize: bool) -> Standardiser:
         """Moments in one pass over the rows.
 
-        The kernels are stationary, so shifting and scaling inputs, or scaling targets, only changes the
-        unit of the parameters, and is done in any case to keep the arithmetic in range. What
-        ``normalize`` decides is whether the targets are centred: if not, the constant mean starts at
-        zero, and the unit is the root mean square instead of the standard deviation.
+        The kernels are stationary, so shifting and scaling inputs and targets only changes the unit of the
+        parameters, and keeps the arithmetic in range. What ``normalize`` decides is the constant mean
+        where it is neither learned nor given: the targets' average, or zero.
         """
         x_mean, x_std = _moments(source, inputs=True)
         y_mean, y_std = _moments(source, inputs=False)
         # An input that never varied in training says nothing; the huge scale makes the model ignore
         # it at prediction too, where any other value would be infinitely many deviations away.
         x_scale = np.where(x_std > 0, x_std, _IGNORE * _magnitude(x_mean))
-        if normalize:
-            return cls(x_mean, x_scale, y_mean, np.where(y_std > 0, y_std, _magnitude(y_mean)))
-        size = np.hypot(y_mean, y_std)
-        return cls(x_mean, x_scale, np.zeros_like(y_mean), np.where(size > 0, size, 1.0))
+        y_scale = np.where(y_std > 0, y_std, _magnitude(y_mean))
+        return cls(x_mean, x_scale, y_mean, y_scale, np.zeros_like(y_mean) if normalize else -y_mean / y_scale)
 
 
 def _moments(source: ArraySource, *, inputs: bool) -> tuple[Array, Array]:

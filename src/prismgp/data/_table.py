@@ -307,5 +307,5 @@ def _to_arrow(frame: Any, names: list[str]) -> pa.Table:
     check_unique([str(name) for name in chosen.columns], "column")
     try:
         return pa.Table.from_pandas(chosen, preserve_index=False)
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise DataError(f"a column mixes kinds of values: {'; '.join(map(str, error.args))}") from error
+    except (pa.ArrowException, TypeError) as error:
+        raise DataError(f"a column cannot be read as numbers or text: {'; '.join(map(str, error.args))}") from error

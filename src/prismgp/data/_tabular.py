@@ -160,10 +160,7 @@ class TableFile:
             return chosen
         spellings = pa.array(MISSING_TEXT, pa.string())
         null = pa.scalar(None, pa.string())
-        columns = [
-            pc.if_else(pc.is_in(pc.utf8_trim_whitespace(column), value_set=spellings), null, column)
-            for column in chosen.columns
-        ]
+        columns = [pc.if_else(pc.is_in(column, value_set=spellings), null, column) for column in chosen.columns]
         return pa.table(columns, names=names)
 
     def _read_text(self, types: dict[str, Any], *, threads: bool) -> pa.Table:

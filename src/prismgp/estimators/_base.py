@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from os import PathLike
 from typing import Any, ClassVar, Self
 
@@ -26,6 +26,7 @@ from prismgp.parameters import Parameters
 __all__ = ["GPRegressor", "take"]
 
 _DEVICES = ("cpu", "cuda", "auto")
+_HIDDEN = ("_standardiser", "_params", "_posterior", "_statistics", "_fitted_kernel", "_target_ndim")
 
 
 class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type: ignore[misc]
@@ -45,6 +46,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
     n_features_in_: int
     _standardiser: Standardiser
     _params: Parameters
+    _fitted_kernel: str
     _target_ndim: int
 
     @abstractmethod
@@ -67,6 +69,9 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
     def _compute(self) -> tuple[torch.dtype, torch.device]:
         """Precision and device of the computation."""
 
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "fit_status_")  # the last thing a fit sets
+
     # -- fitting ---------------------------------------------------------------------------------
 
     def _check_parameters(self) -> None:
@@ -80,12 +85,23 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
         compute_device(self.device)
 
     def _training_source(self, X: Any, y: Any, *, reset: bool = True) -> ArraySource:
+        if reset:
+            self._forget()
+        else:
+            X = self._encoded(X)
         x, target = check_fit_data(self, X, y, reset=reset)
         if reset:
             self._target_ndim = target.ndim
         elif target.ndim != self._target_ndim:
             raise DataError(f"y has {target.ndim} dimension(s), but the model was fitted with {self._target_ndim}")
         return ArraySource(x, target.reshape(len(target), -1))
+
+    def _forget(self) -> None:
+        """Drop everything learned: a fit that fails or is interrupted must not leave half of an older one."""
+        for name in list(vars(self)):
+            # Learned by convention, or ours; scikit-learn keeps private attributes of its own.
+            if name in _HIDDEN or (name.endswith("_") and not name.startswith("_")):
+                delattr(self, name)
 
     def _progress(self) -> Progress:
         log_scale = float(np.log(self._standardiser.y_scale).sum())
@@ -146,8 +162,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
             return self._joint(x, include_noise=include_noise)
         means, variances = [], []
         s = self._standardiser
-        for start in range(0, len(x), self._prediction_rows()):
-            chunk = self._to_model(x[start : start + self._prediction_rows()])
+        for chunk in self._model_chunks(x):
             mean, variance = self._predict_chunk(chunk, variance=return_std)
             means.append(mean.cpu().numpy() * s.y_scale + s.y_shift)
             if variance is not None:
@@ -169,10 +184,16 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
         return self._shape_out(mean_out), cov[:, :, 0] if self._target_ndim == 1 else cov
 
     def _checked_inputs(self, X: Any) -> AnyArray:
+        return check_inputs(self, self._encoded(X))
+
+    def _encoded(self, X: Any) -> Any:
+        """Raw columns of a table the command line has learned, as the model's inputs; all else passes."""
         encoder = getattr(self, "table_encoder_", None)
-        if encoder is not None and encoder.accepts(X):
-            X = encoder.encode_frame(X)
-        return check_inputs(self, X)
+        return encoder.encode_frame(X) if encoder is not None and encoder.accepts(X) else X
+
+    def _model_chunks(self, x: AnyArray) -> Iterator[Tensor]:
+        rows = self._prediction_rows()
+        return (self._to_model(x[start : start + rows]) for start in range(0, len(x), rows))
 
     def _to_model(self, x: AnyArray) -> Tensor:
         s = self._standardiser
@@ -191,7 +212,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
         check_number("sample_y", "n_samples", n_samples, low=1, integer=True)
         s = self._standardiser
         x = self._checked_inputs(X)
-        samples = draw(self._to_model(x), n_samples, Streams(random_state).generator("functions"))
+        samples = draw(x, n_samples, Streams(random_state).generator("functions"))
         samples = samples * s.y_scale[:, None] + s.y_shift[:, None]
         return samples[:, 0, :] if self._target_ndim == 1 else samples
 

@@ -43,11 +43,14 @@ class ExactGPRegressor(GPRegressor):
     optimize : bool, default True
         Learn the kernel parameters by maximising the evidence.
     max_iter : int, default 200
-        Limit of optimiser iterations per stage.
+        Limit of optimiser iterations on the large subsample and on all rows. The short run that
+        chooses the starting point has a limit of its own.
     n_restarts : int, default 0
         Additional random starting points.
     normalize : bool, default True
-        Standardise inputs and targets internally. Everything is reported in the data's units.
+        What the constant mean is when it is neither learned (``optimize=False``) nor given: the
+        targets' average, or zero for False. Inputs and targets are standardised internally in any
+        case, which changes nothing but the arithmetic. Everything is reported in the data's units.
     device : {"cpu", "cuda", "auto"}, default "cpu"
     dtype : {"float64", "float32"}, default "float64"
         Accepted for uniformity with the other regressors; the computation is in float64.
@@ -134,7 +137,7 @@ class ExactGPRegressor(GPRegressor):
         with quiet_blas(), self._progress() as progress:
             params, stages = self._learn(source, objective, progress)
             self._posterior, log_evidence, factors = objective.posterior(params)
-        self._params = params
+        self._params, self._fitted_kernel = params, self.kernel
         self._publish(log_evidence, source.n_rows, factors)
         self._record(stages, progress.history)
         return self
@@ -147,7 +150,8 @@ class ExactGPRegressor(GPRegressor):
         ndarray, (n, n_samples), or (n, q, n_samples) for a two-dimensional y
         """
 
-        def draw(x: Tensor, count: int, rng: np.random.Generator) -> Array:
+        def draw(rows: AnyArray, count: int, rng: np.random.Generator) -> Array:
+            x = self._to_model(rows)
             mean, _ = self._predict_chunk(x, variance=False)
             covariance = self._covariance(x)
             sampled = np.empty((*mean.shape, count))
@@ -170,6 +174,7 @@ class ExactGPRegressor(GPRegressor):
             self._standardiser,
             source.n_inputs,
             source.n_outputs,
+            learn=self.optimize,
             lengthscale=self.lengthscale,
             signal=self.signal_variance,
             noise=self.noise_variance,
@@ -200,10 +205,10 @@ class ExactGPRegressor(GPRegressor):
         return 2_048
 
     def _predict_chunk(self, x: Tensor, *, variance: bool) -> tuple[Tensor, Tensor | None]:
-        return self._posterior.predict(x, variance=variance)
+        return self._posterior.to(x.device).predict(x, variance=variance)
 
     def _covariance(self, x: Tensor) -> Tensor:
-        return self._posterior.covariance(x)
+        return self._posterior.to(x.device).covariance(x)
 
     def _state_tensors(self) -> dict[str, Tensor]:
         return {name: getattr(self._posterior, name) for name in ("x", "lower", "alpha")}
@@ -211,7 +216,7 @@ class ExactGPRegressor(GPRegressor):
     def _restore(self, tensors: dict[str, Tensor], params: Parameters, n: int) -> None:
         q = len(params.mean)
         x, lower, alpha = take(tensors, x=(n, self.n_features_in_), lower=(q, n, n), alpha=(n, q))
-        self._params = params
+        self._params, self._fitted_kernel = params, self.kernel
         posterior = ExactPosterior(
             x=x,
             lower=lower,

@@ -82,7 +82,9 @@ class SpectralFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         d = x.shape[1]
         # No targets here: a column of zeros stands in, and only the maps of the inputs are used.
         standardiser = Standardiser.fit(ArraySource(x, np.zeros((len(x), 1))), normalize=True)
-        start = user_start(standardiser, d, 1, lengthscale=self.lengthscale, signal=None, noise=None, mean=None)
+        start = user_start(
+            standardiser, d, 1, learn=False, lengthscale=self.lengthscale, signal=None, noise=None, mean=None
+        )
         self.lengthscale_ = start.lengthscale * standardiser.x_scale
         self._shift = standardiser.x_shift
         rng = Streams(self.random_state).generator("frequencies")

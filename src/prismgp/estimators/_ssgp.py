@@ -60,12 +60,15 @@ class SSGPRegressor(GPRegressor):
     optimize : bool, default True
         Learn the kernel parameters by maximising the evidence.
     max_iter : int, default 200
-        Limit of optimiser iterations per stage.
+        Limit of optimiser iterations on the large subsample and on all rows. The short runs that
+        choose the starting point have limits of their own.
     n_restarts : int, default 0
         Additional random starting points, each with frequencies of its own, in the race that
         precedes the optimisation.
     normalize : bool, default True
-        Standardise inputs and targets internally. Everything is reported in the data's units.
+        What the constant mean is when it is neither learned (``optimize=False``) nor given: the
+        targets' average, or zero for False. Inputs and targets are standardised internally in any
+        case, which changes nothing but the arithmetic. Everything is reported in the data's units.
     chunk_size : int or "auto", default "auto"
         Rows processed at a time.
     device : {"cpu", "cuda", "auto"}, default "cpu"
@@ -162,6 +165,7 @@ class SSGPRegressor(GPRegressor):
         source = self._training_source(X, y)
         streams = Streams(self.random_state)
         self._standardiser = Standardiser.fit(source, normalize=self.normalize)
+        self._fitted_kernel = self.kernel
         self.frequencies_ = self._draw(source.n_inputs, streams.generator("frequencies"))
         with quiet_blas(), self._progress() as progress:
             params, objective, stages = self._learn(source, streams, progress)
@@ -175,7 +179,7 @@ class SSGPRegressor(GPRegressor):
         Exact: the result is that of a fit on all rows at these parameters. The first call on an
         unfitted estimator is a ``fit``.
         """
-        if not hasattr(self, "_statistics"):
+        if not self.__sklearn_is_fitted__():
             return self.fit(X, y)
         source = self._training_source(X, y, reset=False)
         if source.n_outputs != self._statistics.q:
@@ -196,11 +200,13 @@ class SSGPRegressor(GPRegressor):
         ndarray, (n, n_samples), or (n, q, n_samples) for a two-dimensional y
         """
 
-        def draw(x: Tensor, count: int, rng: np.random.Generator) -> Array:
+        def draw(x: AnyArray, count: int, rng: np.random.Generator) -> Array:
             weights = self._posterior.draw_weights(count, rng)
-            phi = spectral_features(x, self._projection()).double().cpu().numpy()
-            sampled: Array = np.tensordot(phi, weights, axes=1)
-            return sampled + self._params.mean[:, None]
+            parts = []
+            for chunk in self._model_chunks(x):
+                phi = spectral_features(chunk, self._projection()).double().cpu().numpy()
+                parts.append(np.tensordot(phi, weights, axes=1) + self._params.mean[:, None])
+            return np.concatenate(parts)
 
         return self._sampled(X, n_samples, random_state, draw)
 
@@ -225,6 +231,7 @@ class SSGPRegressor(GPRegressor):
             self._standardiser,
             d,
             q,
+            learn=self.optimize,
             lengthscale=self.lengthscale,
             signal=self.signal_variance,
             noise=self.noise_variance,
@@ -302,13 +309,14 @@ class SSGPRegressor(GPRegressor):
         return projection(self.frequencies_, self._params.lengthscale, dtype=dtype, device=device)
 
     def _prediction_rows(self) -> int:
+        self._check_parameters()
         return int(self.chunk_size) if self.chunk_size != "auto" else 16_384
 
     def _predict_chunk(self, x: Tensor, *, variance: bool) -> tuple[Tensor, Tensor | None]:
-        return self._posterior.predict(x, self._projection(), variance=variance)
+        return self._posterior.to(x.device).predict(x, self._projection(), variance=variance)
 
     def _covariance(self, x: Tensor) -> Tensor:
-        return self._posterior.covariance(x, self._projection())
+        return self._posterior.to(x.device).covariance(x, self._projection())
 
     def _state_tensors(self) -> dict[str, Tensor]:
         return {
@@ -320,6 +328,7 @@ class SSGPRegressor(GPRegressor):
 
     def _restore(self, tensors: dict[str, Tensor], params: Parameters, n: int) -> None:
         p, d, q = self.n_frequencies, self.n_features_in_, len(params.mean)
+        self._fitted_kernel = self.kernel
         frequencies, moments, weight_mean, inverse_root = take(
             tensors,
             frequencies=(p, d),
