@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 
 from prismgp import __version__
-from prismgp.data import Standardiser
 from prismgp.parameters import bounds, default_start
 
 sys.path.insert(0, str(Path(__file__).parent / "_ext"))
@@ -42,15 +41,12 @@ numpydoc_show_class_members = False
 
 def _bounds() -> dict[str, str]:
     """The optimiser's bounds for data of unit spread, as the page on numerics shows them."""
-    one, zero = np.ones(1), np.zeros(1)
-    unit = Standardiser(x_shift=zero, x_scale=one, y_shift=zero, y_scale=one, x_spread=one, y_spread=one)
     found = {}
     for dtype, suffix in (("float64", ""), ("float32", "_float32")):
-        boxes = bounds(default_start(unit, 1), unit, dtype=dtype)
+        boxes = bounds(default_start(1, 1), dtype=dtype)
         for name, box in zip(("lengthscale", "signal", "noise", "mean"), boxes, strict=True):
             for end, value in zip(("low", "high"), box, strict=True):
-                text = f"{value:,.0f}" if name == "mean" else f"$10^{{{value / np.log(10):.0f}}}$"
-                found[f"{name}_{end}{suffix}"] = text
+                found[f"{name}_{end}{suffix}"] = f"{value if name == 'mean' else np.exp(value):g}"
     return found
 
 

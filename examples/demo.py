@@ -196,8 +196,9 @@ def main() -> None:
             Figure(
                 to_svg(draw_fit),
                 "A sparse spectrum GP with 32 frequencies (blue, band) and the full GP (black, dashed) on data with a "
-                "gap. Both are unsure where there is no data.",
-                "Two nearly equal curves through noisy points, with bands that widen in the gap.",
+                "gap. Both are less sure where there is no data; the sparse one less so, because few frequencies "
+                "leave fewer functions to choose from.",
+                "Two similar curves through noisy points. In the gap the full GP's band is the wider one.",
             ),
             Figure(
                 to_svg(draw_error, results),
@@ -205,7 +206,7 @@ def main() -> None:
                 "RMSE ratio of the sparse spectrum GP against 16, 32 and 64 frequencies, for two data sets.",
             ),
             Figure(
-                to_svg(draw_calibration, results, size=(5.0, 5.0)),
+                to_svg(draw_calibration, results, size=(7.5, 4.6)),
                 "Share of held-out values inside central intervals, against what the intervals claim.",
                 "Calibration curves close to the diagonal.",
             ),
