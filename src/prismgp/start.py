@@ -70,7 +70,7 @@ def _positive(name: str, value: Any, size: int) -> Array:
 
 def _log(name: str, ratio: Array) -> Array:
     """Logarithm of a value in the model's units."""
-    if not (np.isfinite(ratio) & (ratio > 1e-300)).all():
+    if not (np.isfinite(ratio) & (ratio > 1e-303)).all():
         raise DataError(f"{name} is out of range relative to the scale of the data")
     return np.log(ratio)
 
