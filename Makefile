@@ -7,10 +7,10 @@ STAMP := $(VENV)/.installed
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench docs clean
+.PHONY: help setup demo test lint bench bench-accuracy docs clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## create .venv with the package and all development tools, at pinned versions
 
@@ -37,6 +37,10 @@ lint: $(STAMP) ## check style, formatting and types
 
 bench: $(STAMP) ## run the benchmarks
 	$(BIN)/python benchmarks/run.py
+
+# Continues where it stopped. ARGS are the options of benchmarks/accuracy.py: make bench-accuracy ARGS="--list".
+bench-accuracy: $(STAMP) ## run what is missing of the accuracy benchmark; writes its tables and figure
+	$(BIN)/python benchmarks/accuracy.py $(ARGS)
 
 docs: $(STAMP) ## build the documentation into docs/_build, warnings are errors
 	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build

@@ -1,60 +1,32 @@
-"""Accuracy and calibration on real data: RMSE, NLPD and coverage by data set, splits and number of frequencies.
+"""Accuracy and calibration on real data: exact GP, SSGP, PrismGP by the paper's recipe, PrismGP.
 
-python benchmarks/accuracy.py [--datasets abalone,elevators] [--splits 3] [-p 64] [--model ssgp|exact]
+    make bench-accuracy                                    the whole plan, then tables and figure
+    python benchmarks/accuracy.py --list                   the plan and what is done of it
+    python benchmarks/accuracy.py --datasets energy,pol --splits 1 --models ssgp,prism --p 32
+    python benchmarks/accuracy.py --device cuda --jobs 5 --threads 3 --limit-seconds 500
+    python benchmarks/accuracy.py --tables                 tables and figure alone
+
+The plan: p = 32 on every split, p = 16 and 64 on the first. Abalone has five random splits of 3,000 training
+rows, the others the first three of their collection's splits. Every run has a file of its own in
+``benchmarks/results/accuracy/`` and is kept; ``--force`` repeats it. ``accuracy.md``, ``accuracy.png`` and
+``accuracy.svg`` are made from these files. ``--results`` puts everything elsewhere.
 """
 
 from __future__ import annotations
 
-import argparse
-import time
+import sys
 
-import numpy as np
+from _plan import main
+from _runs import Suite
+from accuracy_tables import MAIN_P, write_tables
 
-from _common import load_split, scores, write_result
-from prismgp import ExactGPRegressor, SSGPRegressor
-
-DATASETS = "abalone,elevators,pol,kin40k,keggdirected,pumadyn32nm,concrete,energy,airfoil"
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--datasets", default=DATASETS)
-    parser.add_argument("--splits", type=int, default=3)
-    parser.add_argument("-p", type=int, default=64)
-    parser.add_argument("--model", choices=("ssgp", "exact"), default="ssgp")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--dtype", default="float64")
-    parser.add_argument("--name", help="name of the result file")
-    args = parser.parse_args()
-    rows = []
-    print(f"{'data set':14s} {'split':>5s} {'rows':>7s} {'rmse':>7s} {'nlpd':>8s} {'cover':>6s} {'fit s':>7s}")
-    for name in args.datasets.split(","):
-        found = []
-        for split in range(args.splits):
-            x, y, x_test, y_test = load_split(name, split)
-            common = {"device": args.device, "dtype": args.dtype, "random_state": split}
-            model = SSGPRegressor(args.p, **common) if args.model == "ssgp" else ExactGPRegressor(**common)
-            began = time.perf_counter()
-            model.fit(x, y)
-            seconds = time.perf_counter() - began
-            mean, std = model.predict(x_test, return_std=True)
-            score = scores(y_test, mean, std, float(y.std()))
-            found.append(score)
-            rows.append({"dataset": name, "split": split, "rows": len(y), "fit_seconds": seconds, **score})
-            print(
-                f"{name:14s} {split:5d} {len(y):7d} {score['rmse']:7.4f} {score['nlpd']:8.4f} "
-                f"{score['coverage']:6.3f} {seconds:7.1f}",
-                flush=True,
-            )
-        mean_score = {key: float(np.mean([score[key] for score in found])) for key in found[0]}
-        print(
-            f"{name:14s}  mean         {mean_score['rmse']:7.4f} {mean_score['nlpd']:8.4f} "
-            f"{mean_score['coverage']:6.3f}",
-            flush=True,
-        )
-        label = args.name or f"accuracy_{args.model}" + (f"_p{args.p}" if args.model == "ssgp" else "")
-        write_result(label, {"model": args.model, "p": args.p, "device": args.device, "runs": rows})
+SUITE = Suite(
+    name="accuracy",
+    models=("exact", "ssgp", "paper", "prism"),
+    splits=lambda dataset: range(5 if dataset == "abalone" else 3),
+    frequencies=lambda split: (MAIN_P, 16, 64) if split == 0 else (MAIN_P,),
+)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(SUITE, lambda results: write_tables(SUITE, results), str(__doc__).splitlines()[0]))

@@ -72,19 +72,21 @@ class OutputEvidence:
 def solve_outputs(stats: Statistics, params: Parameters) -> list[OutputEvidence]:
     """Evaluate (E1) and (E2) for every output from the statistics alone; O(q p^3)."""
     solved = []
-    eye = torch.eye(stats.width, dtype=torch.float64)
+    eye = torch.eye(stats.width, dtype=torch.float64, device=stats.moments.device)
     for k in range(stats.q):
         signal, noise, mean = float(params.signal[k]), float(params.noise[k]), float(params.mean[k])
         ratio = signal / noise
         fac = factor(eye + ratio * stats.gram)
         b = stats.feature_target[:, k] - mean * stats.feature_sum
         half = fac.half_solve(b[:, None])
-        residual_square = float(stats.target_square[k] - 2.0 * mean * stats.target_sum[k]) + mean**2 * stats.n
+        residual_square = float(stats.target_square[k] - 2.0 * mean * stats.target_sum[k]) + mean**2 * float(
+            stats.weight
+        )
         # The difference loses digits when almost everything is explained; it is never negative.
         explained = max(0.0, residual_square - ratio * float(half.square().sum()))
         solved.append(
             OutputEvidence(
-                const=-0.5 * stats.n * math.log(2.0 * math.pi * noise),
+                const=-0.5 * (stats.n * math.log(2.0 * math.pi * noise) + stats.log_noise_sum),
                 logdet=-0.5 * float(fac.logdet()),
                 quad=-0.5 * explained / noise,
                 weights=fac.solve(b[:, None])[:, 0] / noise,
@@ -176,7 +178,7 @@ def _small_gradients(stats: Statistics, solved: list[OutputEvidence]) -> tuple[T
         norm = out.signal * out.weights.square().sum()
         signal_grad[k] = 0.5 * (norm - width + trace)
         noise_grad[k] = 0.5 * (-2.0 * out.quad - norm - stats.n + width - trace)
-        ones_residual = stats.target_sum[k] - out.mean * stats.n
+        ones_residual = stats.target_sum[k] - out.mean * stats.weight
         mean_grad[k] = (ones_residual - out.signal * (stats.feature_sum @ out.weights)) / out.noise
         ratio = out.signal / out.noise
         coefficients[:width] -= ratio * (out.signal * torch.outer(out.weights, out.weights) + inverse)

@@ -7,7 +7,7 @@ import torch
 
 from prismgp._types import Array, Tensor
 
-__all__ = ["FeatureBuffers", "projection", "spectral_features"]
+__all__ = ["FeatureBuffers", "gated_features", "projection", "spectral_features"]
 
 
 def projection(frequencies: Array, lengthscale: Array, *, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -23,6 +23,19 @@ def spectral_features(x: Tensor, w: Tensor) -> Tensor:
     torch.cos(z, out=phi[:, :p])
     torch.sin(z, out=phi[:, p:])
     return phi.mul_(p**-0.5)
+
+
+def gated_features(phi: Tensor, gates: Tensor) -> Tensor:
+    """``r(x) (x) phi(x)``, (n, 2p b): features whose kernel is ``(r'r) k``, by the Schur product theorem.
+
+    Parameters
+    ----------
+    phi : Tensor, (n, 2p)
+    gates : Tensor, (n, b)
+        Rows of norm one, so that rows of the result have the norm of those of phi. One-hot rows give
+        the masked kernel, zero between clusters.
+    """
+    return (gates[:, :, None] * phi[:, None, :]).reshape(len(phi), -1)
 
 
 class FeatureBuffers:

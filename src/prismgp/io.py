@@ -28,7 +28,7 @@ from prismgp._types import Array, Tensor
 from prismgp._validate import compute_device
 from prismgp.data import Standardiser
 from prismgp.data._table import TableEncoder
-from prismgp.estimators import ExactGPRegressor, SSGPRegressor
+from prismgp.estimators import ExactGPRegressor, PrismGPRegressor, SSGPRegressor
 from prismgp.estimators._base import GPRegressor, take
 from prismgp.exceptions import ModelFileError, PrismGPError, PrismGPWarning
 from prismgp.parameters import Parameters
@@ -40,7 +40,8 @@ _MAX_HEADER = 64 * 2**20
 _MAX_LOG = 700.0  # beyond it, exp is infinite or zero
 _ZEROS = b"0" * 64
 _DIGEST = re.compile(rb'"sha256":"([0-9a-f]{64})"')
-_ESTIMATORS: dict[str, type[GPRegressor]] = {cls._kind: cls for cls in (ExactGPRegressor, SSGPRegressor)}
+_CLASSES: tuple[type[GPRegressor], ...] = (ExactGPRegressor, SSGPRegressor, PrismGPRegressor)
+_ESTIMATORS = {cls._kind: cls for cls in _CLASSES}
 _STANDARDISER = ("x_shift", "x_scale", "y_shift", "y_scale", "fixed_mean")
 _PARAMETERS = ("log_lengthscale", "log_signal", "log_noise", "mean")
 
@@ -67,6 +68,7 @@ def save_model(model: GPRegressor, path: str | PathLike[str]) -> None:
         "fit_status": model.fit_status_,
         "history": model.history_,
         "table": None if encoder is None else encoder.to_dict(),
+        "state": model._state_config(),
     }
     tensors = {name: value.detach().cpu().contiguous() for name, value in model._state_tensors().items()}
     for prefix, owner, fields in (("s", model._standardiser, _STANDARDISER), ("p", model._params, _PARAMETERS)):
@@ -159,6 +161,9 @@ def _build(config: dict[str, Any], tensors: dict[str, Tensor], device: str | Non
     standardiser = Standardiser(*_vectors(tensors, "s", {name: columns[name[0]] for name in _STANDARDISER}))
     if (standardiser.x_scale <= 0).any() or (standardiser.y_scale <= 0).any():
         raise ModelFileError("a scale is not positive")
+    if model._reconfigures:
+        # It may have more or fewer inputs than the data, and as many length-scales.
+        columns["log_lengthscale"] = tensors["p.log_lengthscale"].numel()
     params = Parameters(*_vectors(tensors, "p", {name: columns.get(name, q) for name in _PARAMETERS}))
     logs = np.concatenate([params.log_lengthscale, params.log_signal, params.log_noise])
     if np.abs(logs).max() > _MAX_LOG:
@@ -177,7 +182,7 @@ def _build(config: dict[str, Any], tensors: dict[str, Tensor], device: str | Non
         model.table_encoder_ = TableEncoder.from_dict(config["table"])
         if model.table_encoder_.feature_names != config["feature_names"]:
             raise ModelFileError("the table's columns are not the model's inputs")
-    model._restore(tensors, params, n)
+    model._restore(tensors, params, n, config.get("state", {}))
     model._publish_parameters()
     model.log_evidence_ = float(config["log_evidence"])
     model.fit_status_ = dict(config["fit_status"])

@@ -9,7 +9,6 @@ import torch
 
 from prismgp._types import Array, Tensor
 from prismgp.evidence import OutputEvidence
-from prismgp.features import spectral_features
 
 __all__ = ["WeightPosterior"]
 
@@ -51,9 +50,9 @@ class WeightPosterior:
             self.weight_mean.to(device), self.inverse_root.to(device), self.signal.to(device), self.mean.to(device)
         )
 
-    def predict(self, x: Tensor, w: Tensor, *, variance: bool) -> tuple[Tensor, Tensor | None]:
-        """Mean and noise-free variance at x, both (n, q), in float64."""
-        phi = spectral_features(x, w).double()
+    def predict(self, phi: Tensor, *, variance: bool) -> tuple[Tensor, Tensor | None]:
+        """Mean and noise-free variance at rows with features phi, (n, 2p); both (n, q), in float64."""
+        phi = phi.double()
         mean = phi @ self.weight_mean + self.mean
         if not variance:
             return mean, None
@@ -61,10 +60,9 @@ class WeightPosterior:
         share = [(phi @ root.T).square().sum(1).clamp_max(1.0) for root in self.inverse_root]
         return mean, torch.stack(share, dim=1) * self.signal
 
-    def covariance(self, x: Tensor, w: Tensor) -> Tensor:
-        """Noise-free joint covariance at x, (n, n, q)."""
-        phi = spectral_features(x, w).double()
-        roots = [phi @ root.T for root in self.inverse_root]
+    def covariance(self, phi: Tensor) -> Tensor:
+        """Noise-free joint covariance at rows with features phi, (n, n, q)."""
+        roots = [phi.double() @ root.T for root in self.inverse_root]
         return torch.stack([r @ r.T for r in roots], dim=2) * self.signal
 
     def draw_weights(self, n_samples: int, rng: np.random.Generator) -> Array:

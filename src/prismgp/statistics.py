@@ -10,7 +10,7 @@ import torch
 from prismgp._types import Tensor
 from prismgp.features import FeatureBuffers
 
-__all__ = ["Statistics", "accumulate"]
+__all__ = ["Statistics", "accumulate", "accumulate_features"]
 
 
 @dataclass(frozen=True)
@@ -24,17 +24,25 @@ class Statistics:
     q : int
         Outputs.
     moments : Tensor, (2p + 1 + q, 2p + 1 + q), float64
-        ``[Phi, 1, Y]' [Phi, 1, Y]``.
+        ``[Phi, 1, Y]' V^-1 [Phi, 1, Y]``, V the identity unless rows differ in their noise.
+    log_noise_sum : float
+        ``log |V|``, the sum of the logarithms of the rows' relative noise variances.
     """
 
     n: int
     q: int
     moments: Tensor
+    log_noise_sum: float = 0.0
 
     @property
     def width(self) -> int:
         """Number of features, 2p."""
         return len(self.moments) - 1 - self.q
+
+    @property
+    def weight(self) -> Tensor:
+        """``1' V^-1 1``; the number of rows when all have the same noise."""
+        return self.moments[self.width, self.width]
 
     @property
     def gram(self) -> Tensor:
@@ -63,9 +71,24 @@ class Statistics:
 
     def merge(self, other: Statistics) -> Statistics:
         """Statistics of both sets of rows together."""
+        self._check_compatible(other)
+        return Statistics(
+            self.n + other.n, self.q, self.moments + other.moments, self.log_noise_sum + other.log_noise_sum
+        )
+
+    def without(self, other: Statistics) -> Statistics:
+        """Statistics of the rows that are in this set and not in the other, a subset of it.
+
+        Costs nothing, where a second pass over the rows would cost as much as the first.
+        """
+        self._check_compatible(other)
+        return Statistics(
+            self.n - other.n, self.q, self.moments - other.moments, self.log_noise_sum - other.log_noise_sum
+        )
+
+    def _check_compatible(self, other: Statistics) -> None:
         if self.moments.shape != other.moments.shape or self.q != other.q:
-            raise ValueError("statistics of different feature maps cannot be merged")
-        return Statistics(self.n + other.n, self.q, self.moments + other.moments)
+            raise ValueError("statistics of different feature maps cannot be combined")
 
 
 def accumulate(
@@ -93,3 +116,28 @@ def accumulate(
     scale = torch.ones(size, dtype=torch.float64)
     scale[: 2 * p] = p**-0.5
     return Statistics(n, q, total.cpu() * scale[:, None] * scale)
+
+
+def accumulate_features(chunks: Iterable[tuple[Tensor, Tensor | None, Tensor]], q: int) -> Statistics:
+    """Statistics of any features.
+
+    Parameters
+    ----------
+    chunks : iterable of (Phi, log_noise, Y)
+        Features, (n, k); logarithms of the rows' relative noise variances, (n,), or None where all are
+        alike; targets, (n, q).
+    q : int
+    """
+    total: Tensor | None = None
+    n, log_noise_sum = 0, 0.0
+    for phi, log_noise, y in chunks:
+        psi = torch.cat([phi.double(), phi.new_ones(len(phi), 1).double(), y.double()], 1)
+        if log_noise is not None:
+            psi *= torch.exp(-0.5 * log_noise.double())[:, None]
+            log_noise_sum += float(log_noise.double().sum())
+        products = psi.T @ psi
+        total = products if total is None else total + products
+        n += len(phi)
+    if total is None:
+        raise ValueError("there are no rows to accumulate")
+    return Statistics(n, q, total, log_noise_sum)

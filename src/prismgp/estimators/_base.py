@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from os import PathLike
@@ -22,17 +23,28 @@ from prismgp.data._chunks import standardise
 from prismgp.exceptions import DataError, ModelFileError
 from prismgp.kernels import KERNELS
 from prismgp.parameters import Parameters
+from prismgp.start import user_start
 
 __all__ = ["GPRegressor", "take"]
 
 _DEVICES = ("cpu", "cuda", "auto")
-_HIDDEN = ("_standardiser", "_params", "_posterior", "_statistics", "_fitted_kernel", "_target_ndim")
+_HIDDEN = (
+    "_standardiser",
+    "_params",
+    "_posterior",
+    "_statistics",
+    "_start",
+    "_mixture",
+    "_fitted_kernel",
+    "_target_ndim",
+)
 
 
 class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type: ignore[misc]
     """Common part of the regressors. Subclasses fit and predict in the model's units."""
 
     _kind: ClassVar[str]
+    _reconfigures: ClassVar[bool] = False  # whether the kernel acts on something else than the inputs
 
     # Learned by fit, in the user's units.
     lengthscale_: Array
@@ -54,8 +66,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
         """Fit to rows X, (n, d), and targets y, (n,) or (n, q)."""
 
     @abstractmethod
-    def _predict_chunk(self, x: Tensor, *, variance: bool) -> tuple[Tensor, Tensor | None]:
-        """Mean and noise-free variance in the model's units, (n, q)."""
+    def _predict_chunk(self, x: Tensor, *, variance: bool) -> tuple[Tensor, Tensor | None, Tensor]:
+        """Mean, variance of the function, and noise variance, in the model's units; all (n, q)."""
 
     @abstractmethod
     def _covariance(self, x: Tensor) -> Tensor:
@@ -103,6 +115,19 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
             if name in _HIDDEN or (name.endswith("_") and not name.startswith("_")):
                 delattr(self, name)
 
+    def _user_start(self, source: ArraySource) -> Parameters:
+        """Starting values in the model's units, or the fixed ones."""
+        return user_start(
+            self._standardiser,
+            source.n_inputs,
+            source.n_outputs,
+            learn=self.optimize,
+            lengthscale=self.lengthscale,
+            signal=self.signal_variance,
+            noise=self.noise_variance,
+            mean=self.mean,
+        )
+
     def _progress(self) -> Progress:
         log_scale = float(np.log(self._standardiser.y_scale).sum())
         return Progress(type(self).__name__, log_scale=log_scale, verbose=self.verbose)
@@ -123,8 +148,11 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
         self.n_iter_ = max(1, sum(stage["iterations"] for stage in stages))
 
     def _publish_parameters(self) -> None:
-        s, params = self._standardiser, self._params
-        self.lengthscale_ = params.lengthscale * s.x_scale
+        self._publish_parameters_of(self._params, self._standardiser.x_scale)
+
+    def _publish_parameters_of(self, params: Parameters, input_scale: Array) -> None:
+        s = self._standardiser
+        self.lengthscale_ = params.lengthscale * input_scale
         self.signal_variance_ = self._per_output(params.signal * s.y_scale**2)
         self.noise_variance_ = self._per_output(params.noise * s.y_scale**2)
         self.mean_ = self._per_output(params.mean * s.y_scale + s.y_shift)
@@ -163,23 +191,56 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
         means, variances = [], []
         s = self._standardiser
         for chunk in self._model_chunks(x):
-            mean, variance = self._predict_chunk(chunk, variance=return_std)
+            mean, variance, noise = self._predict_chunk(chunk, variance=return_std)
             means.append(mean.cpu().numpy() * s.y_scale + s.y_shift)
             if variance is not None:
-                variances.append(variance.cpu().numpy() * s.y_scale**2)
+                total = variance + noise if include_noise else variance
+                variances.append(total.cpu().numpy() * s.y_scale**2)
         mean_out = self._shape_out(np.concatenate(means))
         if not return_std:
             return mean_out
-        total = np.concatenate(variances) + (self._noise_row() if include_noise else 0.0)
-        return mean_out, self._shape_out(np.sqrt(total))
+        return mean_out, self._shape_out(np.sqrt(np.concatenate(variances)))
+
+    def log_density(self, X: Any, y: Any) -> Array:
+        """Log density of observations y at rows X under the predictive distribution.
+
+        Parameters
+        ----------
+        X : array-like, (n, d)
+        y : array-like, (n,) or (n, q)
+
+        Returns
+        -------
+        ndarray, (n,)
+            Row by row, summed over outputs; minus its average is the NLPD. In the units of y.
+        """
+        check_is_fitted(self)
+        source = self._training_source(X, y, reset=False)
+        if source.n_outputs != len(self._params.mean):
+            raise DataError(f"y has {source.n_outputs} columns, but the model was fitted with {len(self._params.mean)}")
+        s = self._standardiser
+        rows = self._prediction_rows()
+        parts = []
+        for start in range(0, source.n_rows, rows):
+            target = torch.as_tensor((source.y[start : start + rows] - s.y_shift) / s.y_scale, dtype=torch.float64)
+            chunk = self._to_model(source.x[start : start + rows])
+            parts.append(self._log_density_chunk(chunk, target.to(chunk.device)).cpu().numpy())
+        return np.asarray(np.concatenate(parts) - np.log(s.y_scale).sum())
+
+    def _log_density_chunk(self, x: Tensor, y: Tensor) -> Tensor:
+        """Log density in the model's units, (n,)."""
+        mean, variance, noise = self._predict_chunk(x, variance=True)
+        assert variance is not None
+        total = variance + noise
+        return -0.5 * ((y - mean).square() / total + total.log() + math.log(2.0 * math.pi)).sum(1)
 
     def _joint(self, x: AnyArray, *, include_noise: bool) -> tuple[AnyArray, AnyArray]:
         s = self._standardiser
         chunk = self._to_model(x)
-        mean, _ = self._predict_chunk(chunk, variance=False)
+        mean, _, noise = self._predict_chunk(chunk, variance=False)
         cov = self._covariance(chunk).cpu().numpy() * s.y_scale**2
         if include_noise:
-            cov += np.eye(len(x))[:, :, None] * self._noise_row()
+            cov += np.eye(len(x))[:, :, None] * (noise.cpu().numpy() * s.y_scale**2)
         mean_out = mean.cpu().numpy() * s.y_scale + s.y_shift
         return self._shape_out(mean_out), cov[:, :, 0] if self._target_ndim == 1 else cov
 
@@ -200,8 +261,9 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
         dtype, device = self._compute()
         return standardise(x, s.x_shift, s.x_scale, dtype=dtype, device=device)
 
-    def _noise_row(self) -> Array:
-        return np.atleast_1d(np.asarray(self.noise_variance_, dtype=np.float64))
+    def _constant_noise(self, mean: Tensor) -> Tensor:
+        """The same noise variance for every row, of the shape of the mean."""
+        return torch.as_tensor(self._params.noise).to(mean).expand_as(mean)
 
     def _shape_out(self, values: Array) -> AnyArray:
         return values[:, 0] if self._target_ndim == 1 else values
@@ -232,8 +294,12 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
     def _state_tensors(self) -> dict[str, Tensor]:
         """Fitted tensors beside the common ones."""
 
+    def _state_config(self) -> dict[str, Any]:
+        """What a file must say, beside tensors, for :meth:`_restore`; JSON."""
+        return {}
+
     @abstractmethod
-    def _restore(self, tensors: dict[str, Tensor], params: Parameters, n: int) -> None:
+    def _restore(self, tensors: dict[str, Tensor], params: Parameters, n: int, config: dict[str, Any]) -> None:
         """Rebuild the posterior from what :meth:`_state_tensors` gave; n is the number of training rows."""
 
 

@@ -19,7 +19,7 @@ from prismgp.exact import ExactEvidence, ExactPosterior, check_memory
 from prismgp.kernels import get_kernel
 from prismgp.optimise import maximise, race
 from prismgp.parameters import Parameters, bounds
-from prismgp.start import perturbed, to_tensors, user_start
+from prismgp.start import perturbed, to_tensors
 
 __all__ = ["ExactGPRegressor"]
 
@@ -152,7 +152,7 @@ class ExactGPRegressor(GPRegressor):
 
         def draw(rows: AnyArray, count: int, rng: np.random.Generator) -> Array:
             x = self._to_model(rows)
-            mean, _ = self._predict_chunk(x, variance=False)
+            mean, _, _ = self._predict_chunk(x, variance=False)
             covariance = self._covariance(x)
             sampled = np.empty((*mean.shape, count))
             for k in range(mean.shape[1]):
@@ -170,16 +170,7 @@ class ExactGPRegressor(GPRegressor):
     def _learn(
         self, source: ArraySource, objective: ExactEvidence, progress: Progress
     ) -> tuple[Parameters, list[dict[str, Any]]]:
-        start = user_start(
-            self._standardiser,
-            source.n_inputs,
-            source.n_outputs,
-            learn=self.optimize,
-            lengthscale=self.lengthscale,
-            signal=self.signal_variance,
-            noise=self.noise_variance,
-            mean=self.mean,
-        )
+        start = self._user_start(source)
         if not self.optimize:
             return start, []
         streams = Streams(self.random_state)
@@ -204,8 +195,9 @@ class ExactGPRegressor(GPRegressor):
     def _prediction_rows(self) -> int:
         return 2_048
 
-    def _predict_chunk(self, x: Tensor, *, variance: bool) -> tuple[Tensor, Tensor | None]:
-        return self._posterior.to(x.device).predict(x, variance=variance)
+    def _predict_chunk(self, x: Tensor, *, variance: bool) -> tuple[Tensor, Tensor | None, Tensor]:
+        mean, spread = self._posterior.to(x.device).predict(x, variance=variance)
+        return mean, spread, self._constant_noise(mean)
 
     def _covariance(self, x: Tensor) -> Tensor:
         return self._posterior.to(x.device).covariance(x)
@@ -213,7 +205,7 @@ class ExactGPRegressor(GPRegressor):
     def _state_tensors(self) -> dict[str, Tensor]:
         return {name: getattr(self._posterior, name) for name in ("x", "lower", "alpha")}
 
-    def _restore(self, tensors: dict[str, Tensor], params: Parameters, n: int) -> None:
+    def _restore(self, tensors: dict[str, Tensor], params: Parameters, n: int, config: dict[str, Any]) -> None:
         q = len(params.mean)
         x, lower, alpha = take(tensors, x=(n, self.n_features_in_), lower=(q, n, n), alpha=(n, q))
         self._params, self._fitted_kernel = params, self.kernel

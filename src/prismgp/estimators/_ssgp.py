@@ -23,7 +23,7 @@ from prismgp.kernels import get_kernel
 from prismgp.optimise import maximise, race
 from prismgp.parameters import Parameters, bounds, default_start
 from prismgp.posterior import WeightPosterior
-from prismgp.start import exact_rows, exact_start, perturbed, user_start
+from prismgp.start import exact_rows, exact_start, perturbed
 from prismgp.statistics import Statistics
 
 __all__ = ["SSGPRegressor"]
@@ -111,6 +111,7 @@ class SSGPRegressor(GPRegressor):
     frequencies_: Array
     _posterior: WeightPosterior
     _statistics: Statistics
+    _start: Parameters  # where the race began: the user's values, or those of a small exact GP
 
     def __init__(
         self,
@@ -163,8 +164,12 @@ class SSGPRegressor(GPRegressor):
         """
         self._check_parameters()
         source = self._training_source(X, y)
+        return self._fit_source(source, Standardiser.fit(source, normalize=self.normalize))
+
+    def _fit_source(self, source: ArraySource, standardiser: Standardiser) -> Self:
+        """The fit of checked rows."""
         streams = Streams(self.random_state)
-        self._standardiser = Standardiser.fit(source, normalize=self.normalize)
+        self._standardiser = standardiser
         self._fitted_kernel = self.kernel
         self.frequencies_ = self._draw(source.n_inputs, streams.generator("frequencies"))
         with quiet_blas(), self._progress() as progress:
@@ -225,18 +230,9 @@ class SSGPRegressor(GPRegressor):
         self, source: ArraySource, streams: Streams, progress: Progress
     ) -> tuple[Parameters, SpectralEvidence, list[dict[str, Any]]]:
         """Parameters, the evidence on all rows, and what each stage did."""
-        n, d, q = source.n_rows, source.n_inputs, source.n_outputs
+        n, d = source.n_rows, source.n_inputs
         objective = SpectralEvidence(self._chunks(source), self.frequencies_)
-        start = user_start(
-            self._standardiser,
-            d,
-            q,
-            learn=self.optimize,
-            lengthscale=self.lengthscale,
-            signal=self.signal_variance,
-            noise=self.noise_variance,
-            mean=self.mean,
-        )
+        self._start = start = self._user_start(source)
         if not self.optimize:
             return start, objective, []
         race_rows, main_rows = min(_RACE_ROWS, n), min(_MAIN_ROWS, n)
@@ -248,6 +244,7 @@ class SSGPRegressor(GPRegressor):
                 small, self._standardiser, get_kernel(self.kernel), start, device=self._compute()[1], monitor=progress
             )
             report.append(stage)
+            self._start = start
         runners = self._runners(trial, start, streams)
         boxes = bounds(runners[0][1], dtype=self.dtype)
         winner, params, tried = race(runners, boxes, rounds=_RACE_ROUNDS, monitor=progress)
@@ -312,11 +309,13 @@ class SSGPRegressor(GPRegressor):
         self._check_parameters()
         return int(self.chunk_size) if self.chunk_size != "auto" else 16_384
 
-    def _predict_chunk(self, x: Tensor, *, variance: bool) -> tuple[Tensor, Tensor | None]:
-        return self._posterior.to(x.device).predict(x, self._projection(), variance=variance)
+    def _predict_chunk(self, x: Tensor, *, variance: bool) -> tuple[Tensor, Tensor | None, Tensor]:
+        phi = spectral_features(x, self._projection())
+        mean, spread = self._posterior.to(x.device).predict(phi, variance=variance)
+        return mean, spread, self._constant_noise(mean)
 
     def _covariance(self, x: Tensor) -> Tensor:
-        return self._posterior.to(x.device).covariance(x, self._projection())
+        return self._posterior.to(x.device).covariance(spectral_features(x, self._projection()))
 
     def _state_tensors(self) -> dict[str, Tensor]:
         return {
@@ -326,7 +325,7 @@ class SSGPRegressor(GPRegressor):
             "inverse_root": self._posterior.inverse_root,
         }
 
-    def _restore(self, tensors: dict[str, Tensor], params: Parameters, n: int) -> None:
+    def _restore(self, tensors: dict[str, Tensor], params: Parameters, n: int, config: dict[str, Any]) -> None:
         p, d, q = self.n_frequencies, self.n_features_in_, len(params.mean)
         self._fitted_kernel = self.kernel
         frequencies, moments, weight_mean, inverse_root = take(

@@ -1,0 +1,86 @@
+"""What the tables and figures of several benchmarks share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from _runs import MODELS, Run
+
+# Okabe and Ito's palette, which colour-blind readers can tell apart. Markers differ too, for print without colour.
+STYLES: dict[str, dict[str, Any]] = {
+    "exact": {"color": "#222222"},
+    "ssgp": {"color": "#D55E00", "marker": "s", "markeredgecolor": "white"},
+    "paper": {"color": "#009E73", "marker": "^", "markeredgecolor": "white"},
+    "prism": {"color": "#0072B2", "marker": "o", "markeredgecolor": "white"},
+    "prism1": {"color": "#0072B2", "marker": "D", "markerfacecolor": "white"},
+}
+
+
+def row(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def table(header: list[str], rows: Iterable[Iterable[str]]) -> list[str]:
+    return [row(*header), row(*("---" for _ in header)), *(row(*cells) for cells in rows), ""]
+
+
+def missing_list(plan: Iterable[Run], done: Iterable[Run], skipped: dict[Run, str]) -> list[str]:
+    """Every planned run without scores, the splits of one fit together."""
+    groups: dict[tuple[str, str, int | None, str], list[int]] = {}
+    for run in sorted(set(plan) - set(done), key=lambda run: (run.dataset, run.model, run.p or 0, run.split)):
+        reason = f"skipped, {skipped[run]}" if run in skipped else "not run"
+        groups.setdefault((run.dataset, run.model, run.p, reason), []).append(run.split)
+    lines = []
+    for (dataset, model, p, reason), splits in groups.items():
+        which = f"split{'s' if len(splits) > 1 else ''} {', '.join(map(str, splits))}"
+        lines.append(f"- {dataset}, {MODELS[model]}{f', p = {p}' if p else ''}, {which}: {reason}")
+    return [*(lines or ["None: every planned run is there."]), ""]
+
+
+def origin(done: Iterable[dict[str, Any]]) -> list[str]:
+    """What the runs were made with: each combination, and how many runs it made."""
+    counts: dict[str, int] = {}
+    for result in done:
+        machine = result["machine"]
+        where = f"{machine['gpu']}" if result["device"] == "cuda" else f"{machine['processor']} CPU"
+        text = (
+            f"prismgp {result['prismgp']}, commit {result['commit'] or 'not recorded'}, "
+            f"torch {result['versions']['torch']}, {where}, {machine['threads']} threads, "
+            f"{result['jobs']} at a time"
+        )
+        counts[text] = counts.get(text, 0) + 1
+    return [*(f"- {text}: {count} runs" for text, count in sorted(counts.items())), ""]
+
+
+def plotting() -> Any | None:
+    """``matplotlib.pyplot``, or None where it is not installed: the tables need none."""
+    try:
+        import matplotlib as mpl
+    except ImportError:
+        print("matplotlib is not installed (pip install 'prismgp[report]'): the figure is not drawn")
+        return None
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    plt.rcParams.update(
+        {
+            "font.size": 9,
+            "axes.titlesize": 10,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "figure.facecolor": "white",  # also on a dark page
+            "svg.hashsalt": "prismgp",  # the same results give the same file
+        }
+    )
+    return plt
+
+
+def save(plt: Any, figure: Any, stem: Path) -> list[Path]:
+    """As PNG and as SVG."""
+    paths = [stem.with_suffix(".png"), stem.with_suffix(".svg")]
+    figure.savefig(paths[0], dpi=160)
+    figure.savefig(paths[1], metadata={"Date": None})
+    plt.close(figure)
+    return paths

@@ -1,0 +1,197 @@
+"""The joint recipe, from rows to a mixture of experts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from prismgp._random import Streams
+from prismgp._types import Tensor
+from prismgp.data import ArraySource, Chunks, Standardiser
+from prismgp.data._chunks import standardise
+from prismgp.frequencies import draw_frequencies
+from prismgp.kernels import Kernel
+from prismgp.parameters import Parameters
+from prismgp.reconfigure import Rows, torch_generator
+from prismgp.reconfigure._rows import Indices
+from prismgp.revised._experts import Expert, Mixture
+from prismgp.revised._network import NetworkSizes, RevisedMap
+from prismgp.revised._stack import noise_scale, stack
+from prismgp.revised._train import MemberSettings, TrainedMember, TrainingRows, held_out_rows, train_member
+from prismgp.statistics import accumulate_features
+
+__all__ = ["JointFit", "JointRecipe"]
+
+_MOST_HELD_OUT = 10_000
+_FEATURE_BYTES = 64 * 2**20  # of the features of one chunk
+_MEMBER_KINDS = (("input", 0.0), ("constant", 0.0), ("input", 0.05), ("input", 0.0))
+
+
+@dataclass
+class JointFit:
+    """What the joint recipe did, beside the mixture."""
+
+    mixture: Mixture
+    members: list[dict[str, Any]] = field(default_factory=list)
+    history: dict[str, list[Any]] = field(default_factory=dict)
+    weights: dict[str, float] = field(default_factory=dict)
+    held_out_rows: int = 0
+    held_out_nlpd: float | None = None
+    interrupted: bool = False
+    steps: int = 0
+
+
+@dataclass(frozen=True)
+class JointRecipe:
+    """Encoder, mixture and SSGP trained together; an ensemble of them, stacked with the plain SSGP.
+
+    Attributes
+    ----------
+    source : ArraySource
+    standardiser : Standardiser
+    kernel : Kernel
+    frequencies : str
+        How they are drawn.
+    sizes : NetworkSizes
+        Of every member; which noise a member has is decided by ``noise_model``.
+    settings : MemberSettings
+        Of every member, but for the dropout where that is None.
+    n_members : int
+    noise_model : str
+        "constant", "input", or "auto": members differ.
+    dropout : float or None
+        None: members differ.
+    validation_fraction : float
+    dtype : torch.dtype
+        Of the final features.
+    device : torch.device
+    """
+
+    source: ArraySource
+    standardiser: Standardiser
+    kernel: Kernel
+    frequencies: str
+    sizes: NetworkSizes
+    settings: MemberSettings
+    n_members: int
+    noise_model: str
+    dropout: float | None
+    validation_fraction: float
+    dtype: torch.dtype
+    device: torch.device
+
+    def fit(
+        self, plain: Expert, start: Parameters, streams: Streams, monitor: Callable[[int, float | None], None]
+    ) -> JointFit:
+        """Train the members and stack them with the plain SSGP.
+
+        ``monitor`` is called after every step with the number of the member.
+        """
+        held_out = held_out_rows(
+            self.source.n_rows, self.validation_fraction, _MOST_HELD_OUT, streams.generator("held-out")
+        )
+        rows = self._training_rows(held_out)
+        result = JointFit(Mixture((plain,), np.ones(1), np.ones(self.source.n_outputs)), held_out_rows=len(held_out))
+        trained = []
+        for number in range(self.n_members):
+            member = self._train(number, rows, start, streams, monitor)
+            result.steps += member.steps
+            self._note(result, number, member)
+            if member.map is not None:
+                trained.append((number, member.map))
+            if member.interrupted:
+                result.interrupted = True
+                break
+        self._stack(result, plain, trained, held_out)
+        return result
+
+    def _train(
+        self,
+        number: int,
+        rows: TrainingRows,
+        start: Parameters,
+        streams: Streams,
+        monitor: Callable[[int, float | None], None],
+    ) -> TrainedMember:
+        own = Streams(int(streams.generator(f"member {number}").integers(2**31 - 1)))
+        noise, dropout = _MEMBER_KINDS[number % len(_MEMBER_KINDS)]
+        noise = noise if self.noise_model == "auto" else self.noise_model
+        dropout = dropout if self.dropout is None else self.dropout
+        sizes = replace(self.sizes, noise=noise)
+        drawn = draw_frequencies(
+            self.kernel,
+            sizes.frequencies,
+            sizes.latent + sizes.inputs,
+            self.frequencies,
+            own.generator("frequencies"),
+        )
+        member = RevisedMap(sizes, start, drawn, torch_generator(own, "initial network")).to(self.device)
+        settings = replace(self.settings, dropout=dropout)
+        return train_member(member, rows, settings, own, monitor=lambda watched: monitor(number, watched))
+
+    def _note(self, result: JointFit, number: int, member: TrainedMember) -> None:
+        noise, dropout = _MEMBER_KINDS[number % len(_MEMBER_KINDS)]
+        result.members.append(
+            {
+                "noise": noise if self.noise_model == "auto" else self.noise_model,
+                "dropout": dropout if self.dropout is None else self.dropout,
+                "steps": member.steps,
+                "best_step": member.best_step,
+                "held_out_nlpd": member.nlpd if np.isfinite(member.nlpd) else None,
+                "message": member.message,
+            }
+        )
+        length = len(member.history.get("step", []))
+        for name, values in {"member": [number] * length, **member.history}.items():
+            result.history.setdefault(name, []).extend(values)
+
+    def _stack(self, result: JointFit, plain: Expert, trained: list[tuple[int, RevisedMap]], held_out: Indices) -> None:
+        """Posteriors on all rows; noise, weights and temperature by the held-out rows."""
+        x, y = self._held_out_tensors(held_out)
+        target = y.cpu().numpy()
+        q = self.source.n_outputs
+        experts, seen = [], []
+        for number, network in trained:
+            network = network.to(self.device, self.dtype).eval()
+            chunks = self._chunks(network.sizes.width)
+            stats = accumulate_features(((*network.features(a), b) for a, b in chunks), q)
+            expert = Expert.of(f"member {number}", network, network.parameters_now(), stats)
+            experts.append(expert)
+        experts.append(plain)
+        for k, expert in enumerate(experts):
+            without = expert.with_statistics(expert.statistics.without(expert.accumulate([(x, y)], q)))
+            found = without.held_out(x)
+            if expert is not plain:
+                scale, _ = noise_scale(target, found.mean, found.variance, found.noise)
+                experts[k] = replace(expert, noise_scale=scale)
+                found = replace(found, noise=found.noise * scale)
+            seen.append(found)
+        chosen = stack(target, seen, plain=True)
+        kept = np.flatnonzero(chosen.weights > 0)
+        result.mixture = Mixture(tuple(experts[k] for k in kept), chosen.weights[kept], chosen.temperature)
+        result.weights = {expert.name: float(w) for expert, w in zip(experts, chosen.weights, strict=True)}
+        result.held_out_nlpd = chosen.nlpd
+
+    def _training_rows(self, held_out: Indices) -> TrainingRows:
+        s = self.standardiser
+        place = {"dtype": torch.float32, "device": self.device}
+        return TrainingRows(
+            Rows(self.source.x, s.x_shift, s.x_scale, **place),  # type: ignore[arg-type]
+            Rows(self.source.y, s.y_shift, s.y_scale, **place),  # type: ignore[arg-type]
+            held_out,
+        )
+
+    def _held_out_tensors(self, held_out: Indices) -> tuple[Tensor, Tensor]:
+        s = self.standardiser
+        return (
+            standardise(self.source.x[held_out], s.x_shift, s.x_scale, dtype=self.dtype, device=self.device),
+            standardise(self.source.y[held_out], s.y_shift, s.y_scale, dtype=torch.float64, device=self.device),
+        )
+
+    def _chunks(self, width: int) -> Chunks:
+        rows = int(np.clip(_FEATURE_BYTES // (8 * width), 256, 1 << 15))
+        return Chunks(self.source, self.standardiser, rows=rows, dtype=self.dtype, device=self.device)

@@ -1,0 +1,121 @@
+"""What held-out rows decide: each member's noise, the weights of the mixture, and its temperature.
+
+Members are trained to explain their training rows, so their own noise is too small where they over-fit; rows
+they have not seen tell how much. All three steps look at the density of what ``predict`` returns, the Gaussian
+with the moments of the mixture, and all three are drawn towards "no change" by a few pseudo-rows, because
+small data holds out few rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import minimize
+
+from prismgp._types import Array
+
+__all__ = ["HeldOut", "Stack", "noise_scale", "stack"]
+
+_NOISE_GRID = np.linspace(-3.0, 4.0, 141)  # logarithms of the factor on the noise variance
+_NOISE_ROWS = 10.0  # pseudo-rows that pull the factor to one
+_WEIGHT_ROWS = 10.0  # pseudo-rows that pull the weights to those before
+_TEMPERATURE_ROWS = 50.0
+_PLAIN_SHARE = 0.05  # weight of the plain SSGP beforehand; the members share the rest
+_LEAST_WEIGHT = 0.01  # below it an expert is dropped: a wide expert blurs the moments more than it helps
+_FAR = 12.0  # range of the logarithms of weights
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Predictions of one expert at the held-out rows, in the model's units, all (m, q)."""
+
+    mean: Array
+    variance: Array  # of the function
+    noise: Array
+
+    @property
+    def total(self) -> Array:
+        return self.variance + self.noise
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Weights of the experts, (K,), the factor on all variances, (q,), and the density reached."""
+
+    weights: Array
+    temperature: Array
+    nlpd: float
+
+
+def noise_scale(y: Array, mean: Array, variance: Array, noise: Array) -> tuple[Array, float]:
+    """The factor on the noise variance, (q,), that the held-out rows want, and their NLPD with it.
+
+    All arguments are (m, q).
+    """
+    scaled = variance + noise * np.exp(_NOISE_GRID)[:, None, None]
+    nlpd = _nlpd(y, mean, scaled).mean(1)  # (grid, q)
+    drawn = nlpd + 0.5 * _NOISE_ROWS / len(y) * _NOISE_GRID[:, None] ** 2
+    best = drawn.argmin(0)
+    return np.exp(_NOISE_GRID[best]), float(nlpd[best, np.arange(len(best))].mean())
+
+
+def stack(y: Array, experts: list[HeldOut], *, plain: bool) -> Stack:
+    """Weights that maximise the held-out density of the mixture's moments, then its temperature.
+
+    Parameters
+    ----------
+    y : ndarray, (m, q)
+    experts : list of HeldOut
+    plain : bool
+        Whether the last expert is the plain SSGP.
+    """
+    means = np.stack([expert.mean for expert in experts])
+    totals = np.stack([expert.total for expert in experts])
+    weights = _weights(y, means, totals, _weights_before(len(experts), plain=plain))
+    mean, variance = moments(weights, means, totals)
+    squares = ((y - mean) ** 2 / variance).sum(0)
+    temperature = (squares + _TEMPERATURE_ROWS) / (len(y) + _TEMPERATURE_ROWS)
+    return Stack(weights, temperature, float(_nlpd(y, mean, variance * temperature).mean()))
+
+
+def moments(weights: Array, means: Array, variances: Array) -> tuple[Array, Array]:
+    """Mean and variance of mixtures: weights (K,), the others (K, ...)."""
+    mean = np.tensordot(weights, means, 1)
+    return mean, np.tensordot(weights, variances + (means - mean) ** 2, 1)
+
+
+def _weights_before(count: int, *, plain: bool) -> Array:
+    if not plain or count == 1:
+        return np.full(count, 1.0 / count)
+    return np.append(np.full(count - 1, (1.0 - _PLAIN_SHARE) / (count - 1)), _PLAIN_SHARE)
+
+
+def _weights(y: Array, means: Array, totals: Array, before: Array) -> Array:
+    if len(before) == 1:
+        return before
+    log_before = np.log(before)
+
+    def loss(logits: Array) -> float:
+        weights = _softmax(logits)
+        mean, variance = moments(weights, means, totals)
+        pull = before @ (log_before - np.log(np.maximum(weights, 1e-300)))
+        return float(_nlpd(y, mean, variance).mean() + _WEIGHT_ROWS / y.size * pull)
+
+    # The density of the moments is not concave in the weights: start at the centre and near every corner.
+    starts = [log_before, *(log_before - 4.0 * (np.arange(len(before)) != k) for k in range(len(before)))]
+    runs = [minimize(loss, start, method="L-BFGS-B", bounds=[(-_FAR, 3.0)] * len(before)) for start in starts]
+    best: Array = min(runs, key=lambda run: float(run.fun)).x
+    weights = _softmax(best)
+    weights = np.where(weights < _LEAST_WEIGHT, 0.0, weights)
+    return np.asarray(weights / weights.sum())
+
+
+def _softmax(logits: Array) -> Array:
+    shares = np.exp(logits - logits.max())
+    return np.asarray(shares / shares.sum())
+
+
+def _nlpd(y: Array, mean: Array, variance: Array) -> Array:
+    values: Array = 0.5 * ((y - mean) ** 2 / variance + np.log(2.0 * np.pi * variance))
+    return values

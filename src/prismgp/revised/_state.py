@@ -1,0 +1,167 @@
+"""A mixture of experts as named tensors and JSON, and back; the model file holds these."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from prismgp._types import Tensor
+from prismgp.exceptions import ModelFileError
+from prismgp.parameters import Parameters
+from prismgp.reconfigure import state_tensors, vae_from_tensors
+from prismgp.revised._experts import Expert, FeatureMap, Mixture, PlainMap, ReconfiguredMap
+from prismgp.revised._network import NetworkSizes, RevisedMap
+from prismgp.statistics import Statistics
+
+__all__ = ["mixture_config", "mixture_from_tensors", "mixture_tensors"]
+
+_PARAMETERS = ("log_lengthscale", "log_signal", "log_noise", "mean")
+_MAX_EXPERTS = 1_000
+_MAX_LOG = 700.0
+
+
+def mixture_config(mixture: Mixture) -> list[dict[str, Any]]:
+    """What the tensors do not say, for every expert."""
+    return [
+        {
+            "name": expert.name,
+            "kind": _kind(expert.map),
+            "detail": _detail(expert.map),
+            "rows": expert.statistics.n,
+            "log_noise_sum": expert.statistics.log_noise_sum,
+        }
+        for expert in mixture.experts
+    ]
+
+
+def mixture_tensors(mixture: Mixture) -> dict[str, Tensor]:
+    """All numbers of the mixture, float64; posteriors are computed again from the statistics."""
+    tensors = {"weights": torch.as_tensor(mixture.weights), "temperature": torch.as_tensor(mixture.temperature)}
+    for k, expert in enumerate(mixture.experts):
+        own = {"moments": expert.statistics.moments, "noise_scale": torch.as_tensor(expert.noise_scale)}
+        own |= {name: torch.as_tensor(getattr(expert.params, name)) for name in _PARAMETERS}
+        own |= {f"map.{name}": value for name, value in _map_tensors(expert.map).items()}
+        tensors |= {f"e{k}.{name}": value for name, value in own.items()}
+    # safetensors refuses tensors that share memory.
+    return {name: value.detach().to("cpu", torch.float64).contiguous().clone() for name, value in tensors.items()}
+
+
+def mixture_from_tensors(tensors: dict[str, Tensor], config: Any, *, d: int, q: int, dtype: torch.dtype) -> Mixture:
+    """The mixture; anything that does not fit together raises ModelFileError."""
+    if not isinstance(config, list) or not 1 <= len(config) <= _MAX_EXPERTS:
+        raise ModelFileError("the file does not list its experts")
+    weights = _take(tensors, "weights", (len(config),)).numpy()
+    temperature = _take(tensors, "temperature", (q,)).numpy()
+    if (weights <= 0).any() or abs(weights.sum() - 1.0) > 1e-6 or (temperature <= 0).any():
+        raise ModelFileError("weights or temperature of the experts are out of range")
+    experts = []
+    for k, entry in enumerate(config):
+        own = {name[len(f"e{k}.") :]: value for name, value in tensors.items() if name.startswith(f"e{k}.")}
+        experts.append(_expert(own, entry, d=d, q=q, dtype=dtype))
+    return Mixture(tuple(experts), weights, temperature)
+
+
+def _expert(own: dict[str, Tensor], entry: dict[str, Any], *, d: int, q: int, dtype: torch.dtype) -> Expert:
+    inputs = own["log_lengthscale"].numel() if "log_lengthscale" in own else 0
+    shapes = {"log_lengthscale": (inputs,), "log_signal": (q,), "log_noise": (q,), "mean": (q,)}
+    params = Parameters(*(_take(own, name, shape).numpy() for name, shape in shapes.items()))
+    logs = np.concatenate([params.log_lengthscale, params.log_signal, params.log_noise])
+    if np.abs(logs).max() > _MAX_LOG:
+        raise ModelFileError("a parameter is out of range")
+    noise_scale = _take(own, "noise_scale", (q,)).numpy()
+    if (noise_scale <= 0).any():
+        raise ModelFileError("a noise factor is not positive")
+    inner = {name[len("map.") :]: value for name, value in own.items() if name.startswith("map.")}
+    feature_map, width = _feature_map(inner, entry["kind"], entry["detail"], params, d=d, q=q, dtype=dtype)
+    size = width + 1 + q
+    moments = _take(own, "moments", (size, size))
+    stats = Statistics(int(entry["rows"]), q, moments, float(entry["log_noise_sum"]))
+    return replace(Expert.of(str(entry["name"]), feature_map, params, stats), noise_scale=noise_scale)
+
+
+def _kind(feature_map: FeatureMap) -> str:
+    return {PlainMap: "plain", ReconfiguredMap: "reconfigured", RevisedMap: "revised"}[type(feature_map)]
+
+
+def _detail(feature_map: FeatureMap) -> str:
+    if isinstance(feature_map, RevisedMap):
+        return feature_map.sizes.gating
+    return feature_map.output if isinstance(feature_map, ReconfiguredMap) else ""
+
+
+def _map_tensors(feature_map: FeatureMap) -> dict[str, Tensor]:
+    if isinstance(feature_map, PlainMap):
+        return {"w": feature_map.w}
+    if isinstance(feature_map, RevisedMap):
+        return feature_map.state_dict()
+    assert isinstance(feature_map, ReconfiguredMap)
+    size = len(feature_map.vae.encoder.first_weight.T)
+    own = {"w": feature_map.plain.w, "shift": feature_map.shift, "scale": feature_map.scale}
+    return {**own, **state_tensors(feature_map.vae, np.zeros(size), np.ones(size))}
+
+
+def _feature_map(
+    tensors: dict[str, Tensor], kind: str, detail: str, params: Parameters, *, d: int, q: int, dtype: torch.dtype
+) -> tuple[FeatureMap, int]:
+    """The map and its number of features."""
+    if kind == "revised":
+        network = _network(tensors, detail, d=d, q=q)
+        if len(params.log_lengthscale) != d + network.sizes.latent:
+            raise ModelFileError("the length-scales are not those of the network")
+        return network.to(dtype), network.sizes.width
+    if kind not in ("plain", "reconfigured") or tensors["w"].ndim != 2:
+        raise ModelFileError(f"an expert of kind {kind!r} is unknown to this version")
+    inputs, p = tensors["w"].shape
+    plain = PlainMap(tensors["w"].to(dtype))
+    if kind == "plain":
+        if inputs != d:
+            raise ModelFileError(f"the plain SSGP has {inputs} inputs, the model {d}")
+        return plain, 2 * p
+    inner = {name: value for name, value in tensors.items() if name not in ("w", "shift", "scale")}
+    vae, _, _ = vae_from_tensors(inner)
+    columns = vae.prior.directions.shape[1] if detail == "latent" else d
+    if detail not in ("latent", "reconstruction") or inputs != columns or vae.encoder.first_weight.shape[1] != d:
+        raise ModelFileError("the re-configuration does not fit the model")
+    shift, scale = _take(tensors, "shift", (columns,)), _take(tensors, "scale", (columns,))
+    if bool((scale <= 0).any()):
+        raise ModelFileError("a scale is not positive")
+    return ReconfiguredMap(vae, detail, shift, scale, plain), 2 * p
+
+
+def _network(tensors: dict[str, Tensor], gating: str, *, d: int, q: int) -> RevisedMap:
+    """Sizes are read off the tensors, so that a file cannot ask for more memory than it has."""
+    if gating not in ("soft", "hard", "none"):
+        raise ModelFileError(f"gating {gating!r} is unknown to this version")
+    hidden: list[int] = []
+    while f"layers.{len(hidden)}.bias" in tensors:
+        hidden.append(tensors[f"layers.{len(hidden)}.bias"].numel())
+    sizes = NetworkSizes(
+        inputs=d,
+        outputs=q,
+        frequencies=len(tensors["frequencies"]),
+        latent=tensors["latent_head.bias"].numel(),
+        hidden=tuple(hidden),
+        components=tensors["prior.log_widths"].numel(),
+        gating=gating,
+        noise="input" if "noise_head.bias" in tensors else "constant",
+    )
+    if min(sizes.frequencies, sizes.latent, sizes.components, *hidden) < 1:
+        raise ModelFileError("a layer of the network is empty")
+    start = Parameters(np.zeros(d), np.zeros(q), np.zeros(q), np.zeros(q))
+    frequencies = np.zeros((sizes.frequencies, sizes.latent + d))
+    network = RevisedMap(sizes, start, frequencies, torch.Generator())
+    expected = network.state_dict()
+    for name, value in expected.items():
+        _take(tensors, name, tuple(value.shape))
+    network.double().load_state_dict({name: tensors[name] for name in expected})
+    return network.eval().requires_grad_(False)
+
+
+def _take(tensors: dict[str, Tensor], name: str, shape: tuple[int, ...]) -> Tensor:
+    found = tuple(tensors[name].shape) if name in tensors else None
+    if found != shape:
+        raise ModelFileError(f"tensor {name!r} has shape {found}, expected {shape}")
+    return tensors[name]

@@ -1,0 +1,256 @@
+"""Training of one member: evidence of mini-batches plus a weighted augmented ELBO, watched on held-out rows.
+
+What is maximised, per row of a batch,
+
+- (T1) ``log p(Y_batch) / n + elbo_weight * (reconstruction - KL - alpha KL + beta separation)``,
+
+the evidence (B1) of a fresh random batch, and the objective R5 of the re-configuration on some rows of it. The
+evidence of all rows at once would be the wrong objective for a network: it rewards features that have
+memorised the rows. A batch has to be explained by features made from other rows.
+
+Every few steps the averaged network is given the exact posterior of many training rows, and scored by
+the density of the held-out rows, with the noise they want. The best state is kept.
+
+All random numbers are drawn on the CPU, from streams of the member's own.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from prismgp._random import Streams
+from prismgp._types import Tensor
+from prismgp.reconfigure import ElboTerms, GaussianMixture, GaussianMixtureNet, Rows, elbo_terms, torch_generator
+from prismgp.reconfigure._rows import Indices
+from prismgp.revised._batch import batch_log_evidence
+from prismgp.revised._experts import Expert
+from prismgp.revised._network import Encoded, RevisedMap
+from prismgp.revised._stack import noise_scale
+from prismgp.statistics import accumulate_features
+
+__all__ = ["MemberSettings", "TrainedMember", "TrainingRows", "held_out_rows", "train_member"]
+
+_LEARNING_RATE = 1e-2
+_WEIGHT_DECAY = 0.01
+_WARM_UP = 50  # steps over which the learning rate rises; then it falls to zero like half a cosine
+_LONGEST_GRADIENT = 10.0
+_AVERAGE = 0.98  # share of the past in the running average of the weights
+_CHECK_EVERY = 25
+_CONTEXT_ROWS = 8_192  # training rows behind the posterior of a check
+_ELBO_ROWS = 128  # rows of a batch that enter the ELBO, whose weight is small
+_ELBO_EVERY = 4  # steps; it then counts four times
+_DECODER_HIDDEN = 32
+_CHUNK_ROWS = 2_048
+_START_LOG_VAR = -4.0  # of the encoder's posterior
+
+Monitor = Callable[[float | None], None]
+
+
+@dataclass(frozen=True)
+class MemberSettings:
+    """How a member is trained; the names are those of the estimator's parameters."""
+
+    alpha: float
+    beta: float
+    elbo_weight: float
+    dropout: float
+    batch_size: int
+    max_steps: int
+    patience: int | None
+    learn_kernel: bool
+
+
+@dataclass(frozen=True)
+class TrainingRows:
+    """Rows by index, standardised, and those held out.
+
+    Attributes
+    ----------
+    x, y : Rows
+        Inputs and targets.
+    held_out : ndarray of int
+        Sorted indices.
+    """
+
+    x: Rows
+    y: Rows
+    held_out: Indices
+
+    @property
+    def n_training(self) -> int:
+        return len(self.x) - len(self.held_out)
+
+    def draw(self, count: int, rng: np.random.Generator) -> Indices:
+        """Distinct training rows in random order."""
+        drawn = rng.choice(self.n_training, min(count, self.n_training), replace=False)
+        # Position among the training rows, to position among all: skip the held-out rows before it.
+        return drawn + np.searchsorted(self.held_out - np.arange(len(self.held_out)), drawn, side="right")
+
+
+@dataclass
+class TrainedMember:
+    """What a training did; ``map`` holds the best state, or None if there was no time to find one."""
+
+    map: RevisedMap | None = None
+    steps: int = 0
+    best_step: int = 0
+    nlpd: float = math.inf
+    message: str = ""
+    interrupted: bool = False
+    history: dict[str, list[Any]] = field(default_factory=dict)
+
+
+def train_member(
+    member: RevisedMap, rows: TrainingRows, settings: MemberSettings, streams: Streams, *, monitor: Monitor
+) -> TrainedMember:
+    """Maximise (T1); ``monitor`` is called after every step, with the held-out NLPD where it was computed.
+
+    An interrupt ends the training and keeps the best state.
+    """
+    loop = _Loop(member, rows, settings, streams)
+    result = loop.result
+    try:
+        for step in range(1, settings.max_steps + 1):
+            loop.step(step)
+            result.steps = step
+            watched = None
+            if step % _CHECK_EVERY == 0 or step == settings.max_steps:
+                watched = loop.check()
+                if not math.isfinite(watched):
+                    result.message = f"the objective left the range of floating-point numbers at step {step}"
+                    break
+            monitor(watched)
+            if settings.patience is not None and step - result.best_step >= settings.patience:
+                result.message = f"no better held-out density for {settings.patience} steps"
+                break
+        else:
+            result.message = f"all {settings.max_steps} steps taken"
+    except KeyboardInterrupt:
+        result.interrupted = True
+        result.message = f"interrupted after {result.steps} steps"
+    return result
+
+
+class _Loop:
+    """The moving parts of one training."""
+
+    def __init__(self, member: RevisedMap, rows: TrainingRows, settings: MemberSettings, streams: Streams) -> None:
+        self.member, self.rows, self.settings = member, rows, settings
+        device = rows.x.device
+        sizes = member.sizes
+        self.decoder = GaussianMixtureNet(
+            sizes.latent, sizes.inputs, 1, _DECODER_HIDDEN, generator=torch_generator(streams, "decoder")
+        ).to(device)
+        self.log_var = torch.nn.Parameter(torch.full((sizes.latent,), _START_LOG_VAR, device=device))
+        kernel = (member.log_lengthscale, member.log_signal, member.log_noise, member.mean)
+        for parameter in kernel:
+            parameter.requires_grad_(settings.learn_kernel)
+        trained = [p for p in (*member.parameters(), *self.decoder.parameters(), self.log_var) if p.requires_grad]
+        self.trained = trained
+        groups = [
+            {"params": [p for p in trained if p.ndim > 1], "weight_decay": _WEIGHT_DECAY},
+            {"params": [p for p in trained if p.ndim <= 1], "weight_decay": 0.0},
+        ]
+        self.optimiser = torch.optim.AdamW(groups, lr=_LEARNING_RATE, fused=True)
+        self.average = copy.deepcopy(member).requires_grad_(False)
+        self.batches = streams.generator("batches")
+        self.context = streams.generator("context")
+        self.masks = torch_generator(streams, "dropout")
+        self.noise = torch_generator(streams, "latent noise")
+        self.held_x = rows.x[rows.held_out]
+        self.held_y = rows.y[rows.held_out].double().cpu().numpy()
+        self.result = TrainedMember()
+        self.began = time.perf_counter()
+        self.evidence: Tensor
+        self.terms: ElboTerms
+
+    def step(self, step: int) -> None:
+        """One step of Adam on a fresh batch."""
+        settings = self.settings
+        index = self.rows.draw(settings.batch_size, self.batches)
+        x, y = self.rows.x[index], self.rows.y[index]
+        encoded: Encoded = self.member(x, dropout=settings.dropout, generator=self.masks)
+        evidence = batch_log_evidence(self.member, encoded, y) / len(x)
+        loss = -evidence
+        if (step - 1) % _ELBO_EVERY == 0:
+            self.terms = self._elbo(x, encoded)
+            loss = loss - _ELBO_EVERY * settings.elbo_weight * self.terms.objective
+        self.optimiser.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(self.trained, _LONGEST_GRADIENT)
+        for group in self.optimiser.param_groups:
+            group["lr"] = _LEARNING_RATE * _schedule(step, settings.max_steps)
+        self.optimiser.step()
+        self.member.limit()
+        with torch.no_grad():
+            # The average forgets the start quickly, then averages over the last fifty steps or so.
+            share = 1.0 - min(_AVERAGE, step / (9.0 + step))
+            torch._foreach_lerp_(list(self.average.parameters()), list(self.member.parameters()), share)
+        self.evidence = evidence.detach()
+
+    def check(self) -> float:
+        """Score the averaged network on the held-out rows, note everything, keep it if it is the best so far."""
+        params = self.average.parameters_now()
+        index = self.rows.draw(_CONTEXT_ROWS, self.context)
+        chunks = [index[start : start + _CHUNK_ROWS] for start in range(0, len(index), _CHUNK_ROWS)]
+        stats = accumulate_features(
+            ((*self.average.features(self.rows.x[chunk]), self.rows.y[chunk]) for chunk in chunks), len(params.mean)
+        )
+        if not bool(torch.isfinite(stats.moments).all()):
+            return math.nan
+        found = Expert.of("check", self.average, params, stats).held_out(self.held_x)
+        _, nlpd = noise_scale(self.held_y, found.mean, found.variance, found.noise)
+        rmse = float(np.sqrt(np.mean((self.held_y - found.mean) ** 2)))
+        self._note(nlpd, rmse)
+        if nlpd < self.result.nlpd:
+            self.result.nlpd, self.result.best_step = nlpd, self.result.steps
+            # A new object, so that an interrupt finds either the old state or the new one, never a blend.
+            self.result.map = copy.deepcopy(self.average)
+        return nlpd
+
+    def _note(self, nlpd: float, rmse: float) -> None:
+        prior = self.average.prior
+        with torch.no_grad():
+            latent = self.average(self.held_x).latent
+            found = prior.log_joint(latent).argmax(-1)
+            sizes = torch.bincount(found, minlength=self.average.sizes.components).tolist()
+            radius, nearest = float(prior.log_radius.exp()), float(prior.nearest_centres())
+        entry = {"step": self.result.steps, "seconds": time.perf_counter() - self.began}
+        entry |= {"evidence": float(self.evidence), **self.terms.as_floats()}
+        entry |= {"validation_nlpd": nlpd, "validation_rmse": rmse, "radius": radius, "smallest_separation": nearest}
+        if np.isfinite(list(entry.values())).all():  # the history is for numbers
+            for name, value in {**entry, "cluster_sizes": sizes}.items():
+                self.result.history.setdefault(name, []).append(value)
+
+    def _elbo(self, x: Tensor, encoded: Encoded) -> ElboTerms:
+        mean = encoded.latent[:_ELBO_ROWS, None]
+        log_weights = mean.new_zeros(len(mean), 1)
+        noise = torch.randn(mean.shape, generator=self.noise).to(mean)
+        return elbo_terms(
+            x[: len(mean)].clamp(-10.0, 10.0),
+            GaussianMixture(log_weights, mean, self.log_var.expand_as(mean)),
+            self.decoder,
+            self.member.prior,
+            noise,
+            alpha=self.settings.alpha,
+            beta=self.settings.beta,
+        )
+
+
+def _schedule(step: int, max_steps: int) -> float:
+    """Share of the learning rate at a step."""
+    return min(1.0, step / _WARM_UP) * 0.5 * (1.0 + math.cos(math.pi * (step - 1) / max_steps))
+
+
+def held_out_rows(n: int, fraction: float, most: int, rng: np.random.Generator) -> Indices:
+    """Sorted indices of a random share of n rows."""
+    count = min(max(1, round(fraction * n)), most, n - 1)
+    return np.sort(rng.choice(n, count, replace=False))
