@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import platform
@@ -65,7 +66,17 @@ def provenance() -> dict[str, Any]:
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
     }
     versions = {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__}
-    return {"prismgp": prismgp.__version__, "commit": commit or None, "machine": machine, "versions": versions}
+    about = {"prismgp": prismgp.__version__, "commit": commit or None, "source": source_digest()}
+    return {**about, "machine": machine, "versions": versions}
+
+
+def source_digest() -> str:
+    """A digest of the package's source: a commit says little where files have changed since, or git is absent."""
+    folder = Path(prismgp.__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*.py")):
+        digest.update(f"{path.relative_to(folder)}\n".encode() + path.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def write_result(name: str, result: dict[str, Any]) -> Path:

@@ -47,6 +47,7 @@ def origin(done: Iterable[dict[str, Any]]) -> list[str]:
         where = f"{machine['gpu']}" if result["device"] == "cuda" else f"{machine['processor']} CPU"
         text = (
             f"prismgp {result['prismgp']}, commit {result['commit'] or 'not recorded'}, "
+            f"source {result.get('source', 'not recorded')}, "
             f"torch {result['versions']['torch']}, {where}, {machine['threads']} threads, "
             f"{result['jobs']} at a time"
         )

@@ -47,3 +47,23 @@ def predict(
     q = k + noise * np.eye(len(k))
     posterior_mean = mean + k_star.T @ np.linalg.solve(q, y - mean)
     return posterior_mean, k_star_star - k_star.T @ np.linalg.solve(q, k_star)
+
+
+def gated_kernel(frequencies: np.ndarray, u: np.ndarray, gates: np.ndarray | None, lengthscale: np.ndarray) -> np.ndarray:
+    """Spectral kernel of latent inputs u times the sum over clusters of products of gates, cluster by cluster."""
+    k = spectral_kernel(frequencies, u, u, lengthscale)
+    if gates is None:
+        return k
+    out = np.zeros_like(k)
+    for column in gates.T:
+        out += np.outer(column, column) * k
+    return out
+
+
+def mixture_moments(weights: np.ndarray, means: np.ndarray, variances: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and variance of mixtures of normals by raw moments; weights (K,), the others (K, ...)."""
+    mean, square = np.zeros(means.shape[1:]), np.zeros(means.shape[1:])
+    for w, m, v in zip(weights, means, variances, strict=True):
+        mean += w * m
+        square += w * (v + m**2)
+    return mean, square - mean**2

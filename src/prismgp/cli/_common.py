@@ -198,20 +198,22 @@ def half_width(level: float) -> float:
     return float(ndtri(0.5 + level / 2))
 
 
-def relative_lengthscale(model: GPRegressor) -> Array:
-    """Length-scales in units of the standard deviations of their training columns, (d,).
+def relative_lengthscale(model: GPRegressor) -> Array | None:
+    """Length-scales in units of the columns' standard deviations; infinite for a column that never varied.
 
-    Infinite for a column that never varied: the standardiser gives it a huge scale, and the model
-    ignores it.
+    None for a model that has none for its inputs.
     """
-    s = model._standardiser
-    relative: Array = np.where(s.constant_inputs, np.inf, model.lengthscale_ / s.x_scale)
-    return relative
+    relative = model._input_lengthscale()
+    if relative is None:
+        return None
+    return np.asarray(np.where(model._standardiser.constant_inputs, np.inf, relative))
 
 
 def most_relevant(model: GPRegressor, names: Sequence[str], limit: int | None = None) -> list[tuple[str, float]]:
     """Encoded inputs by relative length-scale, the shortest first: there the function varies most."""
     relative = relative_lengthscale(model)
+    if relative is None:
+        return []
     order = np.argsort(relative, kind="stable")[:limit]
     return [(names[index], float(relative[index])) for index in order]
 

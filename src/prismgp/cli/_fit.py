@@ -17,14 +17,14 @@ from prismgp.cli._common import Parser, Scores, Subparsers, printable, say
 from prismgp.data._columns import CATEGORY, to_numbers
 from prismgp.data._schema import is_saved_index
 from prismgp.data._table import TableEncoder, drop_missing
-from prismgp.estimators import ExactGPRegressor, SSGPRegressor
+from prismgp.estimators import ExactGPRegressor, PrismGPRegressor, SSGPRegressor
 from prismgp.estimators._base import GPRegressor
 from prismgp.exceptions import DataError
 from prismgp.kernels import KERNELS
 
 __all__ = ["add_parser", "run"]
 
-_DEFAULT_FREQUENCIES = 64
+_DEFAULT_FREQUENCIES = {"prism": 32, "ssgp": 64}
 _LEVEL = 0.95
 _SHOWN_INPUTS = 5
 
@@ -41,13 +41,20 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument("data", metavar="DATA", help=".csv, .tsv (either also .gz) or .parquet")
     parser.add_argument("-t", "--target", required=True, metavar="COLUMN", help="the column to predict")
     parser.add_argument("-o", "--output", required=True, metavar="MODEL", help="model file to write, e.g. model.prism")
-    parser.add_argument("--model", choices=("ssgp", "exact"), default="ssgp", help="default: %(default)s")
+    parser.add_argument(
+        "--model",
+        choices=("prism", "ssgp", "exact"),
+        default="ssgp",
+        help="prism: re-configured inputs, the most accurate, minutes; ssgp: seconds; exact: up to some ten thousand "
+        "rows (default: %(default)s)",
+    )
     parser.add_argument(
         "-p",
         "--frequencies",
         type=common.positive,
         metavar="N",
-        help=f"spectral frequencies of the ssgp model (default: {_DEFAULT_FREQUENCIES})",
+        help="spectral frequencies of the prism and ssgp models "
+        f"(default: {_DEFAULT_FREQUENCIES['prism']} and {_DEFAULT_FREQUENCIES['ssgp']})",
     )
     parser.add_argument("--kernel", choices=tuple(KERNELS), default="rbf", help="default: %(default)s")
     names: dict[str, Any] = {"type": common.columns, "metavar": "A,B,..."}
@@ -81,7 +88,7 @@ def add_parser(subparsers: Subparsers) -> None:
 def run(args: argparse.Namespace) -> int:
     """Fit, save, report."""
     if args.model == "exact" and args.frequencies is not None:
-        raise DataError("-p/--frequencies is for --model ssgp; the exact model has no frequencies")
+        raise DataError("-p/--frequencies is for --model prism and ssgp; the exact model has no frequencies")
     if not 0 <= args.seed < 2**32:
         raise DataError(f"--seed {args.seed} is not between 0 and 2^32 - 1")
     file = common.open_table(args)
@@ -165,7 +172,8 @@ def _new_model(args: argparse.Namespace) -> GPRegressor:
     options = {"kernel": args.kernel, "dtype": args.dtype, "device": args.device, "random_state": args.seed}
     if args.model == "exact":
         return ExactGPRegressor(**options)
-    return SSGPRegressor(n_frequencies=args.frequencies or _DEFAULT_FREQUENCIES, **options)
+    cls = PrismGPRegressor if args.model == "prism" else SSGPRegressor
+    return cls(n_frequencies=args.frequencies or _DEFAULT_FREQUENCIES[args.model], **options)
 
 
 def _score(model: GPRegressor, encoder: TableEncoder, table: pa.Table, target: str, y: Array) -> dict[str, Any]:
@@ -195,6 +203,7 @@ def _description(model: GPRegressor, encoder: TableEncoder, y: Array) -> dict[st
         "signal_std": float(np.sqrt(model.signal_variance_)),
         "target_std": float(np.std(y)),
         "relative_lengthscales": dict(common.most_relevant(model, encoder.feature_names)),
+        "weights": status.get("weights"),
         "jitter": status["jitter"],
         "converged": status["stages"][-1].get("converged") if status["stages"] else None,
     }
@@ -205,10 +214,11 @@ def _print(summary: dict[str, Any]) -> None:
     say(f"Fitted {summary['estimator']} ({summary['kernel']}{frequencies}) in {summary['seconds']:.1f} s")
     say()
     common.print_rows(_facts(summary))
-    say()
-    say("  Most relevant inputs: shortest length-scales, in standard deviations of the column")
-    shown = list(summary["relative_lengthscales"].items())[:_SHOWN_INPUTS]
-    common.print_rows([(printable(name), f"{value:.3g}") for name, value in shown if np.isfinite(value)], indent=4)
+    if summary["relative_lengthscales"]:
+        say()
+        say("  Most relevant inputs: shortest length-scales, in standard deviations of the column")
+        shown = list(summary["relative_lengthscales"].items())[:_SHOWN_INPUTS]
+        common.print_rows([(printable(name), f"{value:.3g}") for name, value in shown if np.isfinite(value)], indent=4)
     if "holdout" in summary:
         say()
         _print_holdout(summary["holdout"])
@@ -236,6 +246,9 @@ def _facts(summary: dict[str, Any]) -> list[tuple[str, str]]:
         ("Noise", f"standard deviation {summary['noise_std']:.4g} in the target's units{share}"),
         ("Log evidence", f"{summary['log_evidence_per_row']:.4f} per row"),
     ]
+    if summary["weights"]:
+        parts = [f"{name} {weight:.0%}" for name, weight in summary["weights"].items() if weight]
+        rows.append(("Mixture", ", ".join(parts)))
     if summary["converged"] is False:
         rows.append(("Optimiser", "stopped at its iteration limit; the fit may still improve"))
     return rows

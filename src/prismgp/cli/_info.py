@@ -46,7 +46,8 @@ def _describe(model: GPRegressor, path: str) -> dict[str, Any]:
     names = [str(name) for name in getattr(model, "feature_names_in_", ())]
     names = names or [f"column {index}" for index in range(model.n_features_in_)]
     relative = common.relative_lengthscale(model)
-    order = np.argsort(relative, kind="stable")
+    order = range(len(names)) if relative is None else np.argsort(relative, kind="stable")
+    scale = model._standardiser.x_scale
     rows = model.fit_status_.get("rows")
     rows = rows if isinstance(rows, int) and rows > 0 else None  # the file is not trusted to have it
     return {
@@ -62,8 +63,8 @@ def _describe(model: GPRegressor, path: str) -> dict[str, Any]:
         "inputs": [
             {
                 "name": names[index],
-                "lengthscale": float(model.lengthscale_[index]),
-                "relative_lengthscale": float(relative[index]),
+                "lengthscale": None if relative is None else float(relative[index] * scale[index]),
+                "relative_lengthscale": None if relative is None else float(relative[index]),
             }
             for index in order
         ],
@@ -107,10 +108,13 @@ def _print(info: dict[str, Any]) -> None:
 def _print_inputs(inputs: list[dict[str, Any]]) -> None:
     shown = inputs[:_SHOWN_INPUTS]
     width = max(12, *(len(printable(each["name"])) for each in shown))
-    say(f"  {'Inputs':<{width}}  {'length-scale':>12}  {'/ column std':>12}")
+    known = shown[0]["relative_lengthscale"] is not None
+    say(f"  {'Inputs':<{width}}  {'length-scale':>12}  {'/ column std':>12}" if known else "  Inputs")
     for each in shown:
         name = printable(each["name"])
-        if np.isfinite(each["relative_lengthscale"]):
+        if each["relative_lengthscale"] is None:
+            say(f"  {name}")
+        elif np.isfinite(each["relative_lengthscale"]):
             say(f"  {name:<{width}}  {each['lengthscale']:>12.4g}  {each['relative_lengthscale']:>12.3g}")
         else:
             say(f"  {name:<{width}}  {'-':>12}  never varied in training")

@@ -35,6 +35,7 @@ _HIDDEN = (
     "_statistics",
     "_start",
     "_mixture",
+    "_plain_lengthscale",
     "_fitted_kernel",
     "_target_ndim",
 )
@@ -156,6 +157,10 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
         self.signal_variance_ = self._per_output(params.signal * s.y_scale**2)
         self.noise_variance_ = self._per_output(params.noise * s.y_scale**2)
         self.mean_ = self._per_output(params.mean * s.y_scale + s.y_shift)
+
+    def _input_lengthscale(self) -> Array | None:
+        """How quickly the function varies with each input, in the input's standard deviations, (d,)."""
+        return self._params.lengthscale
 
     def _per_output(self, value: Array) -> float | Array:
         return float(value[0]) if self._target_ndim == 1 else value

@@ -15,7 +15,7 @@ from prismgp._threads import quiet_blas
 from prismgp._types import AnyArray, Array, RandomState, Tensor
 from prismgp._validate import check_choice, check_number, compute_device, compute_dtype
 from prismgp.data import ArraySource, Chunks, Standardiser
-from prismgp.estimators._base import GPRegressor
+from prismgp.estimators._base import GPRegressor, take
 from prismgp.estimators._reconfigurer import Reconfigurer
 from prismgp.estimators._ssgp import SSGPRegressor
 from prismgp.exceptions import DataError, PrismGPWarning
@@ -141,6 +141,7 @@ class PrismGPRegressor(GPRegressor):
 
     frequencies_: Array
     _mixture: Mixture
+    _plain_lengthscale: Array | None
 
     def __init__(
         self,
@@ -299,6 +300,7 @@ class PrismGPRegressor(GPRegressor):
             with bar:
                 fit = recipe.fit(plain, ssgp._start, streams, monitor)
             message = "interrupted; the best states so far are used" if fit.interrupted else "all members trained"
+        self._plain_lengthscale = ssgp._params.lengthscale
         self._set_mixture(fit.mixture)
         self.fit_status_ |= {
             "recipe": "joint",
@@ -344,6 +346,7 @@ class PrismGPRegressor(GPRegressor):
             vae, self.output, torch.as_tensor(inner.x_shift), torch.as_tensor(inner.x_scale), plain.map
         ).to(device)
         expert = replace(plain, name="reconfigured", map=feature_map)
+        self._plain_lengthscale = None
         self._set_mixture(Mixture((expert,), np.ones(1), np.ones(source.n_outputs)))
         self.fit_status_ |= {
             "recipe": "paper",
@@ -490,8 +493,15 @@ class PrismGPRegressor(GPRegressor):
     def _log_density_chunk(self, x: Tensor, y: Tensor) -> Tensor:
         return self._mixture.to(x.device).log_density(x, y)
 
+    def _input_lengthscale(self) -> Array | None:
+        """That of the plain SSGP; a network has no length-scales of its inputs."""
+        return self._plain_lengthscale
+
     def _state_tensors(self) -> dict[str, Tensor]:
-        return mixture_tensors(self._mixture)
+        tensors = mixture_tensors(self._mixture)
+        if self._plain_lengthscale is not None:
+            tensors["plain_lengthscale"] = torch.tensor(self._plain_lengthscale)
+        return tensors
 
     def _state_config(self) -> dict[str, Any]:
         return {"experts": mixture_config(self._mixture)}
@@ -501,6 +511,10 @@ class PrismGPRegressor(GPRegressor):
         mixture = mixture_from_tensors(
             tensors, config["experts"], d=self.n_features_in_, q=len(params.mean), dtype=dtype
         )
+        self._plain_lengthscale = None
+        if "plain_lengthscale" in tensors:
+            (lengthscale,) = take(tensors, plain_lengthscale=(self.n_features_in_,))
+            self._plain_lengthscale = lengthscale.numpy()
         self._fitted_kernel = self.kernel
         self._mixture = mixture.to(device)
         self._params = self._mixture.leader.params

@@ -11,8 +11,8 @@ and, summed over outputs, ``D = (S / s2) 1/2 (beta beta' - A^-1)``:
 
     d/d B = D,   d/d phi = 2 (D * r r') phi,   d/d r = 2 (D * phi phi') r,   d/d rho = -beta         (B2)
 
-The n x n matrices are in float64, since A is ill-conditioned where the noise is low, and the gradient is formed
-in the forward pass, in place: at this size, touching memory costs as much as the arithmetic.
+A and its factor are in float64, since A is ill-conditioned where the noise is low. The gradient is formed in the
+forward pass, in place and in the network's precision: at this size, touching memory costs as much as arithmetic.
 """
 
 from __future__ import annotations
@@ -24,22 +24,24 @@ import torch
 
 from prismgp._linalg import factor
 from prismgp._types import Tensor
+from prismgp.parameters import Parameters
 from prismgp.revised._network import Encoded, RevisedMap
 
-__all__ = ["batch_log_evidence"]
+__all__ = ["batch_log_evidence", "batch_predict"]
 
 
 class _WhitenedDensity(torch.autograd.Function):
     """``sum_k -1/2 log |A_k| - 1/2 rho_k'A_k^-1 rho_k`` with the closed-form gradient (B2).
 
-    Arguments: features with rows already divided by the roots of v, (n, 2p); gates, (n, b), or None;
-    logarithms of S / s2, (q,); rho, (n, q). All float64.
+    Arguments: features with rows already divided by the roots of v, (n, 2p), and gates, (n, b), or None, in
+    the network's precision; logarithms of S / s2, (q,), and rho, (n, q), in float64.
     """
 
     @staticmethod
     def forward(ctx: Any, phi: Tensor, gates: Tensor | None, log_ratio: Tensor, rho: Tensor) -> Tensor:
-        inner = phi @ phi.T
-        outer = None if gates is None else gates @ gates.T
+        phi64 = phi.double()
+        inner = _products(phi64)
+        outer = None if gates is None else _products(gates.double())
         b = inner if outer is None else inner * outer
         value = rho.new_zeros(())
         total: Tensor | None = None
@@ -50,41 +52,80 @@ class _WhitenedDensity(torch.autograd.Function):
             a.diagonal().add_(1.0)
             solved = factor(a)
             beta = solved.solve(rho[:, k : k + 1])
-            inverse = solved.inverse()
             quadratic = rho[:, k] @ beta[:, 0]
             value = value - 0.5 * (solved.logdet() + quadratic)
+            # The factor has half the digits of A's condition, so its inverse may be in the network's precision.
+            inverse = torch.cholesky_inverse(solved.lower.to(phi.dtype))
             # <d/dA, A - I> without forming the product.
             grad_ratio[k] = 0.5 * (quadratic - beta.square().sum() - len(b) + inverse.diagonal().sum())
             grad_rho[:, k] = -beta[:, 0]
             half = 0.5 * float(ratio)
-            part = inverse.addmm_(beta, beta.T, beta=-half, alpha=half)
+            column = beta.to(phi.dtype)
+            part = inverse.addmm_(column, column.T, beta=-half, alpha=half)
             total = part if total is None else total.add_(part)
         assert total is not None
         grad_gates = None
-        if gates is not None:
-            grad_gates = 2.0 * (inner.mul_(total) @ gates)
-            assert outer is not None
-            total = total.mul_(outer)
+        if gates is not None and outer is not None:
+            grad_gates = 2.0 * (inner.to(phi.dtype).mul_(total) @ gates)
+            total.mul_(outer.to(phi.dtype))
         ctx.save_for_backward(2.0 * (total @ phi), grad_gates, grad_ratio, grad_rho)
         return value
 
     @staticmethod
     def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor | None, ...]:
         (scale,) = outer
-        return tuple(None if gradient is None else scale * gradient for gradient in ctx.saved_tensors)
+        return tuple(None if g is None else scale.to(g.dtype) * g for g in ctx.saved_tensors)
 
 
 def batch_log_evidence(member: RevisedMap, encoded: Encoded, y: Tensor) -> Tensor:
     """(B1) for encoded rows and their targets, (n, q); a float64 scalar to differentiate."""
     log_signal, log_noise = member.log_signal.double(), member.log_noise.double()
-    phi = encoded.phi.double()
+    phi = encoded.phi
     rho = (y.double() - member.mean.double()) * torch.exp(-0.5 * log_noise)
     constant = -0.5 * len(y) * (math.log(2.0 * math.pi) + log_noise).sum()
     if encoded.log_noise is not None:
-        log_v = encoded.log_noise.double()
-        root = torch.exp(-0.5 * log_v)[:, None]
+        root = torch.exp(-0.5 * encoded.log_noise)[:, None]
         phi, rho = phi * root, rho * root
-        constant = constant - 0.5 * y.shape[1] * log_v.sum()
-    gates = None if encoded.gates is None else encoded.gates.double()
-    density: Tensor = _WhitenedDensity.apply(phi, gates, log_signal - log_noise, rho)  # type: ignore[no-untyped-call]
+        constant = constant - 0.5 * y.shape[1] * encoded.log_noise.double().sum()
+    density: Tensor = _WhitenedDensity.apply(  # type: ignore[no-untyped-call]
+        phi, encoded.gates, log_signal - log_noise, rho
+    )
     return density + constant
+
+
+def _products(rows: Tensor) -> Tensor:
+    return rows @ rows.T
+
+
+def batch_predict(params: Parameters, context: Encoded, y: Tensor, rows: Encoded) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean, variance of the function and noise variance at other rows, given the rows of a batch; all (m, q) float64.
+
+    The same posterior as that of the features' weights. O(n^3), whatever the number of features.
+    """
+    inner, cross = _kernel(context, context), _kernel(rows, context)
+    root = None if context.log_noise is None else torch.exp(-0.5 * context.log_noise.double())
+    if root is not None:
+        inner, cross = inner * (root[:, None] * root), cross * root
+    means, variances, noises = [], [], []
+    for k in range(y.shape[1]):
+        signal, noise, mean = float(params.signal[k]), float(params.noise[k]), float(params.mean[k])
+        ratio = signal / noise
+        a = inner * ratio
+        a.diagonal().add_(1.0)
+        solved = factor(a)
+        residual = y[:, k : k + 1].double() - mean
+        whitened = residual if root is None else residual * root[:, None]
+        means.append(mean + ratio * (cross @ solved.solve(whitened))[:, 0])
+        share = 1.0 - ratio * solved.half_solve(cross.T).square().sum(0)
+        variances.append(signal * share.clamp_min(0.0))
+        level = torch.full_like(means[-1], noise)
+        noises.append(level if rows.log_noise is None else level * rows.log_noise.double().exp())
+    return torch.stack(means, 1), torch.stack(variances, 1), torch.stack(noises, 1)
+
+
+def _kernel(rows: Encoded, columns: Encoded) -> Tensor:
+    """``(r r') * (phi phi')``, float64."""
+    kernel = rows.phi.double() @ columns.phi.double().T
+    if rows.gates is None or columns.gates is None:
+        return kernel
+    return kernel * (rows.gates.double() @ columns.gates.double().T)

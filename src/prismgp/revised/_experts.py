@@ -140,7 +140,7 @@ class Expert:
         """Predictions at rows the posterior does not know."""
         mean, variance, noise = self.predict(x, variance=True)
         assert variance is not None
-        return HeldOut(mean.cpu().numpy(), variance.cpu().numpy(), noise.cpu().numpy())
+        return HeldOut.of(mean, variance, noise)
 
     def functions(self, x: Tensor, weights: Array) -> Tensor:
         """Values at x of functions with the given weights, (k, q, s): (n, q, s)."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import minimize
 
-from prismgp._types import Array
+from prismgp._types import Array, Tensor
 
 __all__ = ["HeldOut", "Stack", "noise_scale", "stack"]
 
@@ -33,6 +33,10 @@ class HeldOut:
     mean: Array
     variance: Array  # of the function
     noise: Array
+
+    @classmethod
+    def of(cls, mean: Tensor, variance: Tensor, noise: Tensor) -> HeldOut:
+        return cls(mean.cpu().numpy(), variance.cpu().numpy(), noise.cpu().numpy())
 
     @property
     def total(self) -> Array:

@@ -30,10 +30,10 @@ from prismgp._random import Streams
 from prismgp._types import Tensor
 from prismgp.reconfigure import ElboTerms, GaussianMixture, GaussianMixtureNet, Rows, elbo_terms, torch_generator
 from prismgp.reconfigure._rows import Indices
-from prismgp.revised._batch import batch_log_evidence
+from prismgp.revised._batch import batch_log_evidence, batch_predict
 from prismgp.revised._experts import Expert
 from prismgp.revised._network import Encoded, RevisedMap
-from prismgp.revised._stack import noise_scale
+from prismgp.revised._stack import HeldOut, noise_scale
 from prismgp.statistics import accumulate_features
 
 __all__ = ["MemberSettings", "TrainedMember", "TrainingRows", "held_out_rows", "train_member"]
@@ -45,8 +45,10 @@ _LONGEST_GRADIENT = 10.0
 _AVERAGE = 0.98  # share of the past in the running average of the weights
 _CHECK_EVERY = 25
 _CONTEXT_ROWS = 8_192  # training rows behind the posterior of a check
+_WIDE = 1_024  # features above which there are fewer
+_WIDE_CONTEXT_ROWS = 2_048
 _ELBO_ROWS = 128  # rows of a batch that enter the ELBO, whose weight is small
-_ELBO_EVERY = 4  # steps; it then counts four times
+_ELBO_EVERY = 8  # steps; it then counts eight times
 _DECODER_HIDDEN = 32
 _CHUNK_ROWS = 2_048
 _START_LOG_VAR = -4.0  # of the encoder's posterior
@@ -198,15 +200,9 @@ class _Loop:
 
     def check(self) -> float:
         """Score the averaged network on the held-out rows, note everything, keep it if it is the best so far."""
-        params = self.average.parameters_now()
-        index = self.rows.draw(_CONTEXT_ROWS, self.context)
-        chunks = [index[start : start + _CHUNK_ROWS] for start in range(0, len(index), _CHUNK_ROWS)]
-        stats = accumulate_features(
-            ((*self.average.features(self.rows.x[chunk]), self.rows.y[chunk]) for chunk in chunks), len(params.mean)
-        )
-        if not bool(torch.isfinite(stats.moments).all()):
+        if not all(bool(torch.isfinite(parameter).all()) for parameter in self.average.parameters()):
             return math.nan
-        found = Expert.of("check", self.average, params, stats).held_out(self.held_x)
+        found = self._held_out()
         _, nlpd = noise_scale(self.held_y, found.mean, found.variance, found.noise)
         rmse = float(np.sqrt(np.mean((self.held_y - found.mean) ** 2)))
         self._note(nlpd, rmse)
@@ -215,6 +211,22 @@ class _Loop:
             # A new object, so that an interrupt finds either the old state or the new one, never a blend.
             self.result.map = copy.deepcopy(self.average)
         return nlpd
+
+    def _held_out(self) -> HeldOut:
+        """Predictions of the averaged network at the held-out rows, given many training rows."""
+        params = self.average.parameters_now()
+        if self.average.sizes.width > _WIDE:
+            # With so many features, the kernel matrix of fewer rows is the smaller one.
+            index = self.rows.draw(_WIDE_CONTEXT_ROWS, self.context)
+            with torch.no_grad():
+                context, held = self.average(self.rows.x[index]), self.average(self.held_x)
+                return HeldOut.of(*batch_predict(params, context, self.rows.y[index], held))
+        index = self.rows.draw(_CONTEXT_ROWS, self.context)
+        chunks = [index[start : start + _CHUNK_ROWS] for start in range(0, len(index), _CHUNK_ROWS)]
+        stats = accumulate_features(
+            ((*self.average.features(self.rows.x[chunk]), self.rows.y[chunk]) for chunk in chunks), len(params.mean)
+        )
+        return Expert.of("check", self.average, params, stats).held_out(self.held_x)
 
     def _note(self, nlpd: float, rmse: float) -> None:
         prior = self.average.prior
