@@ -49,7 +49,9 @@ def predict(
     return posterior_mean, k_star_star - k_star.T @ np.linalg.solve(q, k_star)
 
 
-def gated_kernel(frequencies: np.ndarray, u: np.ndarray, gates: np.ndarray | None, lengthscale: np.ndarray) -> np.ndarray:
+def gated_kernel(
+    frequencies: np.ndarray, u: np.ndarray, gates: np.ndarray | None, lengthscale: np.ndarray
+) -> np.ndarray:
     """Spectral kernel of latent inputs u times the sum over clusters of products of gates, cluster by cluster."""
     k = spectral_kernel(frequencies, u, u, lengthscale)
     if gates is None:

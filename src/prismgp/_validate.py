@@ -165,7 +165,7 @@ def check_number(
 
 def check_choice(estimator: str, name: str, value: Any, choices: Sequence[str]) -> None:
     """A constructor argument must be one of the choices."""
-    if value not in choices:
+    if not isinstance(value, str) or value not in choices:
         raise DataError(f"{estimator}: {name}={value!r} is unknown; choose one of {', '.join(map(repr, choices))}")
 
 

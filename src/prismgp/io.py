@@ -38,6 +38,19 @@ __all__ = ["FORMAT_VERSION", "load", "save_model"]
 FORMAT_VERSION = 1
 _MAX_HEADER = 64 * 2**20
 _MAX_LOG = 700.0  # beyond it, exp is infinite or zero
+# What reading numbers and text that do not fit together may raise; RuntimeError is torch's.
+_UNUSABLE = (
+    PrismGPError,
+    ValueError,
+    TypeError,
+    KeyError,
+    IndexError,
+    AttributeError,
+    RecursionError,
+    OverflowError,
+    MemoryError,
+    RuntimeError,
+)
 _ZEROS = b"0" * 64
 _DIGEST = re.compile(rb'"sha256":"([0-9a-f]{64})"')
 _CLASSES: tuple[type[GPRegressor], ...] = (ExactGPRegressor, SSGPRegressor, PrismGPRegressor)
@@ -51,9 +64,7 @@ def save_model(model: GPRegressor, path: str | PathLike[str]) -> None:
     encoder: TableEncoder | None = getattr(model, "table_encoder_", None)
     arguments = {name: _plain(value) for name, value in model.get_params(deep=False).items()}
     # What the posterior depends on is that of the fit, whatever has been set since.
-    arguments["kernel"] = model._fitted_kernel
-    if hasattr(model, "frequencies_"):
-        arguments["n_frequencies"] = len(model.frequencies_)
+    arguments |= {name: _plain(value) for name, value in model._fitted_arguments().items()}
     names = getattr(model, "feature_names_in_", None)
     config = {
         "format_version": FORMAT_VERSION,
@@ -67,6 +78,7 @@ def save_model(model: GPRegressor, path: str | PathLike[str]) -> None:
         "log_evidence": model.log_evidence_,
         "fit_status": model.fit_status_,
         "history": model.history_,
+        "n_iter": model.n_iter_,
         "table": None if encoder is None else encoder.to_dict(),
         "state": model._state_config(),
     }
@@ -107,7 +119,7 @@ def load(path: str | PathLike[str], *, device: str | None = None) -> Any:
         return _parse(data, device)
     except ModelFileError as error:
         raise ModelFileError(f"{path}: {error}") from error
-    except (PrismGPError, ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError) as error:
+    except _UNUSABLE as error:
         raise ModelFileError(f"{path}: not a usable model file ({type(error).__name__}: {error})") from error
     except safetensors.SafetensorError as error:
         raise ModelFileError(f"{path}: not a usable model file ({error})") from error
@@ -187,6 +199,8 @@ def _build(config: dict[str, Any], tensors: dict[str, Tensor], device: str | Non
     model.log_evidence_ = float(config["log_evidence"])
     model.fit_status_ = dict(config["fit_status"])
     model._record(list(model.fit_status_["stages"]), dict(config["history"]))
+    if "n_iter" in config:
+        model.n_iter_ = _count(config, "n_iter")
     return model
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import itertools
 from dataclasses import replace
@@ -16,7 +17,7 @@ from prismgp.features import gated_features, spectral_features
 from prismgp.parameters import Parameters
 from prismgp.posterior import WeightPosterior
 from prismgp.revised import Expert, Mixture, NetworkSizes, PlainMap, RevisedMap
-from prismgp.revised._batch import batch_log_evidence
+from prismgp.revised._batch import batch_log_evidence, batch_predict
 from prismgp.revised._network import Encoded
 from prismgp.statistics import accumulate_features
 from tests import reference
@@ -181,6 +182,44 @@ def test_gradients_reach_the_network(rng, gating):
         torch.testing.assert_close(
             parameter.grad, numeric, rtol=GRADIENT, atol=GRADIENT * max(1.0, float(numeric.abs().max()))
         )
+
+
+@pytest.mark.parametrize("noise", NOISES)
+@pytest.mark.parametrize("gating", GATINGS)
+def test_batch_prediction_is_that_of_the_features(rng, gating, noise):
+    """The posterior by the rows of a batch, by the weights of the features, and by the dense kernel are one."""
+    network = make_map(rng, gating=gating, noise=noise)
+    x, y = rows(rng, 50)
+    k, v, params = dense(network, x)
+    with torch.no_grad():
+        got = batch_predict(params, network(x[:30]), y[:30], network(x[30:]))
+    expert = Expert.of("e", network, params, accumulate_features([(*network.features(x[:30]), y[:30])], 2))
+    for part, expected in zip(got, expert.predict(x[30:], variance=True), strict=True):
+        torch.testing.assert_close(part, expected, rtol=PREDICTION, atol=PREDICTION)
+    for o in range(2):
+        kernel = params.signal[o] * k
+        train = kernel[:30, :30] + params.noise[o] * np.diag(v[:30])
+        mean, covariance = reference.predict(
+            train, kernel[:30, 30:], kernel[30:, 30:], 0.0, y[:30, o].numpy(), params.mean[o]
+        )
+        np.testing.assert_allclose(got[0][:, o], mean, rtol=PREDICTION, atol=PREDICTION)
+        np.testing.assert_allclose(got[1][:, o], np.diag(covariance), rtol=PREDICTION, atol=PREDICTION)
+        np.testing.assert_allclose(got[2][:, o], params.noise[o] * v[30:], rtol=PREDICTION)
+
+
+@pytest.mark.parametrize("noise_variance", [1e-4, 1e-1])
+def test_single_precision_gradients_stay_close(rng, noise_variance):
+    """Members are trained in float32, with the factor in float64; also where the noise is low."""
+    network = make_map(rng)
+    x, y = rows(rng, 60)
+    gradients = []
+    with torch.no_grad():
+        network.log_noise.fill_(np.log(noise_variance))
+    for each in (network, copy.deepcopy(network).float()):  # float() works in place
+        dtype = each.mean.dtype
+        batch_log_evidence(each, each(x.to(dtype)), y).backward()
+        gradients.append(torch.cat([p.grad.double().flatten() for p in each.parameters() if p.grad is not None]))
+    assert float((gradients[1] - gradients[0]).norm() / gradients[0].norm()) < 1e-2
 
 
 def test_batch_of_one_row(rng):

@@ -14,6 +14,7 @@ from prismgp.data._standardise import Standardiser
 
 __all__ = ["Chunks", "auto_chunk_rows", "standardise"]
 
+_FURTHEST = 1e30  # standard deviations
 _CPU_BUDGET = 96 * 2**20
 _CUDA_BUDGET = 2**30
 
@@ -37,7 +38,10 @@ def standardise(block: AnyArray, shift: Array, scale: Array, *, dtype: torch.dty
     # Contiguous, so that the result does not depend on the memory order of the user's array.
     tensor = tensor.to(device, non_blocking=True).contiguous().double()
     shifted = tensor - torch.as_tensor(shift, dtype=torch.float64, device=device)
-    return shifted.div_(torch.as_tensor(scale, dtype=torch.float64, device=device)).to(dtype)
+    shifted.div_(torch.as_tensor(scale, dtype=torch.float64, device=device))
+    if dtype == torch.float32:
+        shifted.clamp_(-_FURTHEST, _FURTHEST)  # beyond, products overflow to infinity and cosines to NaN
+    return shifted.to(dtype)
 
 
 def _torch_ready(block: AnyArray) -> bool:

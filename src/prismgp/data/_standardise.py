@@ -67,7 +67,8 @@ def _moments(source: ArraySource, *, inputs: bool) -> tuple[Array, Array]:
     squares = np.zeros_like(mean)
     low, high = np.full_like(mean, np.inf), np.full_like(mean, -np.inf)
     for x, y in source.blocks(_PASS_ROWS):
-        block: AnyArray = np.asarray(x if inputs else y, dtype=np.float64)
+        # In one memory order, so that the sums do not depend on that of the user's array.
+        block: AnyArray = np.ascontiguousarray(x if inputs else y, dtype=np.float64)
         np.minimum(low, block.min(0), out=low)
         np.maximum(high, block.max(0), out=high)
         block_mean = block.mean(0)

@@ -36,6 +36,7 @@ _HIDDEN = (
     "_start",
     "_mixture",
     "_plain_lengthscale",
+    "_fitted_structure",
     "_fitted_kernel",
     "_target_ndim",
 )
@@ -61,6 +62,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
     _params: Parameters
     _fitted_kernel: str
     _target_ndim: int
+    frequencies_: Array
 
     @abstractmethod
     def fit(self, X: Any, y: Any) -> Self:
@@ -298,6 +300,11 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
     @abstractmethod
     def _state_tensors(self) -> dict[str, Tensor]:
         """Fitted tensors beside the common ones."""
+
+    def _fitted_arguments(self) -> dict[str, Any]:
+        """Constructor arguments the posterior depends on, as they were at the fit."""
+        own = {"kernel": self._fitted_kernel}
+        return {**own, "n_frequencies": len(self.frequencies_)} if hasattr(self, "frequencies_") else own
 
     def _state_config(self) -> dict[str, Any]:
         """What a file must say, beside tensors, for :meth:`_restore`; JSON."""

@@ -37,6 +37,7 @@ from prismgp.revised._state import mixture_config, mixture_from_tensors, mixture
 __all__ = ["PrismGPRegressor"]
 
 _LEAST_ROWS = 50  # below, nothing can be held out that would tell anything
+_STRUCTURE = ("recipe", "hidden", "latent_dim", "n_components", "gating", "output")  # what a model file must agree with
 _RECIPES: dict[str, dict[str, Any]] = {
     "joint": {"latent_dim": 8, "hidden": (128, 128), "batch_size": 512, "max_steps": 1_000, "patience": 300},
     "paper": {"latent_dim": 4, "hidden": 10, "batch_size": 256, "max_steps": 2_000, "patience": 500},
@@ -142,6 +143,7 @@ class PrismGPRegressor(GPRegressor):
     frequencies_: Array
     _mixture: Mixture
     _plain_lengthscale: Array | None
+    _fitted_structure: dict[str, Any]
 
     def __init__(
         self,
@@ -228,6 +230,7 @@ class PrismGPRegressor(GPRegressor):
         source = self._training_source(X, y)
         self._standardiser = Standardiser.fit(source, normalize=self.normalize)
         self._fitted_kernel = self.kernel
+        self._fitted_structure = {name: getattr(self, name) for name in _STRUCTURE}
         with quiet_blas():
             if self.recipe == "paper":
                 self._fit_paper(source)
@@ -254,7 +257,7 @@ class PrismGPRegressor(GPRegressor):
         )
         status, history, steps = self.fit_status_, self.history_, self.n_iter_
         self._set_mixture(replace(mixture, experts=experts))
-        self.fit_status_ = {**status, **self.fit_status_}
+        self.fit_status_ = {**status, **self.fit_status_, "stages": status["stages"]}
         self.history_, self.n_iter_ = history, steps
         return self
 
@@ -447,13 +450,16 @@ class PrismGPRegressor(GPRegressor):
         if self.validation_fraction >= 1 or (self.dropout is not None and self.dropout >= 1):
             raise DataError(f"{name}: validation_fraction and dropout must be below 1")
         hidden = self._setting("hidden")
-        layers = [hidden] if np.ndim(hidden) == 0 else list(hidden)
-        for layer in layers:
+        single = not isinstance(hidden, list | tuple | np.ndarray)
+        for layer in [hidden] if single else hidden:
             check_number(name, "hidden", layer, low=1, integer=True)
-        if self.recipe == "paper" and np.ndim(hidden) != 0:
+        if self.recipe == "paper" and not single:
             raise DataError(f'{name}: hidden={hidden!r} must be an integer for recipe="paper", which has one layer')
+        self._check_chunk_size()
+
+    def _check_chunk_size(self) -> None:
         if self.chunk_size != "auto":
-            check_number(name, "chunk_size", self.chunk_size, low=1, integer=True)
+            check_number(type(self).__name__, "chunk_size", self.chunk_size, low=1, integer=True)
 
     def _set_mixture(self, mixture: Mixture) -> None:
         self._mixture = mixture
@@ -481,7 +487,7 @@ class PrismGPRegressor(GPRegressor):
         return compute_dtype(self.dtype), compute_device(self.device)
 
     def _prediction_rows(self) -> int:
-        self._check_parameters()
+        self._check_chunk_size()
         return int(self.chunk_size) if self.chunk_size != "auto" else 4_096
 
     def _predict_chunk(self, x: Tensor, *, variance: bool) -> tuple[Tensor, Tensor | None, Tensor]:
@@ -492,6 +498,9 @@ class PrismGPRegressor(GPRegressor):
 
     def _log_density_chunk(self, x: Tensor, y: Tensor) -> Tensor:
         return self._mixture.to(x.device).log_density(x, y)
+
+    def _fitted_arguments(self) -> dict[str, Any]:
+        return {**super()._fitted_arguments(), **self._fitted_structure}
 
     def _input_lengthscale(self) -> Array | None:
         """That of the plain SSGP; a network has no length-scales of its inputs."""
@@ -511,6 +520,7 @@ class PrismGPRegressor(GPRegressor):
         mixture = mixture_from_tensors(
             tensors, config["experts"], d=self.n_features_in_, q=len(params.mean), dtype=dtype
         )
+        self._fitted_structure = {name: getattr(self, name) for name in _STRUCTURE}
         self._plain_lengthscale = None
         if "plain_lengthscale" in tensors:
             (lengthscale,) = take(tensors, plain_lengthscale=(self.n_features_in_,))

@@ -47,6 +47,8 @@ class MixturePrior(torch.nn.Module):
         L.
     radius, width : float
         Starting values. Clusters that overlap at the start let rows find theirs before a gap opens.
+    directions : ndarray, (b, L), optional
+        Unit vectors to use instead of :func:`sphere_directions`, where they are known already.
 
     Attributes
     ----------
@@ -59,11 +61,19 @@ class MixturePrior(torch.nn.Module):
     directions: Tensor
     log_weights: Tensor
 
-    def __init__(self, n_components: int, latent_dim: int, radius: float = 0.5, width: float = 1.0) -> None:
+    def __init__(
+        self,
+        n_components: int,
+        latent_dim: int,
+        radius: float = 0.5,
+        width: float = 1.0,
+        directions: Array | None = None,
+    ) -> None:
         super().__init__()
         self.log_radius = torch.nn.Parameter(torch.tensor(math.log(radius)))
         self.log_widths = torch.nn.Parameter(torch.full((n_components,), math.log(width)))
-        directions = sphere_directions(n_components, latent_dim)
+        if directions is None:
+            directions = sphere_directions(n_components, latent_dim)
         self.register_buffer("directions", torch.as_tensor(directions, dtype=torch.get_default_dtype()))
         halves = 0.5 * math.log(2.0) * torch.arange(1, n_components + 1, dtype=torch.float64)
         self.register_buffer("log_weights", torch.log_softmax(halves, 0).to(torch.get_default_dtype()))

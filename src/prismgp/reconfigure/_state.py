@@ -33,7 +33,15 @@ def vae_from_tensors(tensors: dict[str, Tensor]) -> tuple[MixtureVAE, Array, Arr
         raise ModelFileError(f"the tensors are not those of a Reconfigurer ({error})") from error
     if min(n_components, hidden, latent_dim, n_inputs) < 1:
         raise ModelFileError("a layer of the networks is empty")
-    vae = MixtureVAE(n_inputs, n_components, latent_dim, hidden, generator=torch.Generator()).double()
+    # Against the numbers there are, before anything is allocated.
+    columns = n_inputs + latent_dim
+    needed = n_components * hidden * (columns + 2 * hidden) + n_components * (2 * columns + latent_dim)
+    directions = tensors["vae.prior.directions"]
+    if needed > sum(tensor.numel() for tensor in tensors.values()) or len(directions) != n_components:
+        raise ModelFileError("the tensors do not make up a Reconfigurer")
+    vae = MixtureVAE(
+        n_inputs, n_components, latent_dim, hidden, generator=torch.Generator(), directions=directions.numpy()
+    ).double()
     shapes = {f"vae.{name}": tuple(value.shape) for name, value in vae.state_dict().items()}
     shapes |= {"x_shift": (n_inputs,), "x_scale": (n_inputs,)}
     for name, shape in shapes.items():

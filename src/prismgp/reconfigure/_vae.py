@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from prismgp._random import Streams
-from prismgp._types import Tensor
+from prismgp._types import Array, Tensor
 from prismgp.reconfigure._elbo import ElboTerms, elbo_terms
 from prismgp.reconfigure._gaussian_nets import GaussianMixture, GaussianMixtureNet
 from prismgp.reconfigure._prior import MixturePrior
@@ -43,6 +43,8 @@ class MixtureVAE(torch.nn.Module):
     latent_dim, hidden : int
     generator : torch.Generator, optional
         Of the initial parameters.
+    directions : ndarray, (b, L), optional
+        Of the prior's centres, where they are known.
     """
 
     def __init__(
@@ -53,9 +55,10 @@ class MixtureVAE(torch.nn.Module):
         hidden: int,
         *,
         generator: torch.Generator | None = None,
+        directions: Array | None = None,
     ) -> None:
         super().__init__()
-        self.prior = MixturePrior(n_components, latent_dim)
+        self.prior = MixturePrior(n_components, latent_dim, directions=directions)
         self.encoder = GaussianMixtureNet(n_inputs, latent_dim, n_components, hidden, generator=generator)
         self.decoder = GaussianMixtureNet(latent_dim, n_inputs, n_components, hidden, generator=generator)
         self._match_components()

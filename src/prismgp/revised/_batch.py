@@ -30,6 +30,9 @@ from prismgp.revised._network import Encoded, RevisedMap
 __all__ = ["batch_log_evidence", "batch_predict"]
 
 
+_PRECISE = 3e4  # ratio of signal to noise variance above which the gradient, too, is formed in float64
+
+
 class _WhitenedDensity(torch.autograd.Function):
     """``sum_k -1/2 log |A_k| - 1/2 rho_k'A_k^-1 rho_k`` with the closed-form gradient (B2).
 
@@ -54,14 +57,15 @@ class _WhitenedDensity(torch.autograd.Function):
             beta = solved.solve(rho[:, k : k + 1])
             quadratic = rho[:, k] @ beta[:, 0]
             value = value - 0.5 * (solved.logdet() + quadratic)
-            # The factor has half the digits of A's condition, so its inverse may be in the network's precision.
-            inverse = torch.cholesky_inverse(solved.lower.to(phi.dtype))
+            # The factor has half the digits of A's condition: its inverse may be in the network's precision, unless
+            # the noise is very low.
+            inverse = torch.cholesky_inverse(solved.lower.to(phi.dtype if ratio < _PRECISE else torch.float64))
             # <d/dA, A - I> without forming the product.
             grad_ratio[k] = 0.5 * (quadratic - beta.square().sum() - len(b) + inverse.diagonal().sum())
             grad_rho[:, k] = -beta[:, 0]
             half = 0.5 * float(ratio)
-            column = beta.to(phi.dtype)
-            part = inverse.addmm_(column, column.T, beta=-half, alpha=half)
+            column = beta.to(inverse.dtype)
+            part = inverse.addmm_(column, column.T, beta=-half, alpha=half).to(phi.dtype)
             total = part if total is None else total.add_(part)
         assert total is not None
         grad_gates = None

@@ -229,12 +229,16 @@ class Mixture:
             k = int(rng.choice(len(self.weights), p=self.weights))
             drawn.append((k, self.experts[k].posterior.draw_weights(1, rng)))
         parts = []
+        owners = np.array([k for k, _ in drawn])
         for x in chunks:
             mean, _, _ = self.predict(x, variance=False)
-            temperature = self._tensors(x)[1].sqrt()
-            values = [self.experts[k].functions(x, weights)[:, :, 0] for k, weights in drawn]
-            stretched = [mean + temperature * (value - mean) for value in values]
-            parts.append(torch.stack(stretched, 2).cpu().numpy())
+            values = mean.new_empty(*mean.shape, count)
+            for k in np.unique(owners):
+                own = np.flatnonzero(owners == k)
+                weights = np.concatenate([drawn[s][1] for s in own], axis=2)
+                values[:, :, torch.as_tensor(own, device=x.device)] = self.experts[k].functions(x, weights)
+            temperature = self._tensors(x)[1].sqrt()[:, None]
+            parts.append((mean[:, :, None] + temperature * (values - mean[:, :, None])).cpu().numpy())
         return np.concatenate(parts)
 
     def _tensors(self, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -27,6 +27,9 @@ from prismgp.statistics import accumulate_features
 __all__ = ["JointFit", "JointRecipe"]
 
 _MOST_HELD_OUT = 10_000
+_LOG_LENGTHSCALES = (float(np.log(1e-3)), float(np.log(1e4)))  # as in the core
+_START_NOISE = (1e-4, 1.0)
+_START_SIGNAL = (0.4, 8.0)
 _FEATURE_BYTES = 64 * 2**20  # of the features of one chunk
 _MEMBER_KINDS = (("input", 0.0), ("constant", 0.0), ("input", 0.05), ("input", 0.0))
 
@@ -91,6 +94,7 @@ class JointRecipe:
 
         ``monitor`` is called after every step with the number of the member.
         """
+        start = self._usable(start)
         held_out = held_out_rows(
             self.source.n_rows, self.validation_fraction, _MOST_HELD_OUT, streams.generator("held-out")
         )
@@ -98,7 +102,10 @@ class JointRecipe:
         result = JointFit(Mixture((plain,), np.ones(1), np.ones(self.source.n_outputs)), held_out_rows=len(held_out))
         trained = []
         for number in range(self.n_members):
-            member = self._train(number, rows, start, streams, monitor)
+            try:
+                member = self._train(number, rows, start, streams, monitor)
+            except KeyboardInterrupt:  # before its first step; later ones are handled where the best state is known
+                member = TrainedMember(interrupted=True, message="interrupted before the first step")
             result.steps += member.steps
             self._note(result, number, member)
             if member.map is not None:
@@ -108,6 +115,20 @@ class JointRecipe:
                 break
         self._stack(result, plain, trained, held_out)
         return result
+
+    def _usable(self, start: Parameters) -> Parameters:
+        """Starting values a network can use.
+
+        A column that never varied has a scale meant to make it vanish, so a length-scale the user gave for it is absurd
+        in the model's units; it says nothing about relevance.
+        """
+        log_lengthscale = np.clip(start.log_lengthscale, *_LOG_LENGTHSCALES)
+        start = replace(start, log_lengthscale=np.where(self.standardiser.constant_inputs, 0.0, log_lengthscale))
+        if not self.settings.learn_kernel:
+            return start
+        # Extreme variances of a small exact GP would keep the network from learning anything.
+        signal, noise = np.clip(start.signal, *_START_SIGNAL), np.clip(start.noise, *_START_NOISE)
+        return replace(start, log_signal=np.log(signal), log_noise=np.log(noise))
 
     def _train(
         self,

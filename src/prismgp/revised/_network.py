@@ -35,8 +35,6 @@ _INPUT_SCALES = (0.1, 3.0)  # limits of s at the start: no input is lost for goo
 _SKIP_LENGTHSCALE = 1.5  # the latent columns carry part of what the exact GP explained by the inputs
 _GATE_FLOOR = 1e-6  # keeps gates out of the denormal numbers, which slow products down tenfold
 _NOISE_BOUND = 3.0  # of h: the noise of two rows differs by no more than a factor exp(6)
-_START_NOISE = (1e-4, 1.0)
-_START_SIGNAL = (0.4, 8.0)
 _LOG_RANGE = (math.log(1e-6), math.log(300.0))  # of both variances, as in the core
 
 
@@ -96,11 +94,20 @@ class RevisedMap(torch.nn.Module):
     frequencies : ndarray, (p, L + d)
     generator : torch.Generator
         Of the initial weights.
+    directions : ndarray, (b, L), optional
+        Of the prior's centres, where they are known.
     """
 
     frequencies: Tensor
 
-    def __init__(self, sizes: NetworkSizes, start: Parameters, frequencies: Array, generator: torch.Generator) -> None:
+    def __init__(
+        self,
+        sizes: NetworkSizes,
+        start: Parameters,
+        frequencies: Array,
+        generator: torch.Generator,
+        directions: Array | None = None,
+    ) -> None:
         super().__init__()
         self.sizes = sizes
         relevance = 1.0 / start.lengthscale
@@ -110,11 +117,11 @@ class RevisedMap(torch.nn.Module):
         self.layers = torch.nn.ModuleList([_linear(fan_in, fan_out, generator) for fan_in, fan_out in pairwise(widths)])
         self.latent_head = _linear(widths[-1], sizes.latent, generator)
         self.noise_head = _linear(widths[-1], 1, None) if sizes.noise == "input" else None
-        self.prior = MixturePrior(sizes.components, sizes.latent, radius=1.0, width=1.0)
+        self.prior = MixturePrior(sizes.components, sizes.latent, radius=1.0, width=1.0, directions=directions)
         skip = start.log_lengthscale + math.log(_SKIP_LENGTHSCALE)
         self.log_lengthscale = _parameter(np.append(np.full(sizes.latent, 0.5 * math.log(sizes.latent)), skip))
-        self.log_signal = _parameter(np.log(np.clip(start.signal, *_START_SIGNAL)))
-        self.log_noise = _parameter(np.log(np.clip(start.noise, *_START_NOISE)))
+        self.log_signal = _parameter(start.log_signal)
+        self.log_noise = _parameter(start.log_noise)
         self.mean = _parameter(start.mean)
         self.register_buffer("frequencies", torch.as_tensor(frequencies, dtype=torch.float32))
 

@@ -23,6 +23,7 @@ _WEIGHT_ROWS = 10.0  # pseudo-rows that pull the weights to those before
 _TEMPERATURE_ROWS = 50.0
 _PLAIN_SHARE = 0.05  # weight of the plain SSGP beforehand; the members share the rest
 _LEAST_WEIGHT = 0.01  # below it an expert is dropped: a wide expert blurs the moments more than it helps
+_MOST_CORNERS = 12  # with more experts than this, only the centre is tried: each start costs as many evaluations
 _FAR = 12.0  # range of the logarithms of weights
 
 
@@ -107,11 +108,12 @@ def _weights(y: Array, means: Array, totals: Array, before: Array) -> Array:
         return float(_nlpd(y, mean, variance).mean() + _WEIGHT_ROWS / y.size * pull)
 
     # The density of the moments is not concave in the weights: start at the centre and near every corner.
-    starts = [log_before, *(log_before - 4.0 * (np.arange(len(before)) != k) for k in range(len(before)))]
+    corners = range(len(before) if len(before) <= _MOST_CORNERS else 0)
+    starts = [log_before, *(log_before - 4.0 * (np.arange(len(before)) != k) for k in corners)]
     runs = [minimize(loss, start, method="L-BFGS-B", bounds=[(-_FAR, 3.0)] * len(before)) for start in starts]
     best: Array = min(runs, key=lambda run: float(run.fun)).x
     weights = _softmax(best)
-    weights = np.where(weights < _LEAST_WEIGHT, 0.0, weights)
+    weights = np.where(weights < np.minimum(_LEAST_WEIGHT, 0.5 * before), 0.0, weights)
     return np.asarray(weights / weights.sum())
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,7 @@ __all__ = ["mixture_config", "mixture_from_tensors", "mixture_tensors"]
 _PARAMETERS = ("log_lengthscale", "log_signal", "log_noise", "mean")
 _MAX_EXPERTS = 1_000
 _MAX_LOG = 700.0
+_MAX_NETWORK_LOG = 50.0  # of what the network exponentiates, in single precision
 
 
 def mixture_config(mixture: Mixture) -> list[dict[str, Any]]:
@@ -55,7 +58,7 @@ def mixture_from_tensors(tensors: dict[str, Tensor], config: Any, *, d: int, q: 
         raise ModelFileError("the file does not list its experts")
     weights = _take(tensors, "weights", (len(config),)).numpy()
     temperature = _take(tensors, "temperature", (q,)).numpy()
-    if (weights <= 0).any() or abs(weights.sum() - 1.0) > 1e-6 or (temperature <= 0).any():
+    if (weights <= 0).any() or abs(weights.sum() - 1.0) > 1e-9 or (temperature <= 0).any():
         raise ModelFileError("weights or temperature of the experts are out of range")
     experts = []
     for k, entry in enumerate(config):
@@ -78,7 +81,11 @@ def _expert(own: dict[str, Tensor], entry: dict[str, Any], *, d: int, q: int, dt
     feature_map, width = _feature_map(inner, entry["kind"], entry["detail"], params, d=d, q=q, dtype=dtype)
     size = width + 1 + q
     moments = _take(own, "moments", (size, size))
-    stats = Statistics(int(entry["rows"]), q, moments, float(entry["log_noise_sum"]))
+    rows, log_noise_sum = entry["rows"], entry["log_noise_sum"]
+    known = isinstance(rows, int) and isinstance(log_noise_sum, float)
+    if not known or rows < 1 or not math.isfinite(log_noise_sum):
+        raise ModelFileError("the statistics of an expert are out of range")
+    stats = Statistics(rows, q, moments, log_noise_sum)
     return replace(Expert.of(str(entry["name"]), feature_map, params, stats), noise_scale=noise_scale)
 
 
@@ -150,12 +157,20 @@ def _network(tensors: dict[str, Tensor], gating: str, *, d: int, q: int) -> Revi
     )
     if min(sizes.frequencies, sizes.latent, sizes.components, *hidden) < 1:
         raise ModelFileError("a layer of the network is empty")
+    # Against the numbers there are, before anything is allocated.
+    layers = sum(a * b for a, b in pairwise((d, *hidden, sizes.latent)))
+    needed = layers + sizes.frequencies * (sizes.latent + d) + sizes.components * sizes.latent
+    if needed > sum(tensor.numel() for tensor in tensors.values()):
+        raise ModelFileError("the tensors do not make up the network")
     start = Parameters(np.zeros(d), np.zeros(q), np.zeros(q), np.zeros(q))
     frequencies = np.zeros((sizes.frequencies, sizes.latent + d))
-    network = RevisedMap(sizes, start, frequencies, torch.Generator())
+    directions = _take(tensors, "prior.directions", (sizes.components, sizes.latent)).numpy()
+    network = RevisedMap(sizes, start, frequencies, torch.Generator(), directions)
     expected = network.state_dict()
     for name, value in expected.items():
         _take(tensors, name, tuple(value.shape))
+        if "log_" in name and bool((tensors[name].abs() > _MAX_NETWORK_LOG).any()):
+            raise ModelFileError(f"tensor {name!r} is out of range")
     network.double().load_state_dict({name: tensors[name] for name in expected})
     return network.eval().requires_grad_(False)
 

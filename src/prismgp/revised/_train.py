@@ -28,6 +28,7 @@ import torch
 
 from prismgp._random import Streams
 from prismgp._types import Tensor
+from prismgp.exceptions import NumericalError
 from prismgp.reconfigure import ElboTerms, GaussianMixture, GaussianMixtureNet, Rows, elbo_terms, torch_generator
 from prismgp.reconfigure._rows import Indices
 from prismgp.revised._batch import batch_log_evidence, batch_predict
@@ -135,6 +136,8 @@ def train_member(
                 break
         else:
             result.message = f"all {settings.max_steps} steps taken"
+    except NumericalError:
+        result.message = f"the objective left the range of floating-point numbers after step {result.steps}"
     except KeyboardInterrupt:
         result.interrupted = True
         result.message = f"interrupted after {result.steps} steps"
@@ -207,9 +210,9 @@ class _Loop:
         rmse = float(np.sqrt(np.mean((self.held_y - found.mean) ** 2)))
         self._note(nlpd, rmse)
         if nlpd < self.result.nlpd:
-            self.result.nlpd, self.result.best_step = nlpd, self.result.steps
             # A new object, so that an interrupt finds either the old state or the new one, never a blend.
             self.result.map = copy.deepcopy(self.average)
+            self.result.nlpd, self.result.best_step = nlpd, self.result.steps
         return nlpd
 
     def _held_out(self) -> HeldOut:
