@@ -60,7 +60,7 @@ def step(device: str) -> dict[str, Any]:
     rows = TrainingRows(
         Rows(source.x, s.x_shift, s.x_scale, **place),
         Rows(source.y, s.y_shift, s.y_scale, **place),
-        held_out_rows(len(y), 0.1, 10_000, streams.generator("held-out")),
+        held_out_rows(x, 0.1, 10_000, streams.generator("held-out")),
     )
     settings = MemberSettings(8.0, 1.2, 1e-3, 0.0, 512, 1_000, None, True)
     loop = _Loop(member, rows, settings, streams)

@@ -11,6 +11,11 @@ from typing import Any
 import numpy as np
 
 from _common import RESULTS
+from _runs import DATASETS, MODELS, finished
+from accuracy import SUITE
+
+P = 32
+SHOWN = ("exact", "ssgp", "prism")
 
 
 def stored(name: str) -> dict[str, Any] | None:
@@ -18,22 +23,24 @@ def stored(name: str) -> dict[str, Any] | None:
     return json.loads(path.read_text()) if path.exists() else None
 
 
-def means(result: dict[str, Any] | None) -> dict[str, dict[str, float]]:
-    """Mean scores and rows by data set."""
-    by_name: dict[str, list[dict[str, Any]]] = {}
-    for run in result["runs"] if result else []:
-        by_name.setdefault(run["dataset"], []).append(run)
+def means(model: str, dataset: str) -> dict[str, float] | None:
+    """Mean scores over the splits; None if one of them is missing."""
+    runs = [run for run in SUITE.plan(datasets=[dataset], models=[model]) if run.p in (None, P)]
+    done = finished(RESULTS, SUITE.name, runs)
+    if len(done) < len(runs):
+        return None
     keys = ("rmse", "nlpd", "coverage", "rows")
-    return {name: {key: float(np.mean([run[key] for run in runs])) for key in keys} for name, runs in by_name.items()}
+    return {key: float(np.mean([result[key] for result in done.values()])) for key in keys}
 
 
 def accuracy() -> None:
-    ssgp, exact = means(stored("accuracy_ssgp_p64")), means(stored("accuracy_exact"))
-    print("| data set | rows | SSGP, p = 64: RMSE / NLPD / 95% coverage | full GP: RMSE / NLPD / 95% coverage |")
-    print("| --- | --- | --- | --- |")
-    for name, s in sorted(ssgp.items(), key=lambda item: item[1]["rows"]):
-        cells = [f"{x['rmse']:.3f} / {x['nlpd']:.3f} / {100 * x['coverage']:.1f}%" for x in (s, exact.get(name)) if x]
-        print(f"| {name} | {s['rows']:,.0f} | {cells[0]} | {cells[1] if len(cells) > 1 else 'not run'} |")
+    names = [MODELS[model] + (f", p = {P}" if model != "exact" else "") for model in SHOWN]
+    print(f"| data set | rows | {' | '.join(names)} |")
+    print(f"| --- | --- | {' | '.join('---' for _ in SHOWN)} |")
+    for dataset in sorted(DATASETS, key=lambda name: DATASETS[name]):
+        found = [means(model, dataset) for model in SHOWN]
+        cells = [f"{x['rmse']:.3f} / {x['nlpd']:.3f} / {x['coverage']:.1%}" if x else "not run" for x in found]
+        print(f"| {dataset} | {DATASETS[dataset]:,} | {' | '.join(cells)} |")
 
 
 def flights() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 import prismgp
 from prismgp import ExactGPRegressor, SSGPRegressor
+from prismgp.estimators._prism import _RECIPES
 
 from .conftest import Run, make_frame
 
@@ -184,3 +185,26 @@ def test_failed_fit_leaves_the_old_model(
     assert outcome.err == "prismgp: error: No space left on device\n"
     assert (tmp_path / "m.prism").read_bytes() == b"old"
     assert sorted(each.name for each in tmp_path.iterdir()) == ["d.csv", "m.prism"]
+
+
+def test_prism_from_fit_to_prediction(run: Run, frame: pd.DataFrame, tmp_path: Path, monkeypatch) -> None:
+    # The defaults are meant for minutes; a few steps show as well that everything is passed on and stored.
+    monkeypatch.setitem(_RECIPES["joint"], "max_steps", 25)
+    data, model = tmp_path / "data.csv", tmp_path / "m.prism"
+    frame.to_csv(data, index=False)
+    summary = fit(run, data, model, "--model", "prism", "-p", 4, "--exclude", "id", "--holdout", 0.2)
+    assert summary["estimator"] == "PrismGPRegressor"
+    assert summary["frequencies"] == 4
+    assert sum(summary["weights"].values()) == pytest.approx(1.0)
+    assert summary["holdout"]["rmse"] < summary["holdout"]["rmse_of_mean"]
+    assert len(summary["relative_lengthscales"]) == 6
+    text = run("fit", data, "-t", "price", "-o", model, "--model", "prism", "-p", 4, "--exclude", "id").out
+    assert re.search(r"Mixture +(member \d|ssgp) \d+%", text)
+    info = run("info", model)
+    assert info.code == 0
+    assert "PrismGPRegressor (rbf, 4 frequencies)" in info.out
+    assert run("predict", model, data, "-o", tmp_path / "p.csv").code == 0
+    predicted = pd.read_csv(tmp_path / "p.csv")
+    assert (predicted["std"] > 0).all()
+    mean = prismgp.load(model).predict(frame)
+    np.testing.assert_allclose(predicted["mean"], mean, rtol=1e-9)

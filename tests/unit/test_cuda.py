@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import prismgp
-from prismgp import ExactGPRegressor, SSGPRegressor
+from prismgp import ExactGPRegressor, PrismGPRegressor, SSGPRegressor
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
 
@@ -75,3 +75,18 @@ def test_partial_fit_and_draws_on_the_gpu():
     np.testing.assert_allclose(
         gpu.sample_y(x, 2, random_state=0), whole.sample_y(x, 2, random_state=0), rtol=1e-6, atol=1e-6
     )
+
+
+@pytest.mark.parametrize("recipe", ["joint", "paper"])
+def test_prism_agrees_with_the_cpu(tmp_path, recipe):
+    x, y = rows(400)
+    settings = {"recipe": recipe, "n_members": 2, "max_steps": 25, "random_state": 0, "max_iter": 20}
+    cpu, gpu = (PrismGPRegressor(8, device=device, **settings).fit(x, y) for device in ("cpu", "cuda"))
+    # Trainings in float32 drift apart; predictions of one and the same model must not.
+    assert gpu.score(x, y) == pytest.approx(cpu.score(x, y), abs=0.05)
+    gpu.save(tmp_path / "m")
+    moved = prismgp.load(tmp_path / "m", device="cpu")
+    for a, b in zip(moved.predict(x, return_std=True), gpu.predict(x, return_std=True), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-7, atol=1e-7)
+    gpu.partial_fit(x[:50], y[:50])
+    assert np.isfinite(gpu.log_density(x, y)).all()

@@ -17,8 +17,19 @@ from sklearn.exceptions import NotFittedError
 import prismgp
 from prismgp import ExactGPRegressor, PrismGPRegressor, SSGPRegressor
 from prismgp.exceptions import DataError, ModelFileError, PrismGPWarning
-from prismgp.revised import Expert, RevisedMap, _train
+from prismgp.revised import Expert, RevisedMap, _train, held_out_rows
+from prismgp.revised._stack import _convincing as CONVINCING  # noqa: N812 - before it is replaced below
+from prismgp.statistics import accumulate_features
 from tests.unit.test_io import rewritten
+
+
+@pytest.fixture(scope="module", autouse=True)
+def members_stay():
+    """Small data is rarely convincing; here the members themselves are under test. Others test the decision."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("prismgp.revised._stack._convincing", lambda *_, **__: True)
+        yield
+
 
 # Fixed kernel parameters save most of the time of a fit; the networks are trained all the same.
 SMALL = {
@@ -254,7 +265,7 @@ def test_attributes(fitted):
     assert [member["noise"] for member in status["members"]] == ["input", "constant"]
     assert all(member["steps"] == 6 for member in status["members"])
     assert not status["interrupted"]
-    assert status["message"] == "all members trained"
+    assert status["message"] == "2 of 2 members trained"
     assert len(status["stages"]) > 0
     assert len(status["temperature"]) == 1
     assert fit.n_iter_ == 12
@@ -325,8 +336,7 @@ def test_optimize_false_keeps_the_kernel_parameters():
         np.testing.assert_allclose(expert.params.signal, 10.0 / s.y_scale**2, rtol=1e-6)
         np.testing.assert_allclose(expert.params.noise, 0.5 / s.y_scale**2, rtol=1e-6)
         np.testing.assert_allclose(expert.params.mean, (4.0 - s.y_shift) / s.y_scale, rtol=1e-5)
-        # The latent columns carry a part, so that the length-scales of the inputs start longer.
-        np.testing.assert_allclose(expert.params.lengthscale[2:], 1.5 / s.x_scale, rtol=1e-5)
+        np.testing.assert_allclose(expert.params.lengthscale[2:], 1.0 / s.x_scale, rtol=1e-5)
         np.testing.assert_allclose(expert.params.lengthscale[:2], np.sqrt(2.0), rtol=1e-5)
     learned = model(**fixed, optimize=True).fit(x, y)
     first = next(expert for expert in learned._mixture.experts if isinstance(expert.map, RevisedMap))
@@ -819,3 +829,110 @@ def test_irrelevant_inputs():
     scales = network.log_input_scale.exp().numpy()
     assert scales[0] > 3 * scales[1:].max()
     assert np.sqrt(np.mean((fit.predict(new) - np.sin(2 * new[:, 0])) ** 2)) < 0.25
+
+
+# -- what small and hostile data must not do ---------------------------------------------------------
+
+
+@pytest.fixture
+def decide(monkeypatch):
+    """The decision between mixture and plain SSGP as users have it."""
+    monkeypatch.setattr("prismgp.revised._stack._convincing", CONVINCING)
+
+
+@pytest.mark.parametrize("kind", ["noise", "linear"])
+def test_never_worse_than_the_plain_ssgp_where_there_is_nothing_to_gain(decide, kind):
+    rng = np.random.default_rng(5)
+    x = rng.uniform(-1, 1, (260, 4))
+    y = rng.normal(size=260) + (x @ [1.0, -2.0, 0.5, 0.0] if kind == "linear" else 0.0)
+    fit = PrismGPRegressor(8, n_members=2, max_steps=50, hidden=16, random_state=0).fit(x[:200], y[:200])
+    assert fit.fit_status_["weights"]["ssgp"] == 1.0
+    assert "plain SSGP" in fit.fit_status_["message"]
+    (plain,) = fit._mixture.experts
+    same = SSGPRegressor(
+        8,
+        lengthscale=fit.lengthscale_,
+        signal_variance=fit.signal_variance_,
+        noise_variance=fit.noise_variance_,
+        mean=fit.mean_,
+        frequencies=fit.frequencies_,
+        optimize=False,
+    ).fit(x[:200], y[:200])
+    for got, expected in zip(fit.predict(x, return_std=True), same.predict(x, return_std=True), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-7)
+    assert plain.name == "ssgp"
+
+
+def test_copies_of_rows_are_held_out_together():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(100, 3))
+    x[0, 0] = 0.0
+    repeated = np.repeat(x, 4, axis=0)
+    repeated[1, 0] = -0.0  # the same number
+    held = held_out_rows(repeated, 0.1, 10_000, np.random.default_rng(1))
+    assert 30 <= len(held) <= 40
+    groups = np.repeat(np.arange(100), 4)
+    assert not set(groups[held]) & set(np.delete(groups, held))
+    one = held_out_rows(np.ones((50, 2)), 0.1, 10_000, np.random.default_rng(1))
+    assert 0 < len(one) < 50  # nothing else is possible
+    mostly = held_out_rows(np.concatenate([np.ones((500, 2)), rng.normal(size=(20, 2))]), 0.1, 10_000, rng)
+    assert 0 < len(mostly) < 520
+
+
+def test_defaults_of_torch_do_not_matter():
+    x, y = data(80)
+    expected = model().fit(x, y).predict(x)
+    torch.set_default_dtype(torch.float64)
+    try:
+        other = model().fit(x, y).predict(x)
+        paper = model(recipe="paper", hidden=8).fit(x, y).predict(x)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    np.testing.assert_array_equal(other, expected)
+    assert np.isfinite(paper).all()
+    with torch.no_grad():
+        np.testing.assert_array_equal(model().fit(x, y).predict(x), expected)
+    with torch.inference_mode():
+        np.testing.assert_array_equal(model().fit(x, y).predict(x), expected)
+
+
+def test_an_interrupt_in_the_final_passes_keeps_what_is_done(monkeypatch):
+    x, y = data(80)
+    calls = []
+
+    def interrupted(*arguments):
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return accumulate_features(*arguments)
+
+    monkeypatch.setattr("prismgp.revised._fit.accumulate_features", interrupted)
+    with pytest.warns(PrismGPWarning, match="interrupted"):
+        fit = model(n_members=2).fit(x, y)
+    assert fit.fit_status_["interrupted"]
+    assert "member 1" not in fit.fit_status_["weights"]
+    assert np.isfinite(fit.predict(x)).all()
+
+
+def test_many_components_can_be_saved(tmp_path):
+    x, y = data(80)
+    fit = model(n_components=150).fit(x, y)
+    fit.save(tmp_path / "m")
+    same_predictions(prismgp.load(tmp_path / "m"), fit, x)
+
+
+def test_save_refuses_arguments_a_file_could_not_be_read_with(fitted, tmp_path):
+    fit = pickle.loads(pickle.dumps(fitted[0]))
+    fit.set_params(n_members=0)
+    with pytest.raises(DataError, match="n_members"):
+        fit.save(tmp_path / "m")
+    assert not list(tmp_path.iterdir())
+
+
+def test_constant_columns_stay_constant_in_the_paper_recipe():
+    x, y = data(80)
+    x = np.column_stack([x, np.full(80, 3.0)])
+    fit = model(recipe="paper", hidden=8).fit(x, y)
+    (expert,) = fit._mixture.experts
+    rows = torch.as_tensor((x - fit._standardiser.x_shift) / fit._standardiser.x_scale)
+    assert (expert.map.reconfigure(rows)[:, 2] == 0).all()

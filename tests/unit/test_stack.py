@@ -39,9 +39,25 @@ def test_equal_experts_share(rng):
     f, y = problem(rng)
     found = stack(y, [expert(f), expert(f)], plain=False)
     np.testing.assert_allclose(found.weights, 0.5, atol=1e-3)
-    # Beforehand the plain SSGP has one twentieth, and equal predictions give no reason to change that.
+    # Equal predictions are no reason to use networks.
     found = stack(y, [expert(f), expert(f), expert(f)], plain=True)
-    np.testing.assert_allclose(found.weights, [0.475, 0.475, 0.05], atol=2e-3)
+    np.testing.assert_array_equal(found.weights, [0.0, 0.0, 1.0])
+    np.testing.assert_array_equal(found.temperature, 1.0)
+
+
+def test_the_plain_ssgp_is_left_alone_unless_the_mixture_is_convincing(rng):
+    # Members that are slightly better by chance must not win often; members that are much better must win.
+    wins = {0.0: 0, 0.6: 0}
+    for gain in wins:
+        for _ in range(40):
+            f, y = problem(rng, m=60)
+            plain = expert(f + 0.3 * rng.normal(size=f.shape), noise=0.15)
+            members = [expert((1 - gain) * plain.mean + gain * f, noise=0.15) for _ in range(4)]
+            wins[gain] += stack(y, [*members, plain], plain=True).weights[-1] < 1.0
+    assert wins[0.0] <= 2
+    f, y = problem(rng, m=200)
+    members = [expert(f) for _ in range(4)]
+    assert stack(y, [*members, expert(0 * f, noise=1.0)], plain=True).weights[-1] == 0.0
 
 
 def test_experts_with_errors_of_their_own_are_averaged(rng):
@@ -146,7 +162,7 @@ def test_temperature_recovers_a_known_factor(rng, factor):
     found = stack(y, [expert(f, variance=0.01 / factor, noise=0.1 / factor)], plain=False)
     assert found.temperature.shape == (2,)
     np.testing.assert_allclose(found.temperature, factor, rtol=0.1)
-    expected = -distributions.norm.logpdf(y, f, np.sqrt(found.temperature * 0.11 / factor)).mean()
+    expected = -distributions.norm.logpdf(y, f, np.sqrt(found.temperature * 0.11 / factor)).sum(1).mean()
     assert found.nlpd == pytest.approx(expected, rel=1e-10)
 
 

@@ -295,6 +295,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
         from prismgp.io import save_model
 
         check_is_fitted(self)
+        self._check_parameters()  # a file with arguments that are out of range could not be read
         save_model(self, path)
 
     @abstractmethod

@@ -18,7 +18,7 @@ from prismgp.data import ArraySource, Chunks, Standardiser
 from prismgp.estimators._base import GPRegressor, take
 from prismgp.estimators._reconfigurer import Reconfigurer
 from prismgp.estimators._ssgp import SSGPRegressor
-from prismgp.exceptions import DataError, PrismGPWarning
+from prismgp.exceptions import DataError, ModelFileError, PrismGPWarning
 from prismgp.frequencies import FREQUENCY_KINDS
 from prismgp.kernels import get_kernel
 from prismgp.parameters import Parameters
@@ -36,8 +36,17 @@ from prismgp.revised._state import mixture_config, mixture_from_tensors, mixture
 
 __all__ = ["PrismGPRegressor"]
 
+_PREDICTION_BYTES = 64 * 2**20  # of the features of one chunk
 _LEAST_ROWS = 50  # below, nothing can be held out that would tell anything
-_STRUCTURE = ("recipe", "hidden", "latent_dim", "n_components", "gating", "output")  # what a model file must agree with
+_STRUCTURE = (
+    "recipe",
+    "hidden",
+    "latent_dim",
+    "n_components",
+    "gating",
+    "output",
+    "dtype",
+)  # what a model file must agree with
 _RECIPES: dict[str, dict[str, Any]] = {
     "joint": {"latent_dim": 8, "hidden": (128, 128), "batch_size": 512, "max_steps": 1_000, "patience": 300},
     "paper": {"latent_dim": 4, "hidden": 10, "batch_size": 256, "max_steps": 2_000, "patience": 500},
@@ -52,8 +61,8 @@ class PrismGPRegressor(GPRegressor):
     a plain :class:`SSGPRegressor` by the density of held-out rows, and every posterior is then exact
     on all rows. Cost is linear in the rows; memory, beside the data, that of one chunk.
 
-    With ``recipe="paper"`` the two stages of the paper are followed to the letter: a :class:`Reconfigurer`
-    without labels, then an SSGP on its output. It is there for comparison; on every data set we
+    With ``recipe="paper"`` the two stages of the paper are followed: a :class:`Reconfigurer` without labels, then
+    an SSGP on its output. It is there for comparison; on every data set we
     measured it is less accurate than the plain SSGP.
 
     Parameters
@@ -66,6 +75,7 @@ class PrismGPRegressor(GPRegressor):
     lengthscale, signal_variance, noise_variance, mean : float, array or None, default None
         Starting values in the data's units; None: from the data. Length-scales are those of the inputs;
         they start the plain SSGP, the scale of the inputs before the network, and their share of the kernel.
+        Not used by the paper's recipe, whose SSGP has other inputs.
     frequencies : {"auto", "iid", "orthogonal", "sobol"}, default "auto"
     gating : {"soft", "hard", "none"}, default "soft"
         Soft: features are multiplied by the roots of the cluster probabilities. Hard: each row uses the
@@ -112,7 +122,9 @@ class PrismGPRegressor(GPRegressor):
     lengthscale_, signal_variance_, noise_variance_, mean_, frequencies_, log_evidence_
         Of the expert of the largest weight. Length-scales and frequencies are those of its latent inputs;
         for a member of the joint recipe the latent columns come first, in latent units, then the inputs,
-        in theirs. Where noise depends on the inputs, ``noise_variance_`` is its level before that factor.
+        in theirs. ``noise_variance_`` is the level of its noise, before the factor that depends on the inputs
+        and the mixture's temperature; :meth:`predict` has the noise of every row. ``log_evidence_`` is at the
+        parameters of the training, before the noise was estimated again.
     history_ : dict of lists
         The course of the training, an entry at every check: "member", "step", "seconds", "evidence" per row
         of the batch, the ELBO's "objective", "reconstruction", "conditional_kl", "marginal_kl" and "separation",
@@ -120,7 +132,8 @@ class PrismGPRegressor(GPRegressor):
         "smallest_separation", "cluster_sizes". For the paper's recipe, that of the Reconfigurer.
     fit_status_ : dict
         "weights" of the members and of the plain SSGP, "temperature", "members", "stages" of the plain SSGP,
-        "held_out_rows", "held_out_nlpd", "interrupted", "message", jitter used.
+        "held_out_rows", "held_out_nlpd" (of the whole mixture at these rows, on which its weights were chosen, so a
+        little optimistic), "interrupted", "message", jitter used.
     n_iter_ : int
         Steps of all members.
 
@@ -231,7 +244,7 @@ class PrismGPRegressor(GPRegressor):
         self._standardiser = Standardiser.fit(source, normalize=self.normalize)
         self._fitted_kernel = self.kernel
         self._fitted_structure = {name: getattr(self, name) for name in _STRUCTURE}
-        with quiet_blas():
+        with quiet_blas(), torch.inference_mode(False), torch.enable_grad():
             if self.recipe == "paper":
                 self._fit_paper(source)
             else:
@@ -272,7 +285,7 @@ class PrismGPRegressor(GPRegressor):
         """
 
         def draw(x: AnyArray, count: int, rng: np.random.Generator) -> Array:
-            return self._mixture.to(self._compute()[1]).sample(list(self._model_chunks(x)), count, rng)
+            return self._mixture.to(self._compute()[1]).sample(self._model_chunks(x), count, rng)
 
         return self._sampled(X, n_samples, random_state, draw)
 
@@ -302,7 +315,14 @@ class PrismGPRegressor(GPRegressor):
 
             with bar:
                 fit = recipe.fit(plain, ssgp._start, streams, monitor)
-            message = "interrupted; the best states so far are used" if fit.interrupted else "all members trained"
+            failed = sum(member["held_out_nlpd"] is None for member in fit.members)
+            message = f"{len(fit.members) - failed} of {self.n_members} members trained"
+            if fit.interrupted:
+                message = "interrupted; the best states so far are used"
+            elif fit.weights[plain.name] == 1.0:
+                message += "; not convincingly better than the plain SSGP, which is used alone"
+            if fit.held_out_nlpd is not None:
+                fit.held_out_nlpd += float(np.log(self._standardiser.y_scale).sum())
         self._plain_lengthscale = ssgp._params.lengthscale
         self._set_mixture(fit.mixture)
         self.fit_status_ |= {
@@ -337,6 +357,10 @@ class PrismGPRegressor(GPRegressor):
             verbose=self.verbose,
         ).fit(source.x)
         vae, device = reconfigurer._vae, self._compute()[1]
+        # The decoder was never asked for columns that do not vary; what it says of them is noise.
+        constant = torch.as_tensor(s.constant_inputs)
+        for name in ("mean_weight", "mean_bias"):
+            getattr(vae.decoder, name)[..., constant.to(device)] = 0.0
         nothing = torch.zeros(0, dtype=torch.float64)
         encoder = ReconfiguredMap(vae, self.output, nothing, nothing, PlainMap(nothing)).to(device)
         chunks = Chunks(source, s, rows=self._prediction_rows(), dtype=torch.float64, device=device)
@@ -488,7 +512,10 @@ class PrismGPRegressor(GPRegressor):
 
     def _prediction_rows(self) -> int:
         self._check_chunk_size()
-        return int(self.chunk_size) if self.chunk_size != "auto" else 4_096
+        if self.chunk_size != "auto":
+            return int(self.chunk_size)
+        widest = max(expert.statistics.width for expert in self._mixture.experts) if hasattr(self, "_mixture") else 1
+        return int(np.clip(_PREDICTION_BYTES // (8 * widest), 64, 4_096))
 
     def _predict_chunk(self, x: Tensor, *, variance: bool) -> tuple[Tensor, Tensor | None, Tensor]:
         return self._mixture.to(x.device).predict(x, variance=variance)
@@ -525,8 +552,16 @@ class PrismGPRegressor(GPRegressor):
         if "plain_lengthscale" in tensors:
             (lengthscale,) = take(tensors, plain_lengthscale=(self.n_features_in_,))
             self._plain_lengthscale = lengthscale.numpy()
+            if (self._plain_lengthscale <= 0).any():
+                raise ModelFileError("a length-scale is not positive")
         self._fitted_kernel = self.kernel
         self._mixture = mixture.to(device)
+        if any(expert.statistics.n != n for expert in mixture.experts):
+            raise ModelFileError("the experts were fitted to different rows")
+        probe = torch.zeros(1, self.n_features_in_, dtype=dtype, device=device)
+        mean, spread, noise = self._mixture.predict(probe, variance=True)
+        if spread is None or not bool(torch.isfinite(mean + spread + noise).all()):
+            raise ModelFileError("the model predicts no finite numbers")
         self._params = self._mixture.leader.params
 
 

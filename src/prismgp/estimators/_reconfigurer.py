@@ -159,7 +159,7 @@ class Reconfigurer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
                 bar.set_postfix_str(f"objective per row {objective:.3f}", refresh=False)
             bar.update()
 
-        with quiet_blas(), bar:
+        with quiet_blas(), torch.inference_mode(False), torch.enable_grad(), bar:
             result = train(
                 vae,
                 rows,

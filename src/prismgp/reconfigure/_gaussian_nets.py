@@ -98,14 +98,14 @@ class GaussianMixtureNet(torch.nn.Module):
 
         def uniform(*shape: int, fan_in: int) -> torch.nn.Parameter:
             bound = 1.0 / math.sqrt(max(fan_in, 1))
-            return torch.nn.Parameter((2.0 * torch.rand(shape, generator=generator) - 1.0) * bound)
+            return torch.nn.Parameter((2.0 * torch.rand(shape, generator=generator, dtype=torch.float32) - 1.0) * bound)
 
         self.first_weight = uniform(k * h, n_inputs, fan_in=n_inputs)
         self.first_bias = uniform(k * h, fan_in=n_inputs)
-        self.norm_scale = torch.nn.Parameter(torch.ones(k * h))
-        self.norm_shift = torch.nn.Parameter(torch.zeros(k * h))
-        self.register_buffer("running_mean", torch.zeros(k * h))
-        self.register_buffer("running_var", torch.ones(k * h))
+        self.norm_scale = torch.nn.Parameter(torch.ones(k * h, dtype=torch.float32))
+        self.norm_shift = torch.nn.Parameter(torch.zeros(k * h, dtype=torch.float32))
+        self.register_buffer("running_mean", torch.zeros(k * h, dtype=torch.float32))
+        self.register_buffer("running_var", torch.ones(k * h, dtype=torch.float32))
         # The two heads read the same layer, so their hidden layers are one product: mean, then log variance.
         self.head_weight = uniform(k, h, 2 * h, fan_in=h)
         self.head_bias = uniform(k, 1, 2 * h, fan_in=h)

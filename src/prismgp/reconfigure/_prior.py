@@ -70,13 +70,13 @@ class MixturePrior(torch.nn.Module):
         directions: Array | None = None,
     ) -> None:
         super().__init__()
-        self.log_radius = torch.nn.Parameter(torch.tensor(math.log(radius)))
-        self.log_widths = torch.nn.Parameter(torch.full((n_components,), math.log(width)))
+        self.log_radius = torch.nn.Parameter(torch.tensor(math.log(radius), dtype=torch.float32))
+        self.log_widths = torch.nn.Parameter(torch.full((n_components,), math.log(width), dtype=torch.float32))
         if directions is None:
             directions = sphere_directions(n_components, latent_dim)
-        self.register_buffer("directions", torch.as_tensor(directions, dtype=torch.get_default_dtype()))
+        self.register_buffer("directions", torch.as_tensor(directions, dtype=torch.float32))
         halves = 0.5 * math.log(2.0) * torch.arange(1, n_components + 1, dtype=torch.float64)
-        self.register_buffer("log_weights", torch.log_softmax(halves, 0).to(torch.get_default_dtype()))
+        self.register_buffer("log_weights", torch.log_softmax(halves, 0).to(torch.float32))
 
     def centres(self) -> Tensor:
         """``R u_i``, (b, L)."""

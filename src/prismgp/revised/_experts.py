@@ -92,6 +92,7 @@ class Expert:
         Factor on the noise variance at prediction, from held-out rows.
     log_evidence : float
     factors : tuple of Factor
+        What the factorisations took, without the matrices.
     """
 
     name: str
@@ -115,7 +116,8 @@ class Expert:
             WeightPosterior.from_evidence(solved, device=statistics.moments.device),
             np.ones(len(params.mean)),
             sum(out.log_evidence for out in solved),
-            tuple(out.factor for out in solved),
+            # How it went; the factors themselves are in the posterior.
+            tuple(replace(out.factor, lower=torch.empty(0)) for out in solved),
         )
 
     def with_statistics(self, statistics: Statistics) -> Expert:

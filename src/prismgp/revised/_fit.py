@@ -20,7 +20,7 @@ from prismgp.reconfigure import Rows, torch_generator
 from prismgp.reconfigure._rows import Indices
 from prismgp.revised._experts import Expert, Mixture
 from prismgp.revised._network import NetworkSizes, RevisedMap
-from prismgp.revised._stack import noise_scale, stack
+from prismgp.revised._stack import HeldOut, noise_scale, stack
 from prismgp.revised._train import MemberSettings, TrainedMember, TrainingRows, held_out_rows, train_member
 from prismgp.statistics import accumulate_features
 
@@ -28,6 +28,7 @@ __all__ = ["JointFit", "JointRecipe"]
 
 _MOST_HELD_OUT = 10_000
 _LOG_LENGTHSCALES = (float(np.log(1e-3)), float(np.log(1e4)))  # as in the core
+_SKIP_LENGTHSCALE = 1.5  # the latent columns carry part of what the exact GP explained by the inputs
 _START_NOISE = (1e-4, 1.0)
 _START_SIGNAL = (0.4, 8.0)
 _FEATURE_BYTES = 64 * 2**20  # of the features of one chunk
@@ -95,9 +96,7 @@ class JointRecipe:
         ``monitor`` is called after every step with the number of the member.
         """
         start = self._usable(start)
-        held_out = held_out_rows(
-            self.source.n_rows, self.validation_fraction, _MOST_HELD_OUT, streams.generator("held-out")
-        )
+        held_out = held_out_rows(self.source.x, self.validation_fraction, _MOST_HELD_OUT, streams.generator("held-out"))
         rows = self._training_rows(held_out)
         result = JointFit(Mixture((plain,), np.ones(1), np.ones(self.source.n_outputs)), held_out_rows=len(held_out))
         trained = []
@@ -128,7 +127,8 @@ class JointRecipe:
             return start
         # Extreme variances of a small exact GP would keep the network from learning anything.
         signal, noise = np.clip(start.signal, *_START_SIGNAL), np.clip(start.noise, *_START_NOISE)
-        return replace(start, log_signal=np.log(signal), log_noise=np.log(noise))
+        longer = start.log_lengthscale + np.log(_SKIP_LENGTHSCALE)
+        return replace(start, log_lengthscale=longer, log_signal=np.log(signal), log_noise=np.log(noise))
 
     def _train(
         self,
@@ -176,16 +176,20 @@ class JointRecipe:
         target = y.cpu().numpy()
         q = self.source.n_outputs
         experts, seen = [], []
-        for number, network in trained:
-            network = network.to(self.device, self.dtype).eval()
-            chunks = self._chunks(network.sizes.width)
-            stats = accumulate_features(((*network.features(a), b) for a, b in chunks), q)
-            expert = Expert.of(f"member {number}", network, network.parameters_now(), stats)
-            experts.append(expert)
+        try:
+            for number, network in trained:
+                network = network.to(self.device, self.dtype).eval()
+                chunks = self._chunks(network.sizes.width)
+                stats = accumulate_features(((*network.features(a), b) for a, b in chunks), q)
+                experts.append(Expert.of(f"member {number}", network, network.parameters_now(), stats))
+        except KeyboardInterrupt:  # those that are done will do
+            result.interrupted = True
         experts.append(plain)
         for k, expert in enumerate(experts):
-            without = expert.with_statistics(expert.statistics.without(expert.accumulate([(x, y)], q)))
-            found = without.held_out(x)
+            rows = _chunk_rows(expert.statistics.width)
+            pairs = [(x[start : start + rows], y[start : start + rows]) for start in range(0, len(x), rows)]
+            without = expert.with_statistics(expert.statistics.without(expert.accumulate(pairs, q)))
+            found = HeldOut.joined([without.held_out(part) for part, _ in pairs])
             if expert is not plain:
                 scale, _ = noise_scale(target, found.mean, found.variance, found.noise)
                 experts[k] = replace(expert, noise_scale=scale)
@@ -214,5 +218,10 @@ class JointRecipe:
         )
 
     def _chunks(self, width: int) -> Chunks:
-        rows = int(np.clip(_FEATURE_BYTES // (8 * width), 256, 1 << 15))
+        rows = _chunk_rows(width)
         return Chunks(self.source, self.standardiser, rows=rows, dtype=self.dtype, device=self.device)
+
+
+def _chunk_rows(width: int) -> int:
+    """Rows whose features fill a fixed amount of memory."""
+    return int(np.clip(_FEATURE_BYTES // (8 * width), 256, 1 << 15))

@@ -32,7 +32,6 @@ __all__ = ["Encoded", "NetworkSizes", "RevisedMap"]
 
 _FURTHEST = 10.0  # standard deviations; a network extrapolates wildly beyond what it has seen
 _INPUT_SCALES = (0.1, 3.0)  # limits of s at the start: no input is lost for good
-_SKIP_LENGTHSCALE = 1.5  # the latent columns carry part of what the exact GP explained by the inputs
 _GATE_FLOOR = 1e-6  # keeps gates out of the denormal numbers, which slow products down tenfold
 _NOISE_BOUND = 3.0  # of h: the noise of two rows differs by no more than a factor exp(6)
 _LOG_RANGE = (math.log(1e-6), math.log(300.0))  # of both variances, as in the core
@@ -118,8 +117,8 @@ class RevisedMap(torch.nn.Module):
         self.latent_head = _linear(widths[-1], sizes.latent, generator)
         self.noise_head = _linear(widths[-1], 1, None) if sizes.noise == "input" else None
         self.prior = MixturePrior(sizes.components, sizes.latent, radius=1.0, width=1.0, directions=directions)
-        skip = start.log_lengthscale + math.log(_SKIP_LENGTHSCALE)
-        self.log_lengthscale = _parameter(np.append(np.full(sizes.latent, 0.5 * math.log(sizes.latent)), skip))
+        latent = np.full(sizes.latent, 0.5 * math.log(sizes.latent))
+        self.log_lengthscale = _parameter(np.append(latent, start.log_lengthscale))
         self.log_signal = _parameter(start.log_signal)
         self.log_noise = _parameter(start.log_noise)
         self.mean = _parameter(start.mean)
@@ -133,7 +132,7 @@ class RevisedMap(torch.nn.Module):
             h = F.silu(layer(h))
             if dropout:
                 # Drawn on the CPU, so that a seed means the same on every device.
-                kept = torch.rand(h.shape, generator=generator) >= dropout
+                kept = torch.rand(h.shape, generator=generator, dtype=torch.float32) >= dropout
                 h = h * kept.to(h) / (1.0 - dropout)
         z = self.latent_head(h)
         log_noise = None
@@ -178,7 +177,7 @@ def _linear(fan_in: int, fan_out: int, generator: torch.Generator | None) -> tor
     """A linear layer, uniform within ``1 / sqrt(fan_in)``; without a generator it starts at zero."""
     # Made without values: the usual ones would come from torch's global generator.
     layer: torch.nn.Linear = torch.nn.utils.skip_init(  # type: ignore[no-untyped-call]
-        torch.nn.Linear, fan_in, fan_out
+        torch.nn.Linear, fan_in, fan_out, dtype=torch.float32
     )
     with torch.no_grad():
         for tensor in (layer.weight, layer.bias):

@@ -39,6 +39,10 @@ class HeldOut:
     def of(cls, mean: Tensor, variance: Tensor, noise: Tensor) -> HeldOut:
         return cls(mean.cpu().numpy(), variance.cpu().numpy(), noise.cpu().numpy())
 
+    @classmethod
+    def joined(cls, parts: list[HeldOut]) -> HeldOut:
+        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in ("mean", "variance", "noise")))
+
     @property
     def total(self) -> Array:
         return self.variance + self.noise
@@ -68,6 +72,8 @@ def noise_scale(y: Array, mean: Array, variance: Array, noise: Array) -> tuple[A
 def stack(y: Array, experts: list[HeldOut], *, plain: bool) -> Stack:
     """Weights that maximise the held-out density of the mixture's moments, then its temperature.
 
+    If the mixture is not convincingly better than the plain SSGP, that is left alone, as it is.
+
     Parameters
     ----------
     y : ndarray, (m, q)
@@ -81,7 +87,24 @@ def stack(y: Array, experts: list[HeldOut], *, plain: bool) -> Stack:
     mean, variance = moments(weights, means, totals)
     squares = ((y - mean) ** 2 / variance).sum(0)
     temperature = (squares + _TEMPERATURE_ROWS) / (len(y) + _TEMPERATURE_ROWS)
-    return Stack(weights, temperature, float(_nlpd(y, mean, variance * temperature).mean()))
+    nlpd = _nlpd(y, mean, variance * temperature).sum(1)
+    if plain and len(experts) > 1:
+        alone = _nlpd(y, means[-1], totals[-1]).sum(1)
+        if not _convincing(alone - nlpd, adjusted=2 * (len(experts) - 1)):
+            only = (np.arange(len(experts)) == len(experts) - 1).astype(np.float64)
+            return Stack(only, np.ones_like(temperature), float(alone.mean()))
+    return Stack(weights, temperature, float(nlpd.mean()))
+
+
+def _convincing(gains: Array, *, adjusted: int) -> bool:
+    """Whether gains in log density, row by row, are real.
+
+    They must exceed what fitting so many numbers to these rows gives for free (Akaike's correction) and one standard
+    error. Few held-out rows, or a function that needs no network, leave the plain SSGP alone.
+    """
+    n = len(gains)
+    error = float(gains.std(ddof=1)) / np.sqrt(n) if n > 1 else np.inf
+    return bool(gains.mean() > adjusted / n + error)
 
 
 def moments(weights: Array, means: Array, variances: Array) -> tuple[Array, Array]:

@@ -83,7 +83,9 @@ def _expert(own: dict[str, Tensor], entry: dict[str, Any], *, d: int, q: int, dt
     moments = _take(own, "moments", (size, size))
     rows, log_noise_sum = entry["rows"], entry["log_noise_sum"]
     known = isinstance(rows, int) and isinstance(log_noise_sum, float)
-    if not known or rows < 1 or not math.isfinite(log_noise_sum):
+    size_of = moments.diagonal().abs().max()
+    sound = bool((moments.diagonal() >= 0).all()) and bool(((moments - moments.T).abs() <= 1e-6 * size_of).all())
+    if not known or rows < 1 or not math.isfinite(log_noise_sum) or not sound:
         raise ModelFileError("the statistics of an expert are out of range")
     stats = Statistics(rows, q, moments, log_noise_sum)
     return replace(Expert.of(str(entry["name"]), feature_map, params, stats), noise_scale=noise_scale)
@@ -169,7 +171,8 @@ def _network(tensors: dict[str, Tensor], gating: str, *, d: int, q: int) -> Revi
     expected = network.state_dict()
     for name, value in expected.items():
         _take(tensors, name, tuple(value.shape))
-        if "log_" in name and bool((tensors[name].abs() > _MAX_NETWORK_LOG).any()):
+        exponent = "log_" in name and name != "prior.log_weights"  # whose weights may be tiny
+        if exponent and bool((tensors[name].abs() > _MAX_NETWORK_LOG).any()):
             raise ModelFileError(f"tensor {name!r} is out of range")
     network.double().load_state_dict({name: tensors[name] for name in expected})
     return network.eval().requires_grad_(False)

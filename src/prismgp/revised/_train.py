@@ -24,10 +24,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
+from pandas.util import hash_array
 
 from prismgp._random import Streams
-from prismgp._types import Tensor
+from prismgp._types import AnyArray, Tensor
 from prismgp.exceptions import NumericalError
 from prismgp.reconfigure import ElboTerms, GaussianMixture, GaussianMixtureNet, Rows, elbo_terms, torch_generator
 from prismgp.reconfigure._rows import Indices
@@ -154,7 +156,9 @@ class _Loop:
         self.decoder = GaussianMixtureNet(
             sizes.latent, sizes.inputs, 1, _DECODER_HIDDEN, generator=torch_generator(streams, "decoder")
         ).to(device)
-        self.log_var = torch.nn.Parameter(torch.full((sizes.latent,), _START_LOG_VAR, device=device))
+        self.log_var = torch.nn.Parameter(
+            torch.full((sizes.latent,), _START_LOG_VAR, dtype=torch.float32, device=device)
+        )
         kernel = (member.log_lengthscale, member.log_signal, member.log_noise, member.mean)
         for parameter in kernel:
             parameter.requires_grad_(settings.learn_kernel)
@@ -180,14 +184,16 @@ class _Loop:
     def step(self, step: int) -> None:
         """One step of Adam on a fresh batch."""
         settings = self.settings
-        index = self.rows.draw(settings.batch_size, self.batches)
+        # Of a small data set at most half: the evidence of all rows would be that of memorised ones.
+        index = self.rows.draw(min(settings.batch_size, max(1, self.rows.n_training // 2)), self.batches)
         x, y = self.rows.x[index], self.rows.y[index]
         encoded: Encoded = self.member(x, dropout=settings.dropout, generator=self.masks)
         evidence = batch_log_evidence(self.member, encoded, y) / len(x)
         loss = -evidence
-        if (step - 1) % _ELBO_EVERY == 0:
+        if (step - 1) % _ELBO_EVERY == 0:  # for the history also where its weight is zero
             self.terms = self._elbo(x, encoded)
-            loss = loss - _ELBO_EVERY * settings.elbo_weight * self.terms.objective
+            if settings.elbo_weight:
+                loss = loss - _ELBO_EVERY * settings.elbo_weight * self.terms.objective
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(self.trained, _LONGEST_GRADIENT)
@@ -248,7 +254,7 @@ class _Loop:
     def _elbo(self, x: Tensor, encoded: Encoded) -> ElboTerms:
         mean = encoded.latent[:_ELBO_ROWS, None]
         log_weights = mean.new_zeros(len(mean), 1)
-        noise = torch.randn(mean.shape, generator=self.noise).to(mean)
+        noise = torch.randn(mean.shape, generator=self.noise, dtype=torch.float32).to(mean)
         return elbo_terms(
             x[: len(mean)].clamp(-10.0, 10.0),
             GaussianMixture(log_weights, mean, self.log_var.expand_as(mean)),
@@ -265,7 +271,29 @@ def _schedule(step: int, max_steps: int) -> float:
     return min(1.0, step / _WARM_UP) * 0.5 * (1.0 + math.cos(math.pi * (step - 1) / max_steps))
 
 
-def held_out_rows(n: int, fraction: float, most: int, rng: np.random.Generator) -> Indices:
-    """Sorted indices of a random share of n rows."""
+def held_out_rows(x: AnyArray, fraction: float, most: int, rng: np.random.Generator) -> Indices:
+    """Sorted indices of a random share of the rows of x, (n, d).
+
+    Rows with the same inputs stay together: a copy among the training rows would make the held-out density that of
+    memorised rows.
+    """
+    n = len(x)
     count = min(max(1, round(fraction * n)), most, n - 1)
-    return np.sort(rng.choice(n, count, replace=False))
+    _, group, sizes = np.unique(_row_hashes(x), return_inverse=True, return_counts=True)
+    if len(sizes) == n:
+        return np.sort(rng.choice(n, count, replace=False))
+    order = rng.permutation(len(sizes))
+    total = np.cumsum(sizes[order])
+    # As many groups as fit, and at least one; never all of them.
+    chosen = order[: min(max(1, int(np.searchsorted(total, count, side="right"))), len(sizes) - 1)]
+    held = np.flatnonzero(np.isin(group, chosen))
+    return held if len(held) else np.sort(rng.choice(n, count, replace=False))
+
+
+def _row_hashes(x: AnyArray) -> npt.NDArray[np.uint64]:
+    """A number for each row that is the same for rows with the same values."""
+    hashes = np.zeros(len(x), dtype=np.uint64)
+    for column in range(x.shape[1]):
+        values = np.ascontiguousarray(x[:, column], dtype=np.float64) + 0.0  # -0.0 is 0.0
+        hashes = hash_array(values.view(np.uint64) ^ (hashes * np.uint64(0x9E3779B97F4A7C15)))
+    return hashes
