@@ -936,3 +936,11 @@ def test_constant_columns_stay_constant_in_the_paper_recipe():
     (expert,) = fit._mixture.experts
     rows = torch.as_tensor((x - fit._standardiser.x_shift) / fit._standardiser.x_scale)
     assert (expert.map.reconfigure(rows)[:, 2] == 0).all()
+
+
+def test_left_alone_it_is_the_plain_ssgp_of_the_same_seed(decide):
+    rng = np.random.default_rng(7)
+    x, y = rng.normal(size=(120, 3)), rng.normal(size=120)
+    fit = PrismGPRegressor(4, n_members=1, max_steps=25, hidden=8, random_state=3).fit(x, y)
+    assert fit.fit_status_["weights"]["ssgp"] == 1.0
+    same_predictions(fit, SSGPRegressor(4, random_state=3).fit(x, y), x)

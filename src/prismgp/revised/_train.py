@@ -184,8 +184,7 @@ class _Loop:
     def step(self, step: int) -> None:
         """One step of Adam on a fresh batch."""
         settings = self.settings
-        # Of a small data set at most half: the evidence of all rows would be that of memorised ones.
-        index = self.rows.draw(min(settings.batch_size, max(1, self.rows.n_training // 2)), self.batches)
+        index = self.rows.draw(settings.batch_size, self.batches)
         x, y = self.rows.x[index], self.rows.y[index]
         encoded: Encoded = self.member(x, dropout=settings.dropout, generator=self.masks)
         evidence = batch_log_evidence(self.member, encoded, y) / len(x)
