@@ -12,7 +12,7 @@ import pytest
 
 import prismgp
 from prismgp import ExactGPRegressor, SSGPRegressor
-from prismgp.estimators._prism import _RECIPES
+from prismgp.estimators._recipes import RECIPES
 
 from .conftest import Run, make_frame
 
@@ -189,7 +189,7 @@ def test_failed_fit_leaves_the_old_model(
 
 def test_prism_from_fit_to_prediction(run: Run, frame: pd.DataFrame, tmp_path: Path, monkeypatch) -> None:
     # The defaults are meant for minutes; a few steps show as well that everything is passed on and stored.
-    monkeypatch.setitem(_RECIPES["joint"], "max_steps", 25)
+    monkeypatch.setitem(RECIPES["joint"], "max_steps", 25)
     data, model = tmp_path / "data.csv", tmp_path / "m.prism"
     frame.to_csv(data, index=False)
     summary = fit(run, data, model, "--model", "prism", "-p", 4, "--exclude", "id", "--holdout", 0.2)

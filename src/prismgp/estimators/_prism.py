@@ -4,32 +4,23 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
-from numbers import Integral
 from typing import Any, Self
 
 import numpy as np
 import torch
-from tqdm.auto import tqdm
 
-from prismgp._random import Streams
 from prismgp._threads import quiet_blas
 from prismgp._types import AnyArray, Array, RandomState, Tensor
 from prismgp._validate import check_choice, check_number, compute_device, compute_dtype
-from prismgp.data import ArraySource, Chunks, Standardiser
+from prismgp.data import Chunks, Standardiser
 from prismgp.estimators._base import GPRegressor, take
-from prismgp.estimators._reconfigurer import Reconfigurer
-from prismgp.estimators._ssgp import SSGPRegressor
+from prismgp.estimators._recipes import RECIPES, fit_joint, fit_paper, setting
 from prismgp.exceptions import DataError, ModelFileError, PrismGPWarning
 from prismgp.frequencies import FREQUENCY_KINDS
-from prismgp.kernels import get_kernel
 from prismgp.parameters import Parameters
 from prismgp.revised import (
     Expert,
-    JointFit,
-    JointRecipe,
-    MemberSettings,
     Mixture,
-    NetworkSizes,
     PlainMap,
     ReconfiguredMap,
 )
@@ -38,7 +29,6 @@ from prismgp.revised._state import mixture_config, mixture_from_tensors, mixture
 __all__ = ["PrismGPRegressor"]
 
 _PREDICTION_BYTES = 64 * 2**20  # of the features of one chunk
-_LEAST_ROWS = 50  # below, nothing can be held out that would tell anything
 _STRUCTURE = (
     "recipe",
     "hidden",
@@ -48,10 +38,6 @@ _STRUCTURE = (
     "output",
     "dtype",
 )  # what a model file must agree with
-_RECIPES: dict[str, dict[str, Any]] = {
-    "joint": {"latent_dim": 8, "hidden": (128, 128), "batch_size": 512, "max_steps": 1_000, "patience": 300},
-    "paper": {"latent_dim": 4, "hidden": 10, "batch_size": 256, "max_steps": 2_000, "patience": 500},
-}
 
 
 class PrismGPRegressor(GPRegressor):
@@ -246,10 +232,13 @@ class PrismGPRegressor(GPRegressor):
         self._fitted_kernel = self.kernel
         self._fitted_structure = {name: getattr(self, name) for name in _STRUCTURE}
         with quiet_blas(), torch.inference_mode(False), torch.enable_grad():
-            if self.recipe == "paper":
-                self._fit_paper(source)
-            else:
-                self._fit_joint(source)
+            fitted = (fit_paper if self.recipe == "paper" else fit_joint)(self, source)
+        self._plain_lengthscale = fitted.plain_lengthscale
+        self._set_mixture(fitted.mixture)
+        self.fit_status_ |= fitted.status
+        self.history_, self.n_iter_ = fitted.history, max(1, fitted.steps)
+        if fitted.status["interrupted"]:
+            warnings.warn(f"the fit was {fitted.status['message']}", PrismGPWarning, stacklevel=2)
         return self
 
     def partial_fit(self, X: Any, y: Any) -> Self:
@@ -290,177 +279,12 @@ class PrismGPRegressor(GPRegressor):
 
         return self._sampled(X, n_samples, random_state, draw)
 
-    # -- recipes ---------------------------------------------------------------------------------
-
-    def _fit_joint(self, source: ArraySource) -> None:
-        streams = Streams(self.random_state)
-        plain, ssgp = self._plain(source, self._standardiser, streams)
-        if source.n_rows < _LEAST_ROWS:
-            fit = JointFit(Mixture((plain,), np.ones(1), np.ones(source.n_outputs)), weights={plain.name: 1.0})
-            message = f"fewer than {_LEAST_ROWS} rows: the plain SSGP alone"
-        else:
-            recipe = self._joint_recipe(source)
-            shift = float(np.log(self._standardiser.y_scale).mean())
-            steps = recipe.settings.max_steps
-            bar = tqdm(desc=type(self).__name__, total=self.n_members * steps, unit="step", disable=not self.verbose)
-            shown = {"member": 0}
-
-            def monitor(member: int, nlpd: float | None) -> None:
-                if member != shown["member"]:  # the one before may have stopped early
-                    shown["member"] = member
-                    bar.update(member * steps - bar.n)
-                if nlpd is not None:
-                    text = f"member {member + 1} of {self.n_members}, held-out NLPD {nlpd + shift:.4f}"
-                    bar.set_postfix_str(text, refresh=False)
-                bar.update()
-
-            with bar:
-                fit = recipe.fit(plain, ssgp._start, streams, monitor)
-            failed = sum(member["held_out_nlpd"] is None for member in fit.members)
-            message = f"{len(fit.members) - failed} of {self.n_members} members trained"
-            if fit.interrupted:
-                message = "interrupted; the best states so far are used"
-            elif fit.weights[plain.name] == 1.0:
-                message += "; not convincingly better than the plain SSGP, which is used alone"
-            if fit.held_out_nlpd is not None:
-                fit.held_out_nlpd += float(np.log(self._standardiser.y_scale).sum())
-        self._plain_lengthscale = ssgp._params.lengthscale
-        self._set_mixture(fit.mixture)
-        self.fit_status_ |= {
-            "recipe": "joint",
-            "message": message,
-            "interrupted": fit.interrupted,
-            "weights": fit.weights,
-            "members": fit.members,
-            "held_out_rows": fit.held_out_rows,
-            "held_out_nlpd": fit.held_out_nlpd,
-            "stages": ssgp.fit_status_["stages"],
-        }
-        self.history_, self.n_iter_ = fit.history, max(1, fit.steps)
-        if fit.interrupted:
-            warnings.warn(f"the fit was {message}", PrismGPWarning, stacklevel=3)
-
-    def _fit_paper(self, source: ArraySource) -> None:
-        streams = Streams(self.random_state)
-        s = self._standardiser
-        setting = self._setting
-        reconfigurer = Reconfigurer(
-            self.n_components,
-            setting("latent_dim"),
-            hidden=setting("hidden"),
-            alpha=self.alpha,
-            beta=self.beta,
-            batch_size=setting("batch_size"),
-            max_steps=setting("max_steps"),
-            patience=setting("patience"),
-            device=self.device,
-            random_state=int(streams.generator("reconfigurer").integers(2**31 - 1)),
-            verbose=self.verbose,
-        ).fit(source.x)
-        vae, device = reconfigurer._vae, self._compute()[1]
-        # The decoder was never asked for columns that do not vary; what it says of them is noise.
-        constant = torch.as_tensor(s.constant_inputs)
-        for name in ("mean_weight", "mean_bias"):
-            getattr(vae.decoder, name)[..., constant.to(device)] = 0.0
-        nothing = torch.zeros(0, dtype=torch.float64)
-        encoder = ReconfiguredMap(vae, self.output, nothing, nothing, PlainMap(nothing)).to(device)
-        chunks = Chunks(source, s, rows=self._prediction_rows(), dtype=torch.float64, device=device)
-        latent = np.concatenate([encoder.reconfigure(x).cpu().numpy() for x, _ in chunks])
-        inner_source = ArraySource(latent, source.y)
-        inner = Standardiser.fit(inner_source, normalize=self.normalize)
-        plain, ssgp = self._plain(inner_source, replace(inner, y_shift=s.y_shift, y_scale=s.y_scale), streams)
-        assert isinstance(plain.map, PlainMap)
-        feature_map = ReconfiguredMap(
-            vae, self.output, torch.as_tensor(inner.x_shift), torch.as_tensor(inner.x_scale), plain.map
-        ).to(device)
-        expert = replace(plain, name="reconfigured", map=feature_map)
-        self._plain_lengthscale = None
-        self._set_mixture(Mixture((expert,), np.ones(1), np.ones(source.n_outputs)))
-        self.fit_status_ |= {
-            "recipe": "paper",
-            "message": reconfigurer.fit_status_["message"],
-            "interrupted": reconfigurer.fit_status_["interrupted"],
-            "weights": {expert.name: 1.0},
-            "stages": ssgp.fit_status_["stages"],
-        }
-        self.history_, self.n_iter_ = reconfigurer.history_, max(1, reconfigurer.n_iter_)
-
-    def _plain(self, source: ArraySource, standardiser: Standardiser, streams: Streams) -> tuple[Expert, SSGPRegressor]:
-        """The sparse spectrum GP without a network, fitted to the source."""
-        starts = {} if self.recipe == "paper" else {"lengthscale": self.lengthscale}
-        ssgp = SSGPRegressor(
-            self.n_frequencies,
-            kernel=self.kernel,
-            signal_variance=self.signal_variance,
-            noise_variance=self.noise_variance,
-            mean=self.mean,
-            frequencies=self.frequencies,
-            optimize=self.optimize,
-            max_iter=self.max_iter,
-            n_restarts=self.n_restarts,
-            normalize=self.normalize,
-            chunk_size=self.chunk_size,
-            device=self.device,
-            dtype=self.dtype,
-            # The very model that a user who compares the two would fit, where the seed is a number.
-            random_state=self.random_state if isinstance(self.random_state, Integral) else streams.seed,
-            verbose=self.verbose,
-            **starts,
-        )
-        ssgp._check_parameters()
-        ssgp._target_ndim = self._target_ndim
-        ssgp._fit_source(source, standardiser)
-        dtype, device = self._compute()
-        feature_map = PlainMap.of(ssgp.frequencies_, ssgp._params, dtype=dtype)
-        return Expert.of("ssgp", feature_map, ssgp._params, ssgp._statistics).to(device), ssgp
-
-    def _joint_recipe(self, source: ArraySource) -> JointRecipe:
-        hidden = self._setting("hidden")
-        dtype, device = self._compute()
-        return JointRecipe(
-            source=source,
-            standardiser=self._standardiser,
-            kernel=get_kernel(self.kernel),
-            frequencies=self.frequencies,
-            sizes=NetworkSizes(
-                inputs=source.n_inputs,
-                outputs=source.n_outputs,
-                frequencies=self.n_frequencies,
-                latent=self._setting("latent_dim"),
-                hidden=(hidden,) if np.ndim(hidden) == 0 else tuple(int(each) for each in hidden),
-                components=self.n_components,
-                gating=self.gating,
-                noise="constant",
-            ),
-            settings=MemberSettings(
-                alpha=float(self.alpha),
-                beta=float(self.beta),
-                elbo_weight=float(self.elbo_weight),
-                dropout=0.0,
-                batch_size=self._setting("batch_size"),
-                max_steps=self._setting("max_steps"),
-                patience=self._setting("patience"),
-                learn_kernel=self.optimize,
-            ),
-            n_members=self.n_members,
-            noise_model=self.noise_model,
-            dropout=None if self.dropout is None else float(self.dropout),
-            validation_fraction=float(self.validation_fraction),
-            dtype=dtype,
-            device=device,
-        )
-
-    def _setting(self, name: str) -> Any:
-        """A parameter, or what the recipe has for it."""
-        value = getattr(self, name)
-        return _RECIPES[self.recipe][name] if value is None else value
-
     # -- internals -------------------------------------------------------------------------------
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
         name = type(self).__name__
-        check_choice(name, "recipe", self.recipe, tuple(_RECIPES))
+        check_choice(name, "recipe", self.recipe, tuple(RECIPES))
         check_choice(name, "gating", self.gating, ("soft", "hard", "none"))
         check_choice(name, "noise_model", self.noise_model, ("auto", "constant", "input"))
         check_choice(name, "output", self.output, ("reconstruction", "latent"))
@@ -475,7 +299,7 @@ class PrismGPRegressor(GPRegressor):
         check_number(name, "dropout", self.dropout, low=0, optional=True)
         if self.validation_fraction >= 1 or (self.dropout is not None and self.dropout >= 1):
             raise DataError(f"{name}: validation_fraction and dropout must be below 1")
-        hidden = self._setting("hidden")
+        hidden = setting(self, "hidden")
         single = not isinstance(hidden, list | tuple | np.ndarray)
         for layer in [hidden] if single else hidden:
             check_number(name, "hidden", layer, low=1, integer=True)

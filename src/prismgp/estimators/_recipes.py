@@ -1,0 +1,228 @@
+"""The recipes of PrismGPRegressor: from its parameters and the rows to a mixture of experts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from numbers import Integral
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from tqdm.auto import tqdm
+
+from prismgp._random import Streams
+from prismgp._types import Array
+from prismgp.data import ArraySource, Chunks, Standardiser
+from prismgp.estimators._reconfigurer import Reconfigurer
+from prismgp.estimators._ssgp import SSGPRegressor
+from prismgp.kernels import get_kernel
+from prismgp.revised import (
+    Expert,
+    JointFit,
+    JointRecipe,
+    MemberSettings,
+    Mixture,
+    NetworkSizes,
+    PlainMap,
+    ReconfiguredMap,
+)
+
+if TYPE_CHECKING:
+    from prismgp.estimators._prism import PrismGPRegressor
+
+__all__ = ["RECIPES", "Fitted", "fit_joint", "fit_paper", "setting"]
+
+_LEAST_ROWS = 50  # below, nothing can be held out that would tell anything
+RECIPES: dict[str, dict[str, Any]] = {
+    "joint": {"latent_dim": 8, "hidden": (128, 128), "batch_size": 512, "max_steps": 1_000, "patience": 300},
+    "paper": {"latent_dim": 4, "hidden": 10, "batch_size": 256, "max_steps": 2_000, "patience": 500},
+}
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What a recipe hands back.
+
+    Attributes
+    ----------
+    mixture : Mixture
+    status : dict
+        For ``fit_status_``.
+    history : dict of lists
+    steps : int
+    plain_lengthscale : ndarray, (d,), or None
+        Of the plain SSGP on the inputs, in their standard deviations, where there is one.
+    """
+
+    mixture: Mixture
+    status: dict[str, Any]
+    history: dict[str, list[Any]]
+    steps: int
+    plain_lengthscale: Array | None
+
+
+def fit_joint(model: PrismGPRegressor, source: ArraySource) -> Fitted:
+    """Networks and SSGP together, stacked with the plain SSGP."""
+    streams = Streams(model.random_state)
+    plain, ssgp = _plain(model, source, model._standardiser, streams)
+    if source.n_rows < _LEAST_ROWS:
+        fit = JointFit(Mixture((plain,), np.ones(1), np.ones(source.n_outputs)), weights={plain.name: 1.0})
+        message = f"fewer than {_LEAST_ROWS} rows: the plain SSGP alone"
+    else:
+        recipe = _joint_recipe(model, source)
+        shift = float(np.log(model._standardiser.y_scale).mean())
+        steps = recipe.settings.max_steps
+        bar = tqdm(desc=type(model).__name__, total=model.n_members * steps, unit="step", disable=not model.verbose)
+        shown = {"member": 0}
+
+        def monitor(member: int, nlpd: float | None) -> None:
+            if member != shown["member"]:  # the one before may have stopped early
+                shown["member"] = member
+                bar.update(member * steps - bar.n)
+            if nlpd is not None:
+                text = f"member {member + 1} of {model.n_members}, held-out NLPD {nlpd + shift:.4f}"
+                bar.set_postfix_str(text, refresh=False)
+            bar.update()
+
+        with bar:
+            fit = recipe.fit(plain, ssgp._start, streams, monitor)
+        failed = sum(member["held_out_nlpd"] is None for member in fit.members)
+        message = f"{len(fit.members) - failed} of {model.n_members} members trained"
+        if fit.interrupted:
+            message = "interrupted; the best states so far are used"
+        elif fit.weights[plain.name] == 1.0:
+            message += "; not convincingly better than the plain SSGP, which is used alone"
+        if fit.held_out_nlpd is not None:
+            fit.held_out_nlpd += float(np.log(model._standardiser.y_scale).sum())
+    status = {
+        "recipe": "joint",
+        "message": message,
+        "interrupted": fit.interrupted,
+        "weights": fit.weights,
+        "members": fit.members,
+        "held_out_rows": fit.held_out_rows,
+        "held_out_nlpd": fit.held_out_nlpd,
+        "stages": ssgp.fit_status_["stages"],
+    }
+    return Fitted(fit.mixture, status, fit.history, fit.steps, ssgp._params.lengthscale)
+
+
+def fit_paper(model: PrismGPRegressor, source: ArraySource) -> Fitted:
+    """A Reconfigurer without labels, then an SSGP on its output."""
+    streams = Streams(model.random_state)
+    s = model._standardiser
+    reconfigurer = Reconfigurer(
+        model.n_components,
+        setting(model, "latent_dim"),
+        hidden=setting(model, "hidden"),
+        alpha=model.alpha,
+        beta=model.beta,
+        batch_size=setting(model, "batch_size"),
+        max_steps=setting(model, "max_steps"),
+        patience=setting(model, "patience"),
+        device=model.device,
+        random_state=int(streams.generator("reconfigurer").integers(2**31 - 1)),
+        verbose=model.verbose,
+    ).fit(source.x)
+    vae, device = reconfigurer._vae, model._compute()[1]
+    # The decoder was never asked for columns that do not vary; what it says of them is noise.
+    constant = torch.as_tensor(s.constant_inputs)
+    for name in ("mean_weight", "mean_bias"):
+        getattr(vae.decoder, name)[..., constant.to(device)] = 0.0
+    nothing = torch.zeros(0, dtype=torch.float64)
+    encoder = ReconfiguredMap(vae, model.output, nothing, nothing, PlainMap(nothing)).to(device)
+    chunks = Chunks(source, s, rows=model._prediction_rows(), dtype=torch.float64, device=device)
+    latent = np.concatenate([encoder.reconfigure(x).cpu().numpy() for x, _ in chunks])
+    inner_source = ArraySource(latent, source.y)
+    inner = Standardiser.fit(inner_source, normalize=model.normalize)
+    plain, ssgp = _plain(model, inner_source, replace(inner, y_shift=s.y_shift, y_scale=s.y_scale), streams)
+    assert isinstance(plain.map, PlainMap)
+    feature_map = ReconfiguredMap(
+        vae, model.output, torch.as_tensor(inner.x_shift), torch.as_tensor(inner.x_scale), plain.map
+    ).to(device)
+    expert = replace(plain, name="reconfigured", map=feature_map)
+    done = reconfigurer.fit_status_
+    status = {
+        "recipe": "paper",
+        "message": done["message"],
+        "interrupted": done["interrupted"],
+        "weights": {expert.name: 1.0},
+        "stages": ssgp.fit_status_["stages"],
+    }
+    mixture = Mixture((expert,), np.ones(1), np.ones(source.n_outputs))
+    return Fitted(mixture, status, reconfigurer.history_, reconfigurer.n_iter_, None)
+
+
+def _plain(
+    model: PrismGPRegressor, source: ArraySource, standardiser: Standardiser, streams: Streams
+) -> tuple[Expert, SSGPRegressor]:
+    """The sparse spectrum GP without a network, fitted to the source."""
+    starts = {} if model.recipe == "paper" else {"lengthscale": model.lengthscale}
+    ssgp = SSGPRegressor(
+        model.n_frequencies,
+        kernel=model.kernel,
+        signal_variance=model.signal_variance,
+        noise_variance=model.noise_variance,
+        mean=model.mean,
+        frequencies=model.frequencies,
+        optimize=model.optimize,
+        max_iter=model.max_iter,
+        n_restarts=model.n_restarts,
+        normalize=model.normalize,
+        chunk_size=model.chunk_size,
+        device=model.device,
+        dtype=model.dtype,
+        # The very model that a user who compares the two would fit, where the seed is a number.
+        random_state=model.random_state if isinstance(model.random_state, Integral) else streams.seed,
+        verbose=model.verbose,
+        **starts,
+    )
+    ssgp._check_parameters()
+    ssgp._target_ndim = model._target_ndim
+    ssgp._fit_source(source, standardiser)
+    dtype, device = model._compute()
+    feature_map = PlainMap.of(ssgp.frequencies_, ssgp._params, dtype=dtype)
+    return Expert.of("ssgp", feature_map, ssgp._params, ssgp._statistics).to(device), ssgp
+
+
+def _joint_recipe(model: PrismGPRegressor, source: ArraySource) -> JointRecipe:
+    hidden = setting(model, "hidden")
+    dtype, device = model._compute()
+    return JointRecipe(
+        source=source,
+        standardiser=model._standardiser,
+        kernel=get_kernel(model.kernel),
+        frequencies=model.frequencies,
+        sizes=NetworkSizes(
+            inputs=source.n_inputs,
+            outputs=source.n_outputs,
+            frequencies=model.n_frequencies,
+            latent=setting(model, "latent_dim"),
+            hidden=(hidden,) if np.ndim(hidden) == 0 else tuple(int(each) for each in hidden),
+            components=model.n_components,
+            gating=model.gating,
+            noise="constant",
+        ),
+        settings=MemberSettings(
+            alpha=float(model.alpha),
+            beta=float(model.beta),
+            elbo_weight=float(model.elbo_weight),
+            dropout=0.0,
+            batch_size=setting(model, "batch_size"),
+            max_steps=setting(model, "max_steps"),
+            patience=setting(model, "patience"),
+            learn_kernel=model.optimize,
+        ),
+        n_members=model.n_members,
+        noise_model=model.noise_model,
+        dropout=None if model.dropout is None else float(model.dropout),
+        validation_fraction=float(model.validation_fraction),
+        dtype=dtype,
+        device=device,
+    )
+
+
+def setting(model: PrismGPRegressor, name: str) -> Any:
+    """A parameter, or what the recipe has for it."""
+    value = getattr(model, name)
+    return RECIPES[model.recipe][name] if value is None else value
