@@ -97,9 +97,9 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
         check_choice(name, "dtype", self.dtype, ("float64", "float32"))
         check_number(name, "max_iter", self.max_iter, low=1, integer=True)
         check_number(name, "n_restarts", self.n_restarts, low=0, integer=True)
-        compute_device(self.device)
 
     def _training_source(self, X: Any, y: Any, *, reset: bool = True) -> ArraySource:
+        compute_device(self.device)  # is it there? Saving and loading must work without
         if reset:
             self._forget()
         else:
