@@ -55,6 +55,13 @@ def origin(done: Iterable[dict[str, Any]]) -> list[str]:
     return [*(f"- {text}: {count} runs" for text, count in sorted(counts.items())), ""]
 
 
+def closing(
+    plan: Iterable[Run], done: Iterable[Run], skipped: dict[Run, str], *, made: Iterable[dict[str, Any]]
+) -> list[str]:
+    """The end of every page: what is missing, and what the runs were made with."""
+    return ["## Missing runs", "", *missing_list(plan, done, skipped), "## Made with", "", *origin(made)]
+
+
 def plotting() -> Any | None:
     """``matplotlib.pyplot``, or None where it is not installed: the tables need none."""
     try:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from _report import STYLES, missing_list, origin, plotting, save, table
+from _report import STYLES, closing, plotting, save, table
 from _runs import DATASETS, EXACT_LIMIT, EXACT_ROWS, MODELS, Run, Suite, finished, too_large
 
 MAIN_P = 32
@@ -354,12 +354,7 @@ def write_tables(suite: Suite, folder: Path) -> list[Path]:
         "## By number of frequencies, first split",
         "",
         *frequencies_table(results),
-        "## Missing runs",
-        "",
-        *missing_list(results.plan, results.done, results.skipped),
-        "## Made with",
-        "",
-        *origin(results.done.values()),
+        *closing(results.plan, results.done, results.skipped, made=results.done.values()),
         "Fits that ran beside others shared the machine: their seconds are upper limits.",
     ]
     folder.mkdir(parents=True, exist_ok=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from _plan import main
-from _report import STYLES, missing_list, origin, plotting, save, table
+from _report import STYLES, closing, plotting, save, table
 from _runs import DATASETS, MODELS, Run, Suite, finished, too_large
 
 FREQUENCIES = (16, 32, 64, 128, 256, 512, 1024)
@@ -124,12 +124,7 @@ def write_tables(folder: Path) -> list[Path]:
         f"## Frequencies that SSGP needs for the RMSE of PrismGP with p = {FEW}",
         "",
         *table(["data set", "least p"], ([name, enough(done, name)] for name in datasets)),
-        "## Missing runs",
-        "",
-        *missing_list([*plan, *needed], [*done, *exact], skipped),
-        "## Made with",
-        "",
-        *origin(done.values()),
+        *closing([*plan, *needed], [*done, *exact], skipped, made=done.values()),
     ]
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "efficiency.md"

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from _plan import main
-from _report import missing_list, origin, table
+from _report import closing, table
 from _runs import VARIANTS, Run, Suite, finished, too_large
 
 DATASETS = ("concrete", "airfoil")
@@ -58,12 +58,7 @@ def write_tables(folder: Path) -> list[Path]:
         INTRODUCTION,
         "",
         *table(["variant", "meaning", *DATASETS], rows),
-        "## Missing runs",
-        "",
-        *missing_list(plan, done, too_large(folder, SUITE.name, plan)),
-        "## Made with",
-        "",
-        *origin(done.values()),
+        *closing(plan, done, too_large(folder, SUITE.name, plan), made=done.values()),
     ]
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "variants.md"

@@ -27,3 +27,11 @@ def data_folder() -> Path:
     if not folder.is_dir():
         pytest.skip("real data sets are absent: set PRISMGP_DATA to the folder that holds them")
     return folder
+
+
+@pytest.fixture(scope="module")
+def members_stay():
+    """Small data is rarely convincing; for tests of the members themselves. Others test the decision."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("prismgp.revised._stack._convincing", lambda *_, **__: True)
+        yield

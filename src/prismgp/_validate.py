@@ -18,7 +18,17 @@ from sklearn.utils.validation import validate_data
 from prismgp._types import AnyArray
 from prismgp.exceptions import DataError, DataTypeError, PrismGPError
 
-__all__ = ["check_choice", "check_fit_data", "check_inputs", "check_number", "compute_device", "compute_dtype"]
+__all__ = [
+    "DEVICES",
+    "check_choice",
+    "check_fit_data",
+    "check_inputs",
+    "check_number",
+    "compute_device",
+    "compute_dtype",
+]
+
+DEVICES = ("cpu", "cuda", "auto")
 
 _DTYPES = [np.float64, np.float32]
 _LARGEST = 1e150  # squares of larger values leave the range of float64

@@ -24,12 +24,13 @@ import safetensors.torch
 import torch
 
 from prismgp._files import atomic_path
+from prismgp._tensors import take
 from prismgp._types import Array, Tensor
 from prismgp._validate import compute_device
 from prismgp.data import Standardiser
 from prismgp.data._table import TableEncoder
 from prismgp.estimators import ExactGPRegressor, PrismGPRegressor, SSGPRegressor
-from prismgp.estimators._base import GPRegressor, take
+from prismgp.estimators._base import GPRegressor
 from prismgp.exceptions import ModelFileError, PrismGPError, PrismGPWarning
 from prismgp.parameters import Parameters
 

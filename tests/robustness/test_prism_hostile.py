@@ -9,13 +9,7 @@ import pytest
 
 from prismgp import PrismGPRegressor
 
-
-@pytest.fixture(scope="module", autouse=True)
-def members_stay():
-    """Small data is rarely convincing; here the members themselves are under test. Others test the decision."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("prismgp.revised._stack._convincing", lambda *_, **__: True)
-        yield
+pytestmark = pytest.mark.usefixtures("members_stay")
 
 
 SMALL = {

@@ -18,17 +18,11 @@ import prismgp
 from prismgp import ExactGPRegressor, PrismGPRegressor, SSGPRegressor
 from prismgp.exceptions import DataError, ModelFileError, PrismGPWarning
 from prismgp.revised import Expert, RevisedMap, _train, held_out_rows
+from prismgp.revised._experts import map_statistics
 from prismgp.revised._stack import _convincing as CONVINCING  # noqa: N812 - before it is replaced below
-from prismgp.statistics import accumulate_features
 from tests.unit.test_io import rewritten
 
-
-@pytest.fixture(scope="module", autouse=True)
-def members_stay():
-    """Small data is rarely convincing; here the members themselves are under test. Others test the decision."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("prismgp.revised._stack._convincing", lambda *_, **__: True)
-        yield
+pytestmark = pytest.mark.usefixtures("members_stay")
 
 
 # Fixed kernel parameters save most of the time of a fit; the networks are trained all the same.
@@ -904,9 +898,9 @@ def test_an_interrupt_in_the_final_passes_keeps_what_is_done(monkeypatch):
         calls.append(1)
         if len(calls) == 2:
             raise KeyboardInterrupt
-        return accumulate_features(*arguments)
+        return map_statistics(*arguments)
 
-    monkeypatch.setattr("prismgp.revised._fit.accumulate_features", interrupted)
+    monkeypatch.setattr("prismgp.revised._fit.map_statistics", interrupted)
     with pytest.warns(PrismGPWarning, match="interrupted"):
         fit = model(n_members=2).fit(x, y)
     assert fit.fit_status_["interrupted"]

@@ -17,17 +17,24 @@ from prismgp._linalg import Factor
 from prismgp._progress import Progress
 from prismgp._random import Streams
 from prismgp._types import AnyArray, Array, RandomState, Tensor
-from prismgp._validate import check_choice, check_fit_data, check_inputs, check_number, compute_device
+from prismgp._validate import (
+    DEVICES,
+    check_choice,
+    check_fit_data,
+    check_inputs,
+    check_number,
+    compute_device,
+    compute_dtype,
+)
 from prismgp.data import ArraySource, Standardiser
 from prismgp.data._chunks import standardise
-from prismgp.exceptions import DataError, ModelFileError
+from prismgp.exceptions import DataError
 from prismgp.kernels import KERNELS
 from prismgp.parameters import Parameters
 from prismgp.start import user_start
 
-__all__ = ["GPRegressor", "take"]
+__all__ = ["GPRegressor"]
 
-_DEVICES = ("cpu", "cuda", "auto")
 _HIDDEN = (
     "_standardiser",
     "_params",
@@ -80,9 +87,9 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
     def _prediction_rows(self) -> int:
         """Rows to predict at a time."""
 
-    @abstractmethod
     def _compute(self) -> tuple[torch.dtype, torch.device]:
         """Precision and device of the computation."""
+        return compute_dtype(self.dtype), compute_device(self.device)
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "fit_status_")  # the last thing a fit sets
@@ -93,7 +100,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
         """Constructor arguments are checked here, not in the constructor."""
         name = type(self).__name__
         check_choice(name, "kernel", self.kernel, tuple(KERNELS))
-        check_choice(name, "device", self.device, _DEVICES)
+        check_choice(name, "device", self.device, DEVICES)
         check_choice(name, "dtype", self.dtype, ("float64", "float32"))
         check_number(name, "max_iter", self.max_iter, low=1, integer=True)
         check_number(name, "n_restarts", self.n_restarts, low=0, integer=True)
@@ -109,7 +116,10 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
             self._target_ndim = target.ndim
         elif target.ndim != self._target_ndim:
             raise DataError(f"y has {target.ndim} dimension(s), but the model was fitted with {self._target_ndim}")
-        return ArraySource(x, target.reshape(len(target), -1))
+        source = ArraySource(x, target.reshape(len(target), -1))
+        if not reset and source.n_outputs != len(self._params.mean):
+            raise DataError(f"y has {source.n_outputs} columns, but the model was fitted with {len(self._params.mean)}")
+        return source
 
     def _forget(self) -> None:
         """Drop everything learned: a fit that fails or is interrupted must not leave half of an older one."""
@@ -223,8 +233,6 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
         """
         check_is_fitted(self)
         source = self._training_source(X, y, reset=False)
-        if source.n_outputs != len(self._params.mean):
-            raise DataError(f"y has {source.n_outputs} columns, but the model was fitted with {len(self._params.mean)}")
         s = self._standardiser
         rows = self._prediction_rows()
         parts = []
@@ -314,12 +322,3 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
     @abstractmethod
     def _restore(self, tensors: dict[str, Tensor], params: Parameters, n: int, config: dict[str, Any]) -> None:
         """Rebuild the posterior from what :meth:`_state_tensors` gave; n is the number of training rows."""
-
-
-def take(tensors: dict[str, Tensor], **shapes: tuple[int, ...]) -> list[Tensor]:
-    """Tensors of a model file by name, after a check of their shapes."""
-    for name, shape in shapes.items():
-        found = tuple(tensors[name].shape) if name in tensors else None
-        if found != shape:
-            raise ModelFileError(f"tensor {name!r} has shape {found}, expected {shape}")
-    return [tensors[name] for name in shapes]

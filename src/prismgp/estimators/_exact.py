@@ -10,11 +10,12 @@ import torch
 from prismgp._linalg import factor
 from prismgp._progress import Progress
 from prismgp._random import Streams
+from prismgp._tensors import take
 from prismgp._threads import quiet_blas
 from prismgp._types import AnyArray, Array, RandomState, Tensor
 from prismgp._validate import compute_device
 from prismgp.data import ArraySource, Standardiser
-from prismgp.estimators._base import GPRegressor, take
+from prismgp.estimators._base import GPRegressor
 from prismgp.exact import ExactEvidence, ExactPosterior, check_memory
 from prismgp.kernels import get_kernel
 from prismgp.optimise import maximise, race

@@ -9,11 +9,12 @@ from typing import Any, Self
 import numpy as np
 import torch
 
+from prismgp._tensors import take
 from prismgp._threads import quiet_blas
 from prismgp._types import AnyArray, Array, RandomState, Tensor
-from prismgp._validate import check_choice, check_number, compute_device, compute_dtype
+from prismgp._validate import check_choice, check_number
 from prismgp.data import Chunks, Standardiser
-from prismgp.estimators._base import GPRegressor, take
+from prismgp.estimators._base import GPRegressor
 from prismgp.estimators._recipes import RECIPES, fit_joint, fit_paper, setting
 from prismgp.exceptions import DataError, ModelFileError, PrismGPWarning
 from prismgp.frequencies import FREQUENCY_KINDS
@@ -249,9 +250,7 @@ class PrismGPRegressor(GPRegressor):
         if not self.__sklearn_is_fitted__():
             return self.fit(X, y)
         source = self._training_source(X, y, reset=False)
-        q = len(self._params.mean)
-        if source.n_outputs != q:
-            raise DataError(f"y has {source.n_outputs} columns, but the model was fitted with {q}")
+        q = source.n_outputs
         dtype, device = self._compute()
         chunks = Chunks(source, self._standardiser, rows=self._prediction_rows(), dtype=dtype, device=device)
         mixture = self._mixture.to(device)
@@ -332,9 +331,6 @@ class PrismGPRegressor(GPRegressor):
             return leader.map.scale.cpu().numpy()
         latent = len(leader.params.log_lengthscale) - len(self._standardiser.x_scale)
         return np.append(np.ones(latent), self._standardiser.x_scale)
-
-    def _compute(self) -> tuple[torch.dtype, torch.device]:
-        return compute_dtype(self.dtype), compute_device(self.device)
 
     def _prediction_rows(self) -> int:
         self._check_chunk_size()

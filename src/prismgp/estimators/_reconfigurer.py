@@ -15,7 +15,7 @@ from tqdm.auto import tqdm
 from prismgp._random import Streams
 from prismgp._threads import quiet_blas
 from prismgp._types import AnyArray, Array, RandomState, Tensor
-from prismgp._validate import check_choice, check_inputs, check_number, compute_device
+from prismgp._validate import DEVICES, check_choice, check_inputs, check_number, compute_device
 from prismgp.data import ArraySource, Standardiser
 from prismgp.exceptions import ModelFileError, PrismGPWarning
 from prismgp.reconfigure import MixtureVAE, Rows, state_tensors, torch_generator, train, vae_from_tensors
@@ -23,7 +23,6 @@ from prismgp.reconfigure import MixtureVAE, Rows, state_tensors, torch_generator
 __all__ = ["Reconfigurer"]
 
 _OUTPUTS = ("latent", "reconstruction")
-_DEVICES = ("cpu", "cuda", "auto")
 _CHUNK_ROWS = 8_192
 _STATUS = ("held_out_rows", "steps", "best_step", "interrupted", "message")
 
@@ -231,7 +230,7 @@ class Reconfigurer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         check_number(name, "alpha", self.alpha, low=0)
         check_number(name, "beta", self.beta, low=0)
         check_choice(name, "output", self.output, _OUTPUTS)
-        check_choice(name, "device", self.device, _DEVICES)
+        check_choice(name, "device", self.device, DEVICES)
         compute_device(self.device)
 
     def _forget(self) -> None:

@@ -10,13 +10,13 @@ import torch
 
 from prismgp._progress import Progress
 from prismgp._random import Streams
+from prismgp._tensors import take
 from prismgp._threads import quiet_blas
 from prismgp._types import AnyArray, Array, RandomState, Tensor
-from prismgp._validate import check_choice, check_number, compute_device, compute_dtype
+from prismgp._validate import check_choice, check_number
 from prismgp.data import ArraySource, Chunks, Standardiser, auto_chunk_rows
-from prismgp.estimators._base import GPRegressor, take
+from prismgp.estimators._base import GPRegressor
 from prismgp.evidence import SpectralEvidence, solve_outputs
-from prismgp.exceptions import DataError
 from prismgp.features import projection, spectral_features
 from prismgp.frequencies import FREQUENCY_KINDS, draw_frequencies, given_frequencies
 from prismgp.kernels import get_kernel
@@ -187,8 +187,6 @@ class SSGPRegressor(GPRegressor):
         if not self.__sklearn_is_fitted__():
             return self.fit(X, y)
         source = self._training_source(X, y, reset=False)
-        if source.n_outputs != self._statistics.q:
-            raise DataError(f"y has {source.n_outputs} columns, but the model was fitted with {self._statistics.q}")
         objective = SpectralEvidence(self._chunks(source), self.frequencies_)
         stages = self.fit_status_["stages"]
         self._set_posterior(self._statistics.merge(objective.statistics(self._params)), self._params)
@@ -297,9 +295,6 @@ class SSGPRegressor(GPRegressor):
         self._params = params
         self._posterior = WeightPosterior.from_evidence(solved, device=self._compute()[1])
         self._publish(sum(out.log_evidence for out in solved), stats.n, [out.factor for out in solved])
-
-    def _compute(self) -> tuple[torch.dtype, torch.device]:
-        return compute_dtype(self.dtype), compute_device(self.device)
 
     def _projection(self) -> Tensor:
         dtype, device = self._compute()

@@ -13,7 +13,7 @@ from prismgp._random import Streams
 from prismgp._types import AnyArray, Array, Tensor
 from prismgp.data._chunks import standardise
 
-__all__ = ["Indices", "Rows", "torch_generator"]
+__all__ = ["Indices", "Rows", "draw_rows", "torch_generator"]
 
 Indices: TypeAlias = npt.NDArray[np.int64]
 
@@ -57,3 +57,11 @@ class Rows:
 def torch_generator(streams: Streams, name: str) -> torch.Generator:
     """A named stream of a seed, for torch."""
     return torch.Generator().manual_seed(int(streams.generator(name).integers(2**63 - 1)))
+
+
+def draw_rows(n: int, held_out: Indices, count: int, rng: np.random.Generator) -> Indices:
+    """Distinct rows of n in random order, none of them among ``held_out``, which is sorted; all others if fewer."""
+    free = n - len(held_out)
+    drawn = rng.choice(free, min(count, free), replace=False)
+    # Position among the rows that are not held out, to position among all: skip the held-out rows before it.
+    return drawn + np.searchsorted(held_out - np.arange(len(held_out)), drawn, side="right")

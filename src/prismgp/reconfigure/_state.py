@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from prismgp._tensors import take
 from prismgp._types import Array, Tensor
 from prismgp.exceptions import ModelFileError
 from prismgp.reconfigure._vae import MixtureVAE
@@ -44,10 +45,7 @@ def vae_from_tensors(tensors: dict[str, Tensor]) -> tuple[MixtureVAE, Array, Arr
     ).double()
     shapes = {f"vae.{name}": tuple(value.shape) for name, value in vae.state_dict().items()}
     shapes |= {"x_shift": (n_inputs,), "x_scale": (n_inputs,)}
-    for name, shape in shapes.items():
-        found = tuple(tensors[name].shape) if name in tensors else None
-        if found != shape:
-            raise ModelFileError(f"tensor {name!r} has shape {found}, expected {shape}")
+    take(tensors, **shapes)
     if any(bool((tensors[name] <= 0).any()) for name in _POSITIVE):
         raise ModelFileError("a scale is not positive")
     vae.load_state_dict({name: tensors[f"vae.{name}"] for name in vae.state_dict()})

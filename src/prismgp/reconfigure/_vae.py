@@ -19,7 +19,7 @@ from prismgp._types import Array, Tensor
 from prismgp.reconfigure._elbo import ElboTerms, elbo_terms
 from prismgp.reconfigure._gaussian_nets import GaussianMixture, GaussianMixtureNet
 from prismgp.reconfigure._prior import MixturePrior
-from prismgp.reconfigure._rows import Indices, Rows, torch_generator
+from prismgp.reconfigure._rows import Indices, Rows, draw_rows, torch_generator
 
 __all__ = ["MixtureVAE", "TrainingResult", "train"]
 
@@ -206,7 +206,7 @@ class _Loop:
 
     def step(self, *, update: bool) -> ElboTerms:
         """The terms on a fresh batch and, when asked for, a step of Adam."""
-        x = self.rows[self._draw(min(self.batch_size, len(self.rows) - len(self.held_out)))]
+        x = self.rows[self._draw(self.batch_size)]
         self.vae.train(update)
         with torch.set_grad_enabled(update):
             terms = self._terms(x, self._noise(len(x), self.noise))
@@ -251,10 +251,7 @@ class _Loop:
         )
 
     def _draw(self, count: int) -> Indices:
-        """Distinct rows in random order, none of them held out."""
-        drawn = self.batches.choice(len(self.rows) - len(self.held_out), count, replace=False)
-        # Position among the rows that are not held out, to position among all: skip the held-out rows before it.
-        return drawn + np.searchsorted(self.held_out - np.arange(len(self.held_out)), drawn, side="right")
+        return draw_rows(len(self.rows), self.held_out, count, self.batches)
 
     def _noise(self, count: int, generator: torch.Generator) -> Tensor:
         k, latent_dim = self.vae.prior.directions.shape

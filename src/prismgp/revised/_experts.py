@@ -20,7 +20,7 @@ from prismgp.reconfigure import MixtureVAE
 from prismgp.revised._stack import HeldOut
 from prismgp.statistics import Statistics, accumulate_features
 
-__all__ = ["Expert", "FeatureMap", "Mixture", "PlainMap", "ReconfiguredMap"]
+__all__ = ["Expert", "FeatureMap", "Mixture", "PlainMap", "ReconfiguredMap", "map_statistics"]
 
 
 class FeatureMap(Protocol):
@@ -29,6 +29,11 @@ class FeatureMap(Protocol):
     def features(self, x: Tensor) -> tuple[Tensor, Tensor | None]: ...
 
     def to(self, device: torch.device) -> Self: ...
+
+
+def map_statistics(feature_map: FeatureMap, chunks: Iterable[tuple[Tensor, Tensor]], q: int) -> Statistics:
+    """Statistics of standardised rows and their targets under a feature map."""
+    return accumulate_features(((*feature_map.features(x), y) for x, y in chunks), q)
 
 
 @dataclass(frozen=True)
@@ -126,7 +131,7 @@ class Expert:
 
     def accumulate(self, chunks: Iterable[tuple[Tensor, Tensor]], q: int) -> Statistics:
         """Statistics of more rows under this expert's features."""
-        return accumulate_features(((*self.map.features(x), y) for x, y in chunks), q)
+        return map_statistics(self.map, chunks, q)
 
     def to(self, device: torch.device) -> Expert:
         moved = replace(self.statistics, moments=self.statistics.moments.to(device))

@@ -18,11 +18,10 @@ from prismgp.kernels import Kernel
 from prismgp.parameters import Parameters
 from prismgp.reconfigure import Rows, torch_generator
 from prismgp.reconfigure._rows import Indices
-from prismgp.revised._experts import Expert, Mixture
+from prismgp.revised._experts import Expert, Mixture, map_statistics
 from prismgp.revised._network import NetworkSizes, RevisedMap
 from prismgp.revised._stack import HeldOut, noise_scale, stack
 from prismgp.revised._train import MemberSettings, TrainedMember, TrainingRows, held_out_rows, train_member
-from prismgp.statistics import accumulate_features
 
 __all__ = ["JointFit", "JointRecipe"]
 
@@ -139,9 +138,7 @@ class JointRecipe:
         monitor: Callable[[int, float | None], None],
     ) -> TrainedMember:
         own = Streams(int(streams.generator(f"member {number}").integers(2**31 - 1)))
-        noise, dropout = _MEMBER_KINDS[number % len(_MEMBER_KINDS)]
-        noise = noise if self.noise_model == "auto" else self.noise_model
-        dropout = dropout if self.dropout is None else self.dropout
+        noise, dropout = self._kind(number)
         sizes = replace(self.sizes, noise=noise)
         drawn = draw_frequencies(
             self.kernel,
@@ -154,12 +151,20 @@ class JointRecipe:
         settings = replace(self.settings, dropout=dropout)
         return train_member(member, rows, settings, own, monitor=lambda watched: monitor(number, watched))
 
-    def _note(self, result: JointFit, number: int, member: TrainedMember) -> None:
+    def _kind(self, number: int) -> tuple[str, float]:
+        """Noise and dropout of a member."""
         noise, dropout = _MEMBER_KINDS[number % len(_MEMBER_KINDS)]
+        return (
+            noise if self.noise_model == "auto" else self.noise_model,
+            dropout if self.dropout is None else self.dropout,
+        )
+
+    def _note(self, result: JointFit, number: int, member: TrainedMember) -> None:
+        noise, dropout = self._kind(number)
         result.members.append(
             {
-                "noise": noise if self.noise_model == "auto" else self.noise_model,
-                "dropout": dropout if self.dropout is None else self.dropout,
+                "noise": noise,
+                "dropout": dropout,
                 "steps": member.steps,
                 "best_step": member.best_step,
                 "held_out_nlpd": member.nlpd if np.isfinite(member.nlpd) else None,
@@ -179,8 +184,7 @@ class JointRecipe:
         try:
             for number, network in trained:
                 network = network.to(self.device, self.dtype).eval()
-                chunks = self._chunks(network.sizes.width)
-                stats = accumulate_features(((*network.features(a), b) for a, b in chunks), q)
+                stats = map_statistics(network, self._chunks(network.sizes.width), q)
                 experts.append(Expert.of(f"member {number}", network, network.parameters_now(), stats))
         except KeyboardInterrupt:  # those that are done will do
             result.interrupted = True

@@ -28,7 +28,7 @@ from prismgp.features import gated_features
 from prismgp.parameters import Parameters
 from prismgp.reconfigure import MixturePrior
 
-__all__ = ["Encoded", "NetworkSizes", "RevisedMap"]
+__all__ = ["Encoded", "NetworkSizes", "RevisedMap", "limited"]
 
 _FURTHEST = 10.0  # standard deviations; a network extrapolates wildly beyond what it has seen
 _INPUT_SCALES = (0.1, 3.0)  # limits of s at the start: no input is lost for good
@@ -126,7 +126,7 @@ class RevisedMap(torch.nn.Module):
 
     def forward(self, x: Tensor, *, dropout: float = 0.0, generator: torch.Generator | None = None) -> Encoded:
         """Encode standardised rows, (n, d); ``dropout`` is the share of hidden values to drop, in training."""
-        x = x.clamp(-_FURTHEST, _FURTHEST)
+        x = limited(x)
         h = x * self.log_input_scale.exp()
         for layer in self.layers:
             h = F.silu(layer(h))
@@ -167,6 +167,11 @@ class RevisedMap(torch.nn.Module):
             return F.one_hot(log_joint.argmax(1), self.sizes.components).to(z)
         responsibilities = torch.softmax(log_joint, 1)
         return torch.sqrt(responsibilities * (1.0 - _GATE_FLOOR) + _GATE_FLOOR / self.sizes.components)
+
+
+def limited(x: Tensor) -> Tensor:
+    """Standardised inputs as the networks see them."""
+    return x.clamp(-_FURTHEST, _FURTHEST)
 
 
 def _parameter(values: Array) -> torch.nn.Parameter:

@@ -2,8 +2,8 @@
 
 Members are trained to explain their training rows, so their own noise is too small where they over-fit; rows
 they have not seen tell how much. All three steps look at the density of what ``predict`` returns, the Gaussian
-with the moments of the mixture, and all three are drawn towards "no change" by a few pseudo-rows, because
-small data holds out few rows.
+with the moments of the mixture. A few pseudo-rows draw the noise factor and the temperature to one and the weights to
+equal members, because small data holds out few rows; and the plain SSGP is left alone unless the gain is convincing.
 """
 
 from __future__ import annotations

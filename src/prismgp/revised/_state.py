@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from prismgp._tensors import take
 from prismgp._types import Tensor
 from prismgp.exceptions import ModelFileError
 from prismgp.parameters import Parameters
@@ -56,8 +57,8 @@ def mixture_from_tensors(tensors: dict[str, Tensor], config: Any, *, d: int, q: 
     """The mixture; anything that does not fit together raises ModelFileError."""
     if not isinstance(config, list) or not 1 <= len(config) <= _MAX_EXPERTS:
         raise ModelFileError("the file does not list its experts")
-    weights = _take(tensors, "weights", (len(config),)).numpy()
-    temperature = _take(tensors, "temperature", (q,)).numpy()
+    weights = take(tensors, weights=(len(config),))[0].numpy()
+    temperature = take(tensors, temperature=(q,))[0].numpy()
     if (weights <= 0).any() or abs(weights.sum() - 1.0) > 1e-9 or (temperature <= 0).any():
         raise ModelFileError("weights or temperature of the experts are out of range")
     experts = []
@@ -70,17 +71,17 @@ def mixture_from_tensors(tensors: dict[str, Tensor], config: Any, *, d: int, q: 
 def _expert(own: dict[str, Tensor], entry: dict[str, Any], *, d: int, q: int, dtype: torch.dtype) -> Expert:
     inputs = own["log_lengthscale"].numel() if "log_lengthscale" in own else 0
     shapes = {"log_lengthscale": (inputs,), "log_signal": (q,), "log_noise": (q,), "mean": (q,)}
-    params = Parameters(*(_take(own, name, shape).numpy() for name, shape in shapes.items()))
+    params = Parameters(*(tensor.numpy() for tensor in take(own, **shapes)))
     logs = np.concatenate([params.log_lengthscale, params.log_signal, params.log_noise])
     if np.abs(logs).max() > _MAX_LOG:
         raise ModelFileError("a parameter is out of range")
-    noise_scale = _take(own, "noise_scale", (q,)).numpy()
+    noise_scale = take(own, noise_scale=(q,))[0].numpy()
     if (noise_scale <= 0).any():
         raise ModelFileError("a noise factor is not positive")
     inner = {name[len("map.") :]: value for name, value in own.items() if name.startswith("map.")}
     feature_map, width = _feature_map(inner, entry["kind"], entry["detail"], params, d=d, q=q, dtype=dtype)
     size = width + 1 + q
-    moments = _take(own, "moments", (size, size))
+    (moments,) = take(own, moments=(size, size))
     rows, log_noise_sum = entry["rows"], entry["log_noise_sum"]
     known = isinstance(rows, int) and isinstance(log_noise_sum, float)
     size_of = moments.diagonal().abs().max()
@@ -134,7 +135,7 @@ def _feature_map(
     columns = vae.prior.directions.shape[1] if detail == "latent" else d
     if detail not in ("latent", "reconstruction") or inputs != columns or vae.encoder.first_weight.shape[1] != d:
         raise ModelFileError("the re-configuration does not fit the model")
-    shift, scale = _take(tensors, "shift", (columns,)), _take(tensors, "scale", (columns,))
+    shift, scale = take(tensors, shift=(columns,), scale=(columns,))
     if bool((scale <= 0).any()):
         raise ModelFileError("a scale is not positive")
     return ReconfiguredMap(vae, detail, shift, scale, plain), 2 * p
@@ -166,20 +167,13 @@ def _network(tensors: dict[str, Tensor], gating: str, *, d: int, q: int) -> Revi
         raise ModelFileError("the tensors do not make up the network")
     start = Parameters(np.zeros(d), np.zeros(q), np.zeros(q), np.zeros(q))
     frequencies = np.zeros((sizes.frequencies, sizes.latent + d))
-    directions = _take(tensors, "prior.directions", (sizes.components, sizes.latent)).numpy()
-    network = RevisedMap(sizes, start, frequencies, torch.Generator(), directions)
+    (directions,) = take(tensors, **{"prior.directions": (sizes.components, sizes.latent)})
+    network = RevisedMap(sizes, start, frequencies, torch.Generator(), directions.numpy())
     expected = network.state_dict()
-    for name, value in expected.items():
-        _take(tensors, name, tuple(value.shape))
+    take(tensors, **{name: tuple(value.shape) for name, value in expected.items()})
+    for name in expected:
         exponent = "log_" in name and name != "prior.log_weights"  # whose weights may be tiny
         if exponent and bool((tensors[name].abs() > _MAX_NETWORK_LOG).any()):
             raise ModelFileError(f"tensor {name!r} is out of range")
     network.double().load_state_dict({name: tensors[name] for name in expected})
     return network.eval().requires_grad_(False)
-
-
-def _take(tensors: dict[str, Tensor], name: str, shape: tuple[int, ...]) -> Tensor:
-    found = tuple(tensors[name].shape) if name in tensors else None
-    if found != shape:
-        raise ModelFileError(f"tensor {name!r} has shape {found}, expected {shape}")
-    return tensors[name]

@@ -32,12 +32,11 @@ from prismgp._random import Streams
 from prismgp._types import AnyArray, Tensor
 from prismgp.exceptions import NumericalError
 from prismgp.reconfigure import ElboTerms, GaussianMixture, GaussianMixtureNet, Rows, elbo_terms, torch_generator
-from prismgp.reconfigure._rows import Indices
+from prismgp.reconfigure._rows import Indices, draw_rows
 from prismgp.revised._batch import batch_log_evidence, batch_predict
-from prismgp.revised._experts import Expert
-from prismgp.revised._network import Encoded, RevisedMap
+from prismgp.revised._experts import Expert, map_statistics
+from prismgp.revised._network import Encoded, RevisedMap, limited
 from prismgp.revised._stack import HeldOut, noise_scale
-from prismgp.statistics import accumulate_features
 
 __all__ = ["MemberSettings", "TrainedMember", "TrainingRows", "held_out_rows", "train_member"]
 
@@ -89,15 +88,9 @@ class TrainingRows:
     y: Rows
     held_out: Indices
 
-    @property
-    def n_training(self) -> int:
-        return len(self.x) - len(self.held_out)
-
     def draw(self, count: int, rng: np.random.Generator) -> Indices:
         """Distinct training rows in random order."""
-        drawn = rng.choice(self.n_training, min(count, self.n_training), replace=False)
-        # Position among the training rows, to position among all: skip the held-out rows before it.
-        return drawn + np.searchsorted(self.held_out - np.arange(len(self.held_out)), drawn, side="right")
+        return draw_rows(len(self.x), self.held_out, count, rng)
 
 
 @dataclass
@@ -231,9 +224,8 @@ class _Loop:
                 return HeldOut.of(*batch_predict(params, context, self.rows.y[index], held))
         index = self.rows.draw(_CONTEXT_ROWS, self.context)
         chunks = [index[start : start + _CHUNK_ROWS] for start in range(0, len(index), _CHUNK_ROWS)]
-        stats = accumulate_features(
-            ((*self.average.features(self.rows.x[chunk]), self.rows.y[chunk]) for chunk in chunks), len(params.mean)
-        )
+        pairs = ((self.rows.x[chunk], self.rows.y[chunk]) for chunk in chunks)
+        stats = map_statistics(self.average, pairs, len(params.mean))
         return Expert.of("check", self.average, params, stats).held_out(self.held_x)
 
     def _note(self, nlpd: float, rmse: float) -> None:
@@ -255,7 +247,7 @@ class _Loop:
         log_weights = mean.new_zeros(len(mean), 1)
         noise = torch.randn(mean.shape, generator=self.noise, dtype=torch.float32).to(mean)
         return elbo_terms(
-            x[: len(mean)].clamp(-10.0, 10.0),
+            limited(x[: len(mean)]),
             GaussianMixture(log_weights, mean, self.log_var.expand_as(mean)),
             self.decoder,
             self.member.prior,
