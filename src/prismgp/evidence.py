@@ -35,7 +35,7 @@ from prismgp.parameters import Parameters
 from prismgp.statistics import Statistics, accumulate
 
 _ROUNDING = 1e-3  # error of the eigenvalues of A above which float32 products are not good enough
-_KEPT = 4  # statistics, each (2p + 1 + q)^2 numbers
+_KEPT = 3  # statistics, each (2p + 1 + q)^2 numbers on the compute device
 
 __all__ = ["OutputEvidence", "SpectralEvidence", "solve_outputs"]
 
@@ -72,11 +72,12 @@ class OutputEvidence:
 def solve_outputs(stats: Statistics, params: Parameters) -> list[OutputEvidence]:
     """Evaluate (E1) and (E2) for every output from the statistics alone; O(q p^3)."""
     solved = []
-    eye = torch.eye(stats.width, dtype=torch.float64, device=stats.moments.device)
     for k in range(stats.q):
         signal, noise, mean = float(params.signal[k]), float(params.noise[k]), float(params.mean[k])
         ratio = signal / noise
-        fac = factor(eye + ratio * stats.gram)
+        a = ratio * stats.gram
+        a.diagonal().add_(1.0)
+        fac = factor(a)
         b = stats.feature_target[:, k] - mean * stats.feature_sum
         half = fac.half_solve(b[:, None])
         residual_square = float(stats.target_square[k] - 2.0 * mean * stats.target_sum[k]) + mean**2 * float(
@@ -170,7 +171,7 @@ class SpectralEvidence:
 def _small_gradients(stats: Statistics, solved: list[OutputEvidence]) -> tuple[Tensor, tuple[Array, Array, Array]]:
     """(E3) to (E5) by output, and the matrix C with ``d/d Phi = [Phi, 1, Y] C`` summed over outputs (E6)."""
     width, q = stats.width, stats.q
-    coefficients = torch.zeros(width + 1 + q, width, dtype=torch.float64)
+    coefficients = torch.zeros(width + 1 + q, width, dtype=torch.float64, device=stats.moments.device)
     signal_grad, noise_grad, mean_grad = (torch.zeros(q, dtype=torch.float64) for _ in range(3))
     for k, out in enumerate(solved):
         inverse = out.factor.inverse()

@@ -12,6 +12,9 @@ from prismgp.features import FeatureBuffers
 
 __all__ = ["Statistics", "accumulate", "accumulate_features"]
 
+# Features up to which the algebra of one small matrix is faster on the CPU than by launches on a GPU.
+_HOST_FEATURES = 128
+
 
 @dataclass(frozen=True)
 class Statistics:
@@ -24,7 +27,8 @@ class Statistics:
     q : int
         Outputs.
     moments : Tensor, (2p + 1 + q, 2p + 1 + q), float64
-        ``[Phi, 1, Y]' V^-1 [Phi, 1, Y]``, V the identity unless rows differ in their noise.
+        ``[Phi, 1, Y]' V^-1 [Phi, 1, Y]``, V the identity unless rows differ in their noise. What is made
+        from them is computed on their device.
     log_noise_sum : float
         ``log |V|``, the sum of the logarithms of the rows' relative noise variances.
     """
@@ -70,11 +74,10 @@ class Statistics:
         return self.moments.diagonal()[self.width + 1 :]
 
     def merge(self, other: Statistics) -> Statistics:
-        """Statistics of both sets of rows together."""
+        """Statistics of both sets of rows together, on this set's device."""
         self._check_compatible(other)
-        return Statistics(
-            self.n + other.n, self.q, self.moments + other.moments, self.log_noise_sum + other.log_noise_sum
-        )
+        moments = self.moments + other.moments.to(self.moments.device)
+        return Statistics(self.n + other.n, self.q, moments, self.log_noise_sum + other.log_noise_sum)
 
     def without(self, other: Statistics) -> Statistics:
         """Statistics of the rows that are in this set and not in the other, a subset of it.
@@ -82,9 +85,8 @@ class Statistics:
         Costs nothing, where a second pass over the rows would cost as much as the first.
         """
         self._check_compatible(other)
-        return Statistics(
-            self.n - other.n, self.q, self.moments - other.moments, self.log_noise_sum - other.log_noise_sum
-        )
+        moments = self.moments - other.moments.to(self.moments.device)
+        return Statistics(self.n - other.n, self.q, moments, self.log_noise_sum - other.log_noise_sum)
 
     def _check_compatible(self, other: Statistics) -> None:
         if self.moments.shape != other.moments.shape or self.q != other.q:
@@ -99,7 +101,8 @@ def accumulate(
     Sums over chunks are in float64. ``precise`` asks for float64 within a chunk as well: then the
     moments of float32 features are as good as those of any other features, and the Gram matrix is
     positive semi-definite to float64 rounding; otherwise products within a chunk are in the
-    features' precision. Memory is that of one chunk. Cost ``2 n (d p + (2p)^2)`` multiply-adds and ``2 n p``
+    features' precision. The moments of more than a few features stay on the projection's device. Memory is that
+    of one chunk. Cost ``2 n (d p + (2p)^2)`` multiply-adds and ``2 n p``
     cosines and sines.
     """
     p = w.shape[1]
@@ -113,9 +116,11 @@ def accumulate(
             psi = psi.double()
         total += psi.T @ psi
         n += len(x)
-    scale = torch.ones(size, dtype=torch.float64)
+    if 2 * p <= _HOST_FEATURES:
+        total = total.cpu()
+    scale = torch.ones(size, dtype=torch.float64, device=total.device)
     scale[: 2 * p] = p**-0.5
-    return Statistics(n, q, total.cpu() * scale[:, None] * scale)
+    return Statistics(n, q, total.mul_(scale[:, None]).mul_(scale))
 
 
 def accumulate_features(chunks: Iterable[tuple[Tensor, Tensor | None, Tensor]], q: int) -> Statistics:

@@ -247,6 +247,7 @@ class SSGPRegressor(GPRegressor):
         boxes = bounds(runners[0][1], dtype=self.dtype)
         winner, params, tried = race(runners, boxes, rounds=_RACE_ROUNDS, monitor=progress)
         objective.frequencies = self.frequencies_ = runners[winner][0].frequencies
+        del runners  # and the statistics they keep
         stages = [SpectralEvidence(self._chunks(part), self.frequencies_) for part in parts]
         params, done = maximise(
             [*stages, objective], params, boxes, max_iter=self.max_iter, finish=bool(parts), monitor=progress
