@@ -54,11 +54,6 @@ class Results:
     def splits(self, dataset: str) -> list[int]:
         return sorted({run.split for run in self.plan if run.dataset == dataset})
 
-    def rows(self, dataset: str) -> int:
-        """Training rows, mean over the runs."""
-        found = [result["rows"] for run, result in self.done.items() if run.dataset == dataset]
-        return round(mean(found)) if found else DATASETS[dataset]
-
     def of(self, dataset: str, split: int, model: str, p: int = MAIN_P) -> Result | None:
         return self.done.get(Run(dataset, split, model, None if model == "exact" else p))
 
@@ -121,8 +116,7 @@ def scores_table(results: Results) -> list[str]:
     header = ["data set", "rows", "splits"]
     header += [column.title for column in results.columns]
     rows = (
-        [name, f"{results.rows(name):,}", str(len(results.splits(name)))]
-        + [cell(name, each) for each in results.columns]
+        [name, f"{DATASETS[name]:,}", str(len(results.splits(name)))] + [cell(name, each) for each in results.columns]
         for name in results.datasets
     )
     lines = ["RMSE / NLPD / coverage of 95% intervals / seconds of the fit.", "", *table(header, rows)]
@@ -289,7 +283,7 @@ def draw(results: Results, stem: Path) -> list[Path]:
         axis.tick_params(axis="y", length=0)
     left.set_xscale("log")
     ratio_ticks(left)
-    left.set_yticks(range(len(names)), [f"{name}\n{results.rows(name):,} rows" for name in names])
+    left.set_yticks(range(len(names)), [f"{name}\n{DATASETS[name]:,} rows" for name in names])
     left.set_ylim(-0.5, len(names) - 0.5)
     left.set(title="RMSE over the exact GP's", xlabel="ratio; left of the line is better")
     right.set(title="NLPD minus the exact GP's", xlabel="difference; left of the line is better")

@@ -20,6 +20,9 @@ from _runs import DATASETS, MODELS, Run, Suite, finished, too_large
 
 FREQUENCIES = (16, 32, 64, 128, 256, 512, 1024)
 FEW = 32  # frequencies of PrismGP whose error SSGP is asked to reach
+LEAST_SPAN = 1.2  # of a panel's axis: differences of a percent between single runs are no more than noise
+# Where the two agree, which is where PrismGP has chosen the plain SSGP, both marks are seen.
+MARKS: dict[str, dict[str, float]] = {"ssgp": {"markersize": 4.5, "zorder": 3}, "prism1": {"markersize": 6.5}}
 SUITE = Suite(
     name="efficiency",
     models=("ssgp", "prism1"),
@@ -27,8 +30,9 @@ SUITE = Suite(
     frequencies=lambda _: FREQUENCIES,
 )
 INTRODUCTION = (
-    "RMSE on the held-out rows of the first split, in units of the training target's standard deviation. Made by "
-    "`python benchmarks/efficiency.py`; the exact GP is that of `make bench-accuracy`."
+    "RMSE on the held-out rows of the first split, in units of the training target's standard deviation; every "
+    "number is a single run with one seed. Made by `python benchmarks/efficiency.py`; the exact GP is that of "
+    "`make bench-accuracy`."
 )
 Results = dict[Run, dict[str, Any]]
 
@@ -73,7 +77,7 @@ def draw(done: Results, exact: Results, datasets: list[str], stem: Path) -> list
         for model in SUITE.models:
             found = curve(done, name, model)
             errors = [result["rmse"] for result in found.values()]
-            axis.plot(list(found), errors, lw=1.5, markersize=5, **STYLES[model])
+            axis.plot(list(found), errors, lw=1.5, **MARKS[model], **STYLES[model])
             values += errors
         line = exact.get(Run(name, 0, "exact", None))
         if line:
@@ -86,9 +90,12 @@ def draw(done: Results, exact: Results, datasets: list[str], stem: Path) -> list
             axis.text(0.98, 0.97, text, transform=axis.transAxes, ha="right", va="top", fontsize=6, color="#666666")
         axis.set_xscale("log", base=2)
         axis.set_yscale("log")
+        if values and max(values) < LEAST_SPAN * min(values):
+            middle = (max(values) * min(values)) ** 0.5
+            axis.set_ylim(middle / LEAST_SPAN**0.5, middle * LEAST_SPAN**0.5)
         # Decades say nothing where a panel spans less than one.
         wide = bool(values) and max(values) > 3 * min(values)
-        axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5)) if wide else MaxNLocator(4))
+        axis.yaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7)) if wide else MaxNLocator(4))
         axis.yaxis.set_minor_locator(NullLocator())
         axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.3g}"))
         axis.set_xticks(FREQUENCIES, [str(p) for p in FREQUENCIES])
@@ -96,7 +103,9 @@ def draw(done: Results, exact: Results, datasets: list[str], stem: Path) -> list
         axis.set_title(f"{name}, {DATASETS[name]:,} rows")
     figure.supxlabel("frequencies p", fontsize=10)
     figure.supylabel("RMSE, units of the target's standard deviation", fontsize=10)
-    handles = [plt.Line2D([], [], lw=1.5, markersize=5, label=MODELS[model], **STYLES[model]) for model in SUITE.models]
+    handles = [
+        plt.Line2D([], [], lw=1.5, label=MODELS[model], **MARKS[model], **STYLES[model]) for model in SUITE.models
+    ]
     handles.append(plt.Line2D([], [], lw=1.2, ls="--", label=MODELS["exact"], **STYLES["exact"]))
     figure.legend(handles=handles, loc="outside upper center", ncols=len(handles), frameon=False)
     return save(plt, figure, stem)
