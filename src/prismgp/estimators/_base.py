@@ -40,6 +40,8 @@ _HIDDEN = (
     "_params",
     "_posterior",
     "_statistics",
+    "_gate",
+    "_gate_status",
     "_start",
     "_mixture",
     "_plain_lengthscale",

@@ -14,15 +14,18 @@ from prismgp._tensors import take
 from prismgp._threads import quiet_blas
 from prismgp._types import AnyArray, Array, RandomState, Tensor
 from prismgp._validate import check_choice, check_number
-from prismgp.data import ArraySource, Chunks, Standardiser, auto_chunk_rows
+from prismgp.data import ArraySource, Chunks, Selection, Standardiser, auto_chunk_rows
 from prismgp.estimators._base import GPRegressor
-from prismgp.evidence import SpectralEvidence, solve_outputs
-from prismgp.features import projection, spectral_features
+from prismgp.estimators._gating import check_gating, check_memory, fit_gate, given_labels
+from prismgp.estimators._ssgp_state import blocks_from_tensors, gate_from_tensors, state_config, state_tensors
+from prismgp.evidence import BlockEvidence, solve_outputs
+from prismgp.features import gated_features, projection, spectral_features
 from prismgp.frequencies import FREQUENCY_KINDS, draw_frequencies, given_frequencies
+from prismgp.gating import Gate
 from prismgp.kernels import get_kernel
 from prismgp.optimise import maximise, race
 from prismgp.parameters import Parameters, bounds, default_start
-from prismgp.posterior import WeightPosterior
+from prismgp.posterior import BlockPosterior, WeightPosterior
 from prismgp.start import exact_rows, exact_start, perturbed
 from prismgp.statistics import Statistics
 
@@ -33,6 +36,7 @@ _RACE_ROUNDS = (10, 30)  # iterations
 _RACE_DRAWS = 4  # draws of the frequencies that take part
 _RACE_SCALES = (1.0, 2.0)  # multiples of the exact GP's length-scales: few frequencies favour smoother functions
 _MAIN_ROWS = 65_536  # rows of the stage before the finish on all rows
+_PREDICTION_ROWS = 16_384
 _NOTICEABLY = 1.5  # a stage is worth it only if the next one is larger by this factor
 
 
@@ -109,8 +113,10 @@ class SSGPRegressor(GPRegressor):
     _kind = "ssgp"
 
     frequencies_: Array
-    _posterior: WeightPosterior
-    _statistics: Statistics
+    _posterior: BlockPosterior
+    _statistics: tuple[Statistics, ...]  # of each independent block of rows: of each cluster under hard gates
+    _gate: Gate | None
+    _gate_status: dict[str, Any]
     _start: Parameters  # where the race began: the user's values, or those of a small exact GP
 
     def __init__(
@@ -133,6 +139,9 @@ class SSGPRegressor(GPRegressor):
         dtype: str = "float64",
         random_state: RandomState = None,
         verbose: int = 0,
+        gating: str = "none",
+        partition: Any = None,
+        n_components: int = 8,
     ) -> None:
         self.n_frequencies = n_frequencies
         self.kernel = kernel
@@ -151,6 +160,9 @@ class SSGPRegressor(GPRegressor):
         self.dtype = dtype
         self.random_state = random_state
         self.verbose = verbose
+        self.gating = gating
+        self.partition = partition
+        self.n_components = n_components
 
     def fit(self, X: Any, y: Any) -> Self:
         """Learn the parameters by the evidence and compute the posterior.
@@ -171,6 +183,9 @@ class SSGPRegressor(GPRegressor):
         streams = Streams(self.random_state)
         self._standardiser = standardiser
         self._fitted_kernel = self.kernel
+        if self.partition is not None:
+            labels = given_labels(self.partition, source.n_rows, source.n_inputs)
+            source = ArraySource(source.x, source.y, labels)
         self.frequencies_ = self._draw(source.n_inputs, streams.generator("frequencies"))
         with quiet_blas(), self._progress() as progress:
             params, objective, stages = self._learn(source, streams, progress)
@@ -187,9 +202,10 @@ class SSGPRegressor(GPRegressor):
         if not self.__sklearn_is_fitted__():
             return self.fit(X, y)
         source = self._training_source(X, y, reset=False)
-        objective = SpectralEvidence(self._chunks(source), self.frequencies_)
+        more = self._objective(source).statistics(self._params)
         stages = self.fit_status_["stages"]
-        self._set_posterior(self._statistics.merge(objective.statistics(self._params)), self._params)
+        both = tuple(old.merge(new) for old, new in zip(self._statistics, more, strict=True))
+        self._set_posterior(both, self._params)
         self._record(stages, self.history_)
         return self
 
@@ -207,8 +223,7 @@ class SSGPRegressor(GPRegressor):
             weights = self._posterior.draw_weights(count, rng)
             parts = []
             for chunk in self._model_chunks(x):
-                phi = spectral_features(chunk, self._projection()).double().cpu().numpy()
-                parts.append(np.tensordot(phi, weights, axes=1) + self._params.mean[:, None])
+                parts.append(self._posterior.functions(*self._features(chunk), weights))
             return np.concatenate(parts)
 
         return self._sampled(X, n_samples, random_state, draw)
@@ -219,6 +234,7 @@ class SSGPRegressor(GPRegressor):
         super()._check_parameters()
         name = type(self).__name__
         check_number(name, "n_frequencies", self.n_frequencies, low=1, integer=True)
+        check_gating(name, self.gating, self.partition, self.n_components)
         if isinstance(self.frequencies, str):
             check_choice(name, "frequencies", self.frequencies, FREQUENCY_KINDS)
         if self.chunk_size != "auto":
@@ -226,13 +242,13 @@ class SSGPRegressor(GPRegressor):
 
     def _learn(
         self, source: ArraySource, streams: Streams, progress: Progress
-    ) -> tuple[Parameters, SpectralEvidence, list[dict[str, Any]]]:
+    ) -> tuple[Parameters, BlockEvidence, list[dict[str, Any]]]:
         """Parameters, the evidence on all rows, and what each stage did."""
         n, d = source.n_rows, source.n_inputs
-        objective = SpectralEvidence(self._chunks(source), self.frequencies_)
         self._start = start = self._user_start(source)
         if not self.optimize:
-            return start, objective, []
+            self._set_gate(source, start, streams)
+            return start, self._objective(source), []
         race_rows, main_rows = min(_RACE_ROWS, n), min(_MAIN_ROWS, n)
         sizes = [exact_rows(n, d), race_rows, *([main_rows] if main_rows * _NOTICEABLY < n else [])]
         small, trial, *parts = source.subsamples(sizes, streams.generator("subsamples"))
@@ -243,11 +259,13 @@ class SSGPRegressor(GPRegressor):
             )
             report.append(stage)
             self._start = start
+        self._set_gate(source, start, streams)
+        objective = self._objective(source)
         runners = self._runners(trial, start, streams)
         boxes = bounds(runners[0][1], dtype=self.dtype)
         winner, params, tried = race(runners, boxes, rounds=_RACE_ROUNDS, monitor=progress)
         objective.frequencies = self.frequencies_ = runners[winner][0].frequencies
-        stages = [SpectralEvidence(self._chunks(part), self.frequencies_) for part in parts]
+        stages = [self._objective(part) for part in parts]
         params, done = maximise(
             [*stages, objective], params, boxes, max_iter=self.max_iter, finish=bool(parts), monitor=progress
         )
@@ -259,19 +277,19 @@ class SSGPRegressor(GPRegressor):
 
     def _runners(
         self, trial: ArraySource, start: Parameters, streams: Streams
-    ) -> list[tuple[SpectralEvidence, Parameters]]:
+    ) -> list[tuple[BlockEvidence, Parameters]]:
         """Starting points of the race: several length-scales, and several draws of the frequencies."""
-        chunks = self._chunks(trial)
+        blocks, gate = self._blocks(trial), self._soft_gate()
         d = trial.n_inputs
         default = default_start(d, trial.n_outputs).log_lengthscale
         scaled = [start.log_lengthscale + np.log(scale) for scale in _RACE_SCALES]
-        first = SpectralEvidence(chunks, self.frequencies_)
+        first = BlockEvidence(blocks, self.frequencies_, gate)
         runners = [(first, replace(start, log_lengthscale=each)) for each in (*scaled, default)]
         rng = streams.generator("restarts")
         draws = _RACE_DRAWS if isinstance(self.frequencies, str) else 1
         for index in range(draws - 1 + self.n_restarts):
             begin = start if index < draws - 1 else perturbed(start, rng)
-            runners.append((SpectralEvidence(chunks, self._draw(d, rng)), begin))
+            runners.append((BlockEvidence(blocks, self._draw(d, rng), gate), begin))
         if self.learn_frequencies:
             runners = [(runner, replace(each, frequencies=runner.frequencies)) for runner, each in runners]
         return runners
@@ -282,58 +300,113 @@ class SSGPRegressor(GPRegressor):
             return given
         return draw_frequencies(get_kernel(self.kernel), self.n_frequencies, d, self.frequencies, rng)
 
-    def _chunks(self, source: ArraySource) -> Chunks:
+    def _set_gate(self, source: ArraySource, start: Parameters, streams: Streams) -> None:
+        """Fix the clusters, by distances in the length-scales the learning starts from."""
+        self._gate, self._gate_status = None, {}
+        if self.gating == "none":
+            return
+        self._gate, self._gate_status = fit_gate(
+            self.gating,
+            self.partition,
+            self.n_components,
+            source,
+            self._standardiser,
+            start.lengthscale,
+            dtype=self._compute()[0],
+            rng=streams.generator("partition"),
+        )
+        check_memory(self._gate, self.n_frequencies, source.n_outputs)
+
+    def _soft_gate(self) -> Gate | None:
+        """Hard gates are in the blocks of rows instead."""
+        return self._gate if self._gate is not None and self._gate.kind == "soft" else None
+
+    def _gates(self, x: Tensor) -> Tensor | None:
+        """Gates of rows in the model's units, (n, b), float64; None without gating."""
+        return None if self._gate is None else self._gate.gates(x)
+
+    def _objective(self, source: ArraySource) -> BlockEvidence:
+        return BlockEvidence(self._blocks(source), self.frequencies_, self._soft_gate())
+
+    def _blocks(self, source: ArraySource) -> list[Chunks]:
+        """The rows of each cluster under hard gates, by their labels or else by the rule; or all rows."""
+        gate = self._gate
+        if gate is None or gate.kind == "soft":
+            return [self._chunks(source)]
+        labels = source.labels
+        if labels is None:
+            labels = np.concatenate([gate.labels(x).cpu().numpy() for x, _ in self._chunks(source)])
+        return [self._chunks(part) for part in source.split(labels, gate.n_clusters)]
+
+    def _chunks(self, source: ArraySource | Selection) -> Chunks:
         dtype, device = self._compute()
         rows = self.chunk_size
         if rows == "auto":
-            rows = auto_chunk_rows(self.n_frequencies, source.n_inputs, source.n_outputs, dtype=dtype, device=device)
+            p = self._widening() * self.n_frequencies
+            rows = auto_chunk_rows(p, source.n_inputs, source.n_outputs, dtype=dtype, device=device)
         return Chunks(source, self._standardiser, rows=int(rows), dtype=dtype, device=device)
 
-    def _set_posterior(self, stats: Statistics, params: Parameters) -> None:
-        solved = solve_outputs(stats, params)
+    def _widening(self) -> int:
+        """By how much gates multiply the number of features."""
+        gate = self._soft_gate()
+        return 1 if gate is None else gate.n_clusters
+
+    def _set_posterior(self, stats: tuple[Statistics, ...], params: Parameters) -> None:
+        solved = [solve_outputs(block, params) for block in stats]
         self._statistics = stats
         self._params = params
-        self._posterior = WeightPosterior.from_evidence(solved, device=self._compute()[1])
-        self._publish(sum(out.log_evidence for out in solved), stats.n, [out.factor for out in solved])
+        device = self._compute()[1]
+        self._posterior = BlockPosterior(tuple(WeightPosterior.from_evidence(each, device=device) for each in solved))
+        outputs = [out for block in solved for out in block]
+        evidence = sum(out.log_evidence for out in outputs)
+        self._publish(evidence, sum(block.n for block in stats), [out.factor for out in outputs])
+        if self._gate is not None:
+            self.fit_status_["gating"] = dict(self._gate_status)
+            if self._gate.kind == "hard":
+                self.fit_status_["gating"]["rows"] = [block.n for block in stats]
 
     def _projection(self) -> Tensor:
         dtype, device = self._compute()
         return projection(self.frequencies_, self._params.lengthscale, dtype=dtype, device=device)
 
+    def _features(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Features of rows in the model's units, and their blocks under hard gates."""
+        phi = spectral_features(x, self._projection())
+        gate = self._gate
+        if gate is None:
+            return phi, None
+        if gate.kind == "hard":
+            return phi, gate.labels(x)
+        return gated_features(phi, gate.gates(x).to(phi)), None
+
     def _prediction_rows(self) -> int:
         self._check_parameters()
-        return int(self.chunk_size) if self.chunk_size != "auto" else 16_384
+        return int(self.chunk_size) if self.chunk_size != "auto" else max(1, _PREDICTION_ROWS // self._widening())
 
     def _predict_chunk(self, x: Tensor, *, variance: bool) -> tuple[Tensor, Tensor | None, Tensor]:
-        phi = spectral_features(x, self._projection())
-        mean, spread = self._posterior.to(x.device).predict(phi, variance=variance)
+        mean, spread = self._posterior.to(x.device).predict(*self._features(x), variance=variance)
         return mean, spread, self._constant_noise(mean)
 
     def _covariance(self, x: Tensor) -> Tensor:
-        return self._posterior.to(x.device).covariance(spectral_features(x, self._projection()))
+        return self._posterior.to(x.device).covariance(*self._features(x))
+
+    def _fitted_arguments(self) -> dict[str, Any]:
+        # The gate is in the file; labels of training rows, or a clusterer, are not.
+        kind = "none" if self._gate is None else self._gate.kind
+        return {**super()._fitted_arguments(), "gating": kind, "partition": None}
 
     def _state_tensors(self) -> dict[str, Tensor]:
-        return {
-            "frequencies": torch.as_tensor(self.frequencies_),
-            "moments": self._statistics.moments,
-            "weight_mean": self._posterior.weight_mean,
-            "inverse_root": self._posterior.inverse_root,
-        }
+        frequencies = torch.as_tensor(self.frequencies_)
+        return {"frequencies": frequencies, **state_tensors(self._statistics, self._posterior, self._gate)}
+
+    def _state_config(self) -> dict[str, Any]:
+        return state_config(self._statistics, self._gate, self._gate_status)
 
     def _restore(self, tensors: dict[str, Tensor], params: Parameters, n: int, config: dict[str, Any]) -> None:
-        p, d, q = self.n_frequencies, self.n_features_in_, len(params.mean)
         self._fitted_kernel = self.kernel
-        frequencies, moments, weight_mean, inverse_root = take(
-            tensors,
-            frequencies=(p, d),
-            moments=(2 * p + 1 + q, 2 * p + 1 + q),
-            weight_mean=(2 * p, q),
-            inverse_root=(q, 2 * p, 2 * p),
-        )
+        (frequencies,) = take(tensors, frequencies=(self.n_frequencies, self.n_features_in_))
         self.frequencies_ = frequencies.numpy()
         self._params = params
-        self._statistics = Statistics(n, q, moments)
-        posterior = WeightPosterior(
-            weight_mean, inverse_root, torch.as_tensor(params.signal), torch.as_tensor(params.mean)
-        )
+        self._gate, self._gate_status = gate_from_tensors(tensors, config, self.gating, self.n_features_in_)
+        self._statistics, posterior = blocks_from_tensors(tensors, config, self._gate, params, n, self.n_frequencies)
         self._posterior = posterior.to(self._compute()[1])
