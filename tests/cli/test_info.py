@@ -54,3 +54,11 @@ def test_model_without_names_and_several_outputs(run: Run, frame: pd.DataFrame, 
     assert len(info["inputs"]) == 25
     assert len(info["noise_std"]) == 2
     assert info["target"] is None
+
+
+@pytest.mark.parametrize("kind", ["hard", "soft"])
+def test_gates(run: Run, tmp_path: Path, kind: str) -> None:
+    x = np.random.default_rng(0).standard_normal((40, 2))
+    SSGPRegressor(2, gating=kind, n_components=3, optimize=False, random_state=0).fit(x, x[:, 0]).save(tmp_path / "m")
+    assert f"{kind}, 3 clusters" in run("info", tmp_path / "m").out
+    assert json.loads(run("info", tmp_path / "m", "--json").out)["gating"] == {"kind": kind, "clusters": 3}

@@ -209,8 +209,9 @@ def test_labels(rng, kind):
     labels = rng.choice([2, 3, 11], size=len(x))
     model = SSGPRegressor(7, **FIXED, gating=kind, partition=labels, random_state=3)
     if kind == "hard":
-        with pytest.warns(PrismGPWarning, match="nearer to the mean of another cluster"):
+        with pytest.warns(PrismGPWarning, match="nearer to the mean of another cluster") as caught:
             model.fit(x, y)
+        assert caught[0].filename == __file__
         gates = (labels[:, None] == [2, 3, 11]).astype(float)
         assert model.fit_status_["gating"]["rows"] == gates.sum(0).astype(int).tolist()
     else:
