@@ -81,6 +81,17 @@ class SSGPRegressor(GPRegressor):
     random_state : int, RandomState or None, default None
     verbose : int, default 0
         1 shows a progress bar with the evidence.
+    gating : {"none", "hard", "soft"}, default "none"
+        Multiply the kernel by ``sum_c r_c(x) r_c(x')``, with gates r over clusters of rows. "hard": every
+        row belongs to one cluster, and clusters are independent but for their common parameters. "soft":
+        the gates are square roots of responsibilities; there are 2p features for each cluster.
+    partition : None, array of int (n,), or fitted clusterer, default None
+        The clusters. None: found by k-means, with distances in the length-scales the learning starts from.
+        Labels of the training rows: hard gates use them as they are; other rows go to the cluster of the
+        nearest mean. A clusterer, such as KMeans, GaussianMixture or :class:`Reconfigurer`: its ``predict``,
+        or for soft gates its probabilities; files can hold KMeans and mixtures of diagonal covariances.
+    n_components : int, default 8
+        Clusters to be found; fewer where there are fewer distinct rows.
 
     Attributes
     ----------
@@ -95,7 +106,8 @@ class SSGPRegressor(GPRegressor):
     history_ : dict of lists
         "rows", "log_evidence" and "seconds" of every evaluation.
     fit_status_ : dict
-        What was done: starting point, stages, iterations, the optimiser's message, jitter used.
+        What was done: starting point, stages, iterations, the optimiser's message, jitter used; "gating" says
+        how many clusters there are, with how many rows, and how many rows lie nearer to another one.
 
     Examples
     --------
@@ -196,8 +208,8 @@ class SSGPRegressor(GPRegressor):
     def partial_fit(self, X: Any, y: Any) -> Self:
         """Add rows to the posterior, at fixed parameters.
 
-        Exact: the result is that of a fit on all rows at these parameters. The first call on an
-        unfitted estimator is a ``fit``.
+        Exact: the result is that of a fit on all rows at these parameters and with this gate, which assigns
+        the new rows to clusters. The first call on an unfitted estimator is a ``fit``.
         """
         if not self.__sklearn_is_fitted__():
             return self.fit(X, y)
