@@ -166,7 +166,7 @@ def test_gates_of_extreme_rows(rng):
 
 def gated(model, a):
     """Gates of rows in the user's units, by the fitted rule."""
-    return dense_gates(model._gate, (a - model._standardiser.x_shift) / model._standardiser.x_scale)
+    return dense_gates(model._gating.gate, (a - model._standardiser.x_shift) / model._standardiser.x_scale)
 
 
 def check_against_dense(model, x, y, x_test, gates, test_gates):

@@ -117,7 +117,7 @@ def test_clusters_follow_what_matters():
     x = np.column_stack([rng.uniform(-3, 3, 800), rng.normal(size=800) + 10.0 * rng.integers(2, size=800)])
     y = np.sin(3 * x[:, 0]) + 0.1 * rng.normal(size=800)
     fitted = SSGPRegressor(12, gating="hard", n_components=2, random_state=0, max_iter=10).fit(x, y)
-    labels = fitted._gate.labels(fitted._to_model(x)).numpy()
+    labels = fitted._gating.gate.labels(fitted._to_model(x)).numpy()
     assert abs(np.corrcoef(labels, x[:, 0] > 0)[0, 1]) > 0.9
 
 
@@ -166,6 +166,15 @@ def test_labels_nobody_has_seen_have_the_prior():
     fitted.partial_fit(new, y[x[:, 0] >= 3])
     assert fitted.fit_status_["gating"]["rows"][-1] == len(new)
     assert np.abs(fitted.predict(new) - 3.0).max() > 0.1
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_stranger_sees_the_values_that_were_given(dtype, seed):
+    x, y = rows(seed=seed)
+    x = np.round(x * [1.0, 1000.0] + seed, 1)
+    fitted = model(partition=Halves(), dtype=dtype).fit(x, y)
+    np.testing.assert_array_equal(fitted._gating.gate._user_rows(fitted._to_model(x)), x)
 
 
 @pytest.mark.parametrize("kind", KINDS)

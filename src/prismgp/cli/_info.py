@@ -12,6 +12,7 @@ from prismgp._memory import format_bytes
 from prismgp.cli import _common as common
 from prismgp.cli._common import Parser, Subparsers, printable, say
 from prismgp.data._table import TableEncoder
+from prismgp.estimators import SSGPRegressor
 from prismgp.estimators._base import GPRegressor
 from prismgp.io import format_version, load
 
@@ -80,7 +81,7 @@ def _describe(model: GPRegressor, path: str) -> dict[str, Any]:
 
 def _gating(model: GPRegressor) -> dict[str, Any] | None:
     """Of an SSGPRegressor with gates."""
-    gate = getattr(model, "_gate", None)
+    gate = model._gating.gate if isinstance(model, SSGPRegressor) else None
     return None if gate is None else {"kind": gate.kind, "clusters": gate.n_clusters}
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,18 +16,73 @@ from threadpoolctl import threadpool_limits
 from prismgp._memory import available_bytes, format_bytes
 from prismgp._types import AnyArray, Array, Tensor
 from prismgp._validate import check_choice, check_number
-from prismgp.data import ArraySource, Chunks, Standardiser
+from prismgp.data import ArraySource, Chunks, Selection, Standardiser
 from prismgp.estimators._clusterers import ClustererGate, check_clusterer, converted, probabilities, thawed
 from prismgp.exceptions import DataError, PrismGPWarning, TooLargeError
+from prismgp.features import gated_features
 from prismgp.gating import ClusterMoments, Gate, RuleGate
 from prismgp.start import to_tensors
+from prismgp.statistics import Statistics
 
-__all__ = ["GATINGS", "check_gating", "check_memory", "fit_gate", "given_labels"]
+__all__ = ["GATINGS", "Gating", "check_gating", "check_memory", "fit_gate", "given_labels"]
 
 GATINGS = ("none", "hard", "soft")
 _FOUND_ROWS = 20_000  # rows on which clusters are found
 _PASS_ROWS = 65_536
 _CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Gating:
+    """The gate of a model, or none.
+
+    Attributes
+    ----------
+    gate : Gate or None
+    about : dict
+        What ``fit_status_`` says of it.
+    """
+
+    gate: Gate | None = None
+    about: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def kind(self) -> str:
+        return "none" if self.gate is None else self.gate.kind
+
+    @property
+    def soft(self) -> Gate | None:
+        """Gates that multiply the features; hard ones split the rows instead."""
+        return self.gate if self.kind == "soft" else None
+
+    @property
+    def widening(self) -> int:
+        """By how much they multiply the number of features."""
+        return 1 if self.soft is None else self.soft.n_clusters
+
+    def features(self, phi: Tensor, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Gated features of rows in the model's units, or the features and the blocks they belong to."""
+        if self.gate is None:
+            return phi, None
+        if self.kind == "hard":
+            return phi, self.gate.labels(x)
+        return gated_features(phi, self.gate.gates(x).to(phi)), None
+
+    def parts(self, source: ArraySource, chunks: Callable[[ArraySource], Chunks]) -> Sequence[ArraySource | Selection]:
+        """Independent rows: those of each cluster under hard gates, by their labels or else by the rule."""
+        if self.gate is None or self.kind == "soft":
+            return [source]
+        labels = source.labels
+        if labels is None:
+            labels = np.concatenate([self.gate.labels(x).cpu().numpy() for x, _ in chunks(source)])
+        return source.split(labels, self.gate.n_clusters)
+
+    def status(self, stats: Sequence[Statistics]) -> dict[str, Any]:
+        """For ``fit_status_``."""
+        if self.gate is None:
+            return {}
+        rows = {"rows": [block.n for block in stats]} if self.kind == "hard" else {}
+        return {"gating": {**self.about, **rows}}
 
 
 def check_gating(name: str, gating: Any, partition: Any, n_components: Any) -> None:
@@ -68,16 +124,18 @@ def given_labels(partition: Any, n: int, d: int) -> AnyArray | None:
     return np.unique(values, return_inverse=True)[1].astype(np.int64)
 
 
-def check_memory(gate: Gate, p: int, q: int) -> None:
+def check_memory(gating: Gating, p: int, q: int) -> None:
     """Refuse before allocating when the matrices of all clusters would not fit."""
-    b = gate.n_clusters
-    size = 2 * p * (b if gate.kind == "soft" else 1) + 1 + q
+    if gating.gate is None:
+        return
+    b = gating.gate.n_clusters
+    size = 2 * p * gating.widening + 1 + q
     # Statistics that are kept, a factor and a root for each output, temporaries.
-    needed = 8 * size**2 * (8 + 3 * q) * (1 if gate.kind == "soft" else b)
+    needed = 8 * size**2 * (8 + 3 * q) * (b // gating.widening)
     there = available_bytes(_CPU)
     if needed > 0.9 * there:
         raise TooLargeError(
-            f"{gate.kind} gating with {b:,} clusters and {p:,} frequencies needs about {format_bytes(needed)} of "
+            f"{gating.kind} gating with {b:,} clusters and {p:,} frequencies needs about {format_bytes(needed)} of "
             f"memory, {format_bytes(there)} are available; use fewer clusters or frequencies"
         )
 
@@ -92,12 +150,12 @@ def fit_gate(
     *,
     dtype: torch.dtype,
     rng: np.random.Generator,
-) -> tuple[Gate, dict[str, Any]]:
-    """The gate, and what ``fit_status_`` says about it.
+) -> Gating:
+    """The gate that the arguments ask for.
 
     Parameters
     ----------
-    kind : {"hard", "soft"}
+    kind : {"none", "hard", "soft"}
     partition : None, labels or fitted clusterer
         Labels are taken from the source.
     lengthscale : ndarray, (d,)
@@ -105,6 +163,8 @@ def fit_gate(
     dtype : torch.dtype
         Of the model's rows.
     """
+    if kind == "none":
+        return Gating()
     rows = _Rows(source, standardiser, dtype)
     relative = torch.as_tensor(lengthscale / lengthscale.min())
     gate: Gate
@@ -114,7 +174,7 @@ def fit_gate(
         gate, status = _found(kind, n_components, source, standardiser, relative, rng)
     else:
         gate, status = _of_clusterer(kind, thawed(partition), standardiser, rows, relative)
-    return gate, {"kind": kind, "clusters": gate.n_clusters, **status}
+    return Gating(gate, {"kind": kind, "clusters": gate.n_clusters, **status})
 
 
 class _Rows:

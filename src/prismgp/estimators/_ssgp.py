@@ -16,12 +16,11 @@ from prismgp._types import AnyArray, Array, RandomState, Tensor
 from prismgp._validate import check_choice, check_number
 from prismgp.data import ArraySource, Chunks, Selection, Standardiser, auto_chunk_rows
 from prismgp.estimators._base import GPRegressor
-from prismgp.estimators._gating import check_gating, check_memory, fit_gate, given_labels
-from prismgp.estimators._ssgp_state import blocks_from_tensors, gate_from_tensors, state_config, state_tensors
+from prismgp.estimators._gating import Gating, check_gating, check_memory, fit_gate, given_labels
+from prismgp.estimators._ssgp_state import blocks_from_tensors, gating_from_tensors, state_config, state_tensors
 from prismgp.evidence import BlockEvidence, solve_outputs
-from prismgp.features import gated_features, projection, spectral_features
+from prismgp.features import projection, spectral_features
 from prismgp.frequencies import FREQUENCY_KINDS, draw_frequencies, given_frequencies
-from prismgp.gating import Gate
 from prismgp.kernels import get_kernel
 from prismgp.optimise import maximise, race
 from prismgp.parameters import Parameters, bounds, default_start
@@ -127,8 +126,7 @@ class SSGPRegressor(GPRegressor):
     frequencies_: Array
     _posterior: BlockPosterior
     _statistics: tuple[Statistics, ...]  # of each independent block of rows: of each cluster under hard gates
-    _gate: Gate | None
-    _gate_status: dict[str, Any]
+    _gating: Gating
     _start: Parameters  # where the race began: the user's values, or those of a small exact GP
 
     def __init__(
@@ -259,7 +257,7 @@ class SSGPRegressor(GPRegressor):
         n, d = source.n_rows, source.n_inputs
         self._start = start = self._user_start(source)
         if not self.optimize:
-            self._set_gate(source, start, streams)
+            self._set_gating(source, start, streams)
             return start, self._objective(source), []
         race_rows, main_rows = min(_RACE_ROWS, n), min(_MAIN_ROWS, n)
         sizes = [exact_rows(n, d), race_rows, *([main_rows] if main_rows * _NOTICEABLY < n else [])]
@@ -271,7 +269,7 @@ class SSGPRegressor(GPRegressor):
             )
             report.append(stage)
             self._start = start
-        self._set_gate(source, start, streams)
+        self._set_gating(source, start, streams)
         objective = self._objective(source)
         runners = self._runners(trial, start, streams)
         boxes = bounds(runners[0][1], dtype=self.dtype)
@@ -291,7 +289,7 @@ class SSGPRegressor(GPRegressor):
         self, trial: ArraySource, start: Parameters, streams: Streams
     ) -> list[tuple[BlockEvidence, Parameters]]:
         """Starting points of the race: several length-scales, and several draws of the frequencies."""
-        blocks, gate = self._blocks(trial), self._soft_gate()
+        blocks, gate = self._blocks(trial), self._gating.soft
         d = trial.n_inputs
         default = default_start(d, trial.n_outputs).log_lengthscale
         scaled = [start.log_lengthscale + np.log(scale) for scale in _RACE_SCALES]
@@ -312,12 +310,9 @@ class SSGPRegressor(GPRegressor):
             return given
         return draw_frequencies(get_kernel(self.kernel), self.n_frequencies, d, self.frequencies, rng)
 
-    def _set_gate(self, source: ArraySource, start: Parameters, streams: Streams) -> None:
+    def _set_gating(self, source: ArraySource, start: Parameters, streams: Streams) -> None:
         """Fix the clusters, by distances in the length-scales the learning starts from."""
-        self._gate, self._gate_status = None, {}
-        if self.gating == "none":
-            return
-        self._gate, self._gate_status = fit_gate(
+        self._gating = fit_gate(
             self.gating,
             self.partition,
             self.n_components,
@@ -327,41 +322,27 @@ class SSGPRegressor(GPRegressor):
             dtype=self._compute()[0],
             rng=streams.generator("partition"),
         )
-        check_memory(self._gate, self.n_frequencies, source.n_outputs)
-
-    def _soft_gate(self) -> Gate | None:
-        """Hard gates are in the blocks of rows instead."""
-        return self._gate if self._gate is not None and self._gate.kind == "soft" else None
+        check_memory(self._gating, self.n_frequencies, source.n_outputs)
 
     def _gates(self, x: Tensor) -> Tensor | None:
         """Gates of rows in the model's units, (n, b), float64; None without gating."""
-        return None if self._gate is None else self._gate.gates(x)
+        gate = self._gating.gate
+        return None if gate is None else gate.gates(x)
 
     def _objective(self, source: ArraySource) -> BlockEvidence:
-        return BlockEvidence(self._blocks(source), self.frequencies_, self._soft_gate())
+        return BlockEvidence(self._blocks(source), self.frequencies_, self._gating.soft)
 
     def _blocks(self, source: ArraySource) -> list[Chunks]:
-        """The rows of each cluster under hard gates, by their labels or else by the rule; or all rows."""
-        gate = self._gate
-        if gate is None or gate.kind == "soft":
-            return [self._chunks(source)]
-        labels = source.labels
-        if labels is None:
-            labels = np.concatenate([gate.labels(x).cpu().numpy() for x, _ in self._chunks(source)])
-        return [self._chunks(part) for part in source.split(labels, gate.n_clusters)]
+        """Rows that the kernel connects, block by block."""
+        return [self._chunks(part) for part in self._gating.parts(source, self._chunks)]
 
     def _chunks(self, source: ArraySource | Selection) -> Chunks:
         dtype, device = self._compute()
         rows = self.chunk_size
         if rows == "auto":
-            p = self._widening() * self.n_frequencies
+            p = self._gating.widening * self.n_frequencies
             rows = auto_chunk_rows(p, source.n_inputs, source.n_outputs, dtype=dtype, device=device)
         return Chunks(source, self._standardiser, rows=int(rows), dtype=dtype, device=device)
-
-    def _widening(self) -> int:
-        """By how much gates multiply the number of features."""
-        gate = self._soft_gate()
-        return 1 if gate is None else gate.n_clusters
 
     def _set_posterior(self, stats: tuple[Statistics, ...], params: Parameters) -> None:
         solved = [solve_outputs(block, params) for block in stats]
@@ -372,10 +353,7 @@ class SSGPRegressor(GPRegressor):
         outputs = [out for block in solved for out in block]
         evidence = sum(out.log_evidence for out in outputs)
         self._publish(evidence, sum(block.n for block in stats), [out.factor for out in outputs])
-        if self._gate is not None:
-            self.fit_status_["gating"] = dict(self._gate_status)
-            if self._gate.kind == "hard":
-                self.fit_status_["gating"]["rows"] = [block.n for block in stats]
+        self.fit_status_ |= self._gating.status(stats)
 
     def _projection(self) -> Tensor:
         dtype, device = self._compute()
@@ -383,17 +361,11 @@ class SSGPRegressor(GPRegressor):
 
     def _features(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """Features of rows in the model's units, and their blocks under hard gates."""
-        phi = spectral_features(x, self._projection())
-        gate = self._gate
-        if gate is None:
-            return phi, None
-        if gate.kind == "hard":
-            return phi, gate.labels(x)
-        return gated_features(phi, gate.gates(x).to(phi)), None
+        return self._gating.features(spectral_features(x, self._projection()), x)
 
     def _prediction_rows(self) -> int:
         self._check_parameters()
-        return int(self.chunk_size) if self.chunk_size != "auto" else max(1, _PREDICTION_ROWS // self._widening())
+        return int(self.chunk_size) if self.chunk_size != "auto" else max(1, _PREDICTION_ROWS // self._gating.widening)
 
     def _predict_chunk(self, x: Tensor, *, variance: bool) -> tuple[Tensor, Tensor | None, Tensor]:
         mean, spread = self._posterior.to(x.device).predict(*self._features(x), variance=variance)
@@ -404,21 +376,20 @@ class SSGPRegressor(GPRegressor):
 
     def _fitted_arguments(self) -> dict[str, Any]:
         # The gate is in the file; labels of training rows, or a clusterer, are not.
-        kind = "none" if self._gate is None else self._gate.kind
-        return {**super()._fitted_arguments(), "gating": kind, "partition": None}
+        return {**super()._fitted_arguments(), "gating": self._gating.kind, "partition": None}
 
     def _state_tensors(self) -> dict[str, Tensor]:
         frequencies = torch.as_tensor(self.frequencies_)
-        return {"frequencies": frequencies, **state_tensors(self._statistics, self._posterior, self._gate)}
+        return {"frequencies": frequencies, **state_tensors(self._statistics, self._posterior, self._gating)}
 
     def _state_config(self) -> dict[str, Any]:
-        return state_config(self._statistics, self._gate, self._gate_status)
+        return state_config(self._statistics, self._gating)
 
     def _restore(self, tensors: dict[str, Tensor], params: Parameters, n: int, config: dict[str, Any]) -> None:
         self._fitted_kernel = self.kernel
         (frequencies,) = take(tensors, frequencies=(self.n_frequencies, self.n_features_in_))
         self.frequencies_ = frequencies.numpy()
         self._params = params
-        self._gate, self._gate_status = gate_from_tensors(tensors, config, self.gating, self.n_features_in_)
-        self._statistics, posterior = blocks_from_tensors(tensors, config, self._gate, params, n, self.n_frequencies)
+        self._gating = gating_from_tensors(tensors, config, self.gating, self.n_features_in_)
+        self._statistics, posterior = blocks_from_tensors(tensors, config, self._gating, params, n, self.n_frequencies)
         self._posterior = posterior.to(self._compute()[1])
