@@ -156,7 +156,8 @@ class ClusterMoments:
         between = self.counts @ ((self.means - centre) / lengthscale).square()
         # The inputs that matter: those of long length-scales have no spread here, and say nothing.
         spread = squares.sum(0) + between
-        dims = float(spread.sum().square() / spread.square().sum()) if bool(spread.any()) else 1.0
+        shares = spread / spread.sum().clamp_min(torch.finfo(spread.dtype).tiny)
+        dims = 1.0 / max(float(shares.square().sum()), 1.0 / len(shares))
         # Each cluster has one more row of the average spread, so that single rows have a width.
         pooled = (squares.sum() + _SMALLEST * between.sum()) / n
         if float(pooled) == 0.0:

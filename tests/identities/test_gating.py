@@ -148,6 +148,10 @@ def test_mixture_gates_are_roots_of_responsibilities(rng):
     widths = 1.0 / (gate.roots.numpy() * lengthscale)
     np.testing.assert_allclose(widths, widths[:, :1].repeat(d, 1))  # spherical in length-scales
     np.testing.assert_allclose(widths, 1.0 / lengthscale.mean(), rtol=1.0)  # of the size of the spread
+    # An input that does not matter changes nothing.
+    wide = torch.tensor(np.column_stack([x, rng.normal(size=200)]))
+    longer = ClusterMoments.of(lambda: iter([(wide, pairs[0][1])]), b, d + 1).mixture(torch.tensor([*lengthscale, 1e9]))
+    np.testing.assert_allclose(longer.gates(wide), gate.gates(pairs[0][0]), rtol=1e-9)
     nearest = moments.nearest_mean(torch.tensor(lengthscale)).labels(torch.tensor(x)).numpy()
     distances = reference.distances(x, moments.means.numpy(), lengthscale)
     np.testing.assert_array_equal(nearest, distances.argmin(1))

@@ -168,6 +168,16 @@ def test_labels_nobody_has_seen_have_the_prior():
     assert np.abs(fitted.predict(new) - 3.0).max() > 0.1
 
 
+@pytest.mark.parametrize("covariance", ["full", "diag"])
+def test_a_clusterer_may_go_its_own_way_later(covariance):
+    x, y = rows()
+    mixture = GaussianMixture(3, covariance_type=covariance, random_state=0).fit(x)
+    fitted = model(partition=mixture).fit(x, y)
+    before = fitted.predict(x)
+    mixture.fit(-x[:20])
+    np.testing.assert_array_equal(fitted.predict(x), before)
+
+
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("seed", range(5))
 def test_a_stranger_sees_the_values_that_were_given(dtype, seed):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -224,6 +225,7 @@ def _of_clusterer(
     rule = converted(clusterer, kind, standardiser)
     if rule is not None:
         return rule, status
+    clusterer = copy.deepcopy(clusterer)  # it may be fitted to something else later
     if kind == "soft" and probabilities(clusterer) is not None:
         return ClustererGate.soft(clusterer, standardiser, rows.chunks), status
     gate = ClustererGate.hard(clusterer, standardiser, rows.chunks)
