@@ -7,6 +7,7 @@ n      rows
 d      inputs (columns of X)
 p      spectral frequencies; there are 2p trigonometric features
 q      outputs (columns of Y)
+b      clusters, where there are gates
 X      inputs, (n, d), standardised unless said otherwise
 Y      targets, (n, q)
 E      base frequencies, (p, d), independent of the kernel's parameters

@@ -17,12 +17,15 @@ Woodbury and Sylvester identities. With ``w = Phi'Q^-1 r = A^-1 b / s2`` and ``T
 
 Only (E6) needs the rows again. Its product with the derivative of the features gives the gradient
 with respect to the projection W, and through it length-scales and frequencies (E7).
+
+Blocks of rows that the kernel does not connect are independent: evidence and gradient are the sums of
+theirs (G4).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -30,14 +33,15 @@ import torch
 from prismgp._linalg import Factor, factor
 from prismgp._types import Array, Tensor
 from prismgp.data import Chunks
-from prismgp.features import FeatureBuffers, projection
+from prismgp.features import FeatureBuffers, GatedBuffers, projection
+from prismgp.gating import Gate
 from prismgp.parameters import Parameters
 from prismgp.statistics import Statistics, accumulate
 
 _ROUNDING = 1e-3  # error of the eigenvalues of A above which float32 products are not good enough
 _KEPT = 3  # statistics, each (2p + 1 + q)^2 numbers on the compute device
 
-__all__ = ["OutputEvidence", "SpectralEvidence", "solve_outputs"]
+__all__ = ["BlockEvidence", "OutputEvidence", "SpectralEvidence", "solve_outputs"]
 
 
 @dataclass(frozen=True)
@@ -108,11 +112,14 @@ class SpectralEvidence:
     chunks : Chunks
     frequencies : ndarray, (p, d)
         Used where the parameters carry none of their own.
+    gate : Gate or None
+        Soft gates, which multiply the number of features by that of the clusters.
     """
 
-    def __init__(self, chunks: Chunks, frequencies: Array) -> None:
+    def __init__(self, chunks: Chunks, frequencies: Array, gate: Gate | None = None) -> None:
         self.chunks = chunks
         self.frequencies = frequencies
+        self.gate = gate
         self.n_rows = chunks.n_rows
         self._kept: dict[tuple[bytes, bool], Statistics] = {}
 
@@ -122,7 +129,9 @@ class SpectralEvidence:
         precise = self._needs_float64(params)
         key = (w.cpu().numpy().tobytes(), precise)
         if key not in self._kept:
-            stats = accumulate(self.chunks, w, rows=self.chunks.rows, q=self.chunks.n_outputs, precise=precise)
+            stats = accumulate(
+                self.chunks, w, rows=self.chunks.rows, q=self.chunks.n_outputs, precise=precise, gate=self.gate
+            )
             self._kept = dict([*self._kept.items(), (key, stats)][-_KEPT:])
         return self._kept[key]
 
@@ -148,9 +157,9 @@ class SpectralEvidence:
         coefficients, gradient = _small_gradients(stats, solved)
         w = self._projection(params)
         # Pass two.
-        grad_w = _projection_gradient(
-            self.chunks, w, coefficients.to(w), rows=self.chunks.rows, q=self.chunks.n_outputs
-        )
+        rows, q = self.chunks.rows, self.chunks.n_outputs
+        buffers = FeatureBuffers(rows, w, q) if self.gate is None else GatedBuffers(rows, w, q, self.gate)
+        grad_w = _projection_gradient(self.chunks, buffers, coefficients.to(w), rows=rows)
         value = sum(out.log_evidence for out in solved)
         return value, self._chain(params, grad_w.numpy(), gradient)
 
@@ -166,6 +175,45 @@ class SpectralEvidence:
         grad_lengthscale = -(scaled.T * grad_w).sum(1)
         grad_frequencies = None if params.frequencies is None else grad_w.T / params.lengthscale
         return Parameters(grad_lengthscale, *small, frequencies=grad_frequencies)
+
+
+class BlockEvidence:
+    """The log evidence of independent blocks of rows that share all parameters (G4).
+
+    Parameters
+    ----------
+    blocks : sequence of Chunks
+        One for each block; one alone is the ordinary case.
+    frequencies : ndarray, (p, d)
+    gate : Gate or None
+        Soft gates within the blocks.
+    """
+
+    def __init__(self, blocks: Sequence[Chunks], frequencies: Array, gate: Gate | None = None) -> None:
+        self.parts = [SpectralEvidence(chunks, frequencies, gate) for chunks in blocks]
+        self.n_rows = sum(part.n_rows for part in self.parts)
+
+    @property
+    def frequencies(self) -> Array:
+        return self.parts[0].frequencies
+
+    @frequencies.setter
+    def frequencies(self, frequencies: Array) -> None:
+        for part in self.parts:
+            part.frequencies = frequencies
+
+    def statistics(self, params: Parameters) -> tuple[Statistics, ...]:
+        """Of every block."""
+        return tuple(part.statistics(params) for part in self.parts)
+
+    def value(self, params: Parameters) -> float:
+        """Log evidence, summed over blocks and outputs."""
+        return sum(part.value(params) for part in self.parts)
+
+    def value_and_gradient(self, params: Parameters) -> tuple[float, Parameters]:
+        """Log evidence and its gradient."""
+        values, gradients = zip(*(part.value_and_gradient(params) for part in self.parts), strict=True)
+        return sum(values), params.unpack(sum(gradient.pack() for gradient in gradients))
 
 
 def _small_gradients(stats: Statistics, solved: list[OutputEvidence]) -> tuple[Tensor, tuple[Array, Array, Array]]:
@@ -189,15 +237,15 @@ def _small_gradients(stats: Statistics, solved: list[OutputEvidence]) -> tuple[T
 
 
 def _projection_gradient(
-    chunks: Iterable[tuple[Tensor, Tensor]], w: Tensor, coefficients: Tensor, *, rows: int, q: int
+    chunks: Iterable[tuple[Tensor, Tensor]], buffers: FeatureBuffers, coefficients: Tensor, *, rows: int
 ) -> Tensor:
     """Gradient with respect to W, (d, p), float64: ``X' (cos * D_sin - sin * D_cos)`` over all chunks."""
-    p = w.shape[1]
+    w, width = buffers.w, buffers.width
+    root = w.shape[1] ** -0.5
     # Psi holds cos and sin without the factor 1 / sqrt(p); put it on both sides of C.
-    scaled = coefficients * p**-0.5
-    scaled[: 2 * p] *= p**-0.5
-    buffers = FeatureBuffers(rows, w, q)
-    d_phi = w.new_empty(rows, 2 * p)
+    scaled = coefficients * root
+    scaled[:width] *= root
+    d_phi = w.new_empty(rows, width)
     total = torch.zeros(w.shape, dtype=torch.float64, device=w.device)
     for x, y in chunks:
         psi = buffers.fill(x, y)

@@ -6,8 +6,9 @@ import numpy as np
 import torch
 
 from prismgp._types import Array, Tensor
+from prismgp.gating import Gate
 
-__all__ = ["FeatureBuffers", "gated_features", "projection", "spectral_features"]
+__all__ = ["FeatureBuffers", "GatedBuffers", "gated_features", "projection", "spectral_features"]
 
 
 def projection(frequencies: Array, lengthscale: Array, *, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -48,6 +49,7 @@ class FeatureBuffers:
     def __init__(self, rows: int, w: Tensor, q: int) -> None:
         p = w.shape[1]
         self.w = w
+        self.width = 2 * p
         self._psi = w.new_empty(rows, 2 * p + 1 + q)
         self._psi[:, 2 * p] = 1.0
         self._z = w.new_empty(rows, p)
@@ -68,3 +70,34 @@ class FeatureBuffers:
         z = self._z[: len(psi)]
         torch.mul(psi[:, :p], d[:, p:], out=z)
         return z.addcmul_(psi[:, p : 2 * p], d[:, :p], value=-1.0)
+
+
+class GatedBuffers(FeatureBuffers):
+    """The same for gated features: ``Psi = [r_1 cos, r_1 sin, ..., r_b cos, r_b sin, 1, Y]``, not scaled (G1)."""
+
+    def __init__(self, rows: int, w: Tensor, q: int, gate: Gate) -> None:
+        super().__init__(rows, w, q)
+        self.gate = gate
+        self.width = 2 * w.shape[1] * gate.n_clusters
+        self._wide = w.new_empty(rows, self.width + 1 + q)
+        self._wide[:, self.width] = 1.0
+        self._gates = w.new_empty(0)
+
+    def fill(self, x: Tensor, y: Tensor) -> Tensor:
+        """Psi of one chunk, (rows, 2p b + 1 + q); valid until the next call."""
+        psi = super().fill(x, y)
+        n, p = len(x), self.w.shape[1]
+        self._gates = self.gate.gates(x).to(psi)
+        wide = self._wide[:n]
+        products = wide[:, : self.width].view(n, -1, 2 * p)
+        torch.mul(self._gates[:, :, None], psi[:, None, : 2 * p], out=products)
+        wide[:, self.width + 1 :] = y
+        return wide
+
+    def phase_gradient(self, psi: Tensor, d: Tensor) -> Tensor:
+        """The derivative by ``phi`` is ``sum_c r_c D_c``; the rest is that of features without gates."""
+        parts = d.view(len(d), -1, 2 * self.w.shape[1])
+        inner = parts[:, 0] * self._gates[:, :1]
+        for c in range(1, self.gate.n_clusters):
+            inner.addcmul_(parts[:, c], self._gates[:, c : c + 1])
+        return super().phase_gradient(self._psi[: len(psi)], inner)

@@ -1,6 +1,6 @@
 """Model files: one safetensors file whose metadata is JSON. Nothing in it is ever executed.
 
-Layout (format version 1)
+Layout (format version 2; version 1 is the same without gates, and is read as well)
 
 * The safetensors header's metadata has two entries. ``prismgp`` is a JSON object: format version,
   estimator, constructor arguments, and what a fit learned that is not an array. ``sha256`` is the
@@ -34,9 +34,10 @@ from prismgp.estimators._base import GPRegressor
 from prismgp.exceptions import ModelFileError, PrismGPError, PrismGPWarning
 from prismgp.parameters import Parameters
 
-__all__ = ["FORMAT_VERSION", "load", "save_model"]
+__all__ = ["FORMAT_VERSION", "format_version", "load", "save_model"]
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+_READABLE = (1, 2)
 _MAX_HEADER = 64 * 2**20
 _MAX_LOG = 700.0  # beyond it, exp is infinite or zero
 # What reading numbers and text that do not fit together may raise; RuntimeError is torch's.
@@ -126,6 +127,11 @@ def load(path: str | PathLike[str], *, device: str | None = None) -> Any:
         raise ModelFileError(f"{path}: not a usable model file ({error})") from error
 
 
+def format_version(path: str | PathLike[str]) -> int:
+    """Of a file that :func:`load` has read."""
+    return int(_config(bytearray(Path(path).read_bytes()))["format_version"])
+
+
 def _digest_place(data: bytearray) -> slice:
     """Where the 64 digits of the digest stand in the file."""
     if len(data) < 8:
@@ -146,18 +152,23 @@ def _parse(data: bytearray, device: str | None) -> GPRegressor:
     data[place] = _ZEROS
     if hashlib.sha256(data).hexdigest().encode() != stated:
         raise ModelFileError("checksum mismatch: the file is damaged")
-    size = int.from_bytes(data[:8], "little")
-    config = json.loads(
-        json.loads(bytes(data[8 : 8 + size]))["__metadata__"]["prismgp"], parse_constant=_refuse_constant
-    )
+    config = _config(data)
     version = config["format_version"]
-    if version != FORMAT_VERSION:
-        raise ModelFileError(f"format version {version!r}; this PrismGP reads version {FORMAT_VERSION}")
+    if version not in _READABLE or isinstance(version, bool):
+        known = " and ".join(map(str, _READABLE))
+        raise ModelFileError(f"format version {version!r}; this PrismGP reads versions {known}")
     tensors = safetensors.torch.load(bytes(data))
     for name, tensor in tensors.items():
         if tensor.dtype != torch.float64 or not bool(torch.isfinite(tensor).all()):
             raise ModelFileError(f"tensor {name!r} is not made of finite float64 numbers")
     return _build(config, tensors, device)
+
+
+def _config(data: bytearray) -> dict[str, Any]:
+    """The JSON object of the header."""
+    header = json.loads(bytes(data[8 : 8 + int.from_bytes(data[:8], "little")]))
+    config: dict[str, Any] = json.loads(header["__metadata__"]["prismgp"], parse_constant=_refuse_constant)
+    return config
 
 
 def _build(config: dict[str, Any], tensors: dict[str, Tensor], device: str | None) -> GPRegressor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 from prismgp._types import Array, Tensor
 from prismgp.evidence import OutputEvidence
 
-__all__ = ["WeightPosterior"]
+__all__ = ["BlockPosterior", "WeightPosterior"]
 
 
 @dataclass(frozen=True)
@@ -74,3 +75,60 @@ class WeightPosterior:
         spread = torch.einsum("qji,qjs->iqs", self.inverse_root, draws)
         scaled = self.weight_mean[:, :, None] + spread * self.signal.sqrt()[None, :, None]
         return np.asarray(scaled.cpu().numpy())
+
+
+@dataclass(frozen=True)
+class BlockPosterior:
+    """The posteriors of independent blocks, each with weights of its own (G4).
+
+    Rows come with the block they belong to, (n,), or None where there is one block alone.
+    """
+
+    blocks: tuple[WeightPosterior, ...]
+
+    def to(self, device: torch.device) -> BlockPosterior:
+        """The same posterior on another device."""
+        return BlockPosterior(tuple(block.to(device) for block in self.blocks))
+
+    def predict(self, phi: Tensor, block: Tensor | None, *, variance: bool) -> tuple[Tensor, Tensor | None]:
+        """Mean and noise-free variance at rows with features phi, (n, 2p); both (n, q), in float64."""
+        if block is None:
+            return self.blocks[0].predict(phi, variance=variance)
+        mean = phi.new_empty(len(phi), len(self.blocks[0].mean), dtype=torch.float64)
+        spread = torch.empty_like(mean) if variance else None
+        for part, own in self._parts(block):
+            mean[own], inner = part.predict(phi[own], variance=variance)
+            if spread is not None and inner is not None:
+                spread[own] = inner
+        return mean, spread
+
+    def covariance(self, phi: Tensor, block: Tensor | None) -> Tensor:
+        """Noise-free joint covariance, (n, n, q); zero between blocks."""
+        if block is None:
+            return self.blocks[0].covariance(phi)
+        total = phi.new_zeros(len(phi), len(phi), len(self.blocks[0].mean), dtype=torch.float64)
+        for part, own in self._parts(block):
+            total[own[:, None], own] = part.covariance(phi[own])
+        return total
+
+    def draw_weights(self, n_samples: int, rng: np.random.Generator) -> list[Array]:
+        """Weights of sampled functions, (2p, q, n_samples) for each block."""
+        # A stream for each block, so that the first functions do not depend on how many are drawn.
+        streams = [rng] if len(self.blocks) == 1 else rng.spawn(len(self.blocks))
+        return [block.draw_weights(n_samples, each) for block, each in zip(self.blocks, streams, strict=True)]
+
+    def functions(self, phi: Tensor, block: Tensor | None, weights: Sequence[Array]) -> Array:
+        """Values of functions with the given weights at rows with features phi, (n, q, n_samples)."""
+        features = phi.double().cpu().numpy()
+        if block is None:
+            values = np.tensordot(features, weights[0], axes=1)
+        else:
+            values = np.empty((len(phi), *weights[0].shape[1:]))
+            owners = block.cpu().numpy()
+            for c in np.unique(owners):
+                values[owners == c] = np.tensordot(features[owners == c], weights[c], axes=1)
+        return np.asarray(values + self.blocks[0].mean.cpu().numpy()[:, None])
+
+    def _parts(self, block: Tensor) -> list[tuple[WeightPosterior, Tensor]]:
+        """Blocks that have rows, and which."""
+        return [(self.blocks[c], torch.nonzero(block == c)[:, 0]) for c in np.unique(block.cpu().numpy())]

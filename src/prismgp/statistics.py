@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 
 from prismgp._types import Tensor
-from prismgp.features import FeatureBuffers
+from prismgp.features import FeatureBuffers, GatedBuffers
+from prismgp.gating import Gate
 
 __all__ = ["Statistics", "accumulate", "accumulate_features"]
 
@@ -94,9 +95,15 @@ class Statistics:
 
 
 def accumulate(
-    chunks: Iterable[tuple[Tensor, Tensor]], w: Tensor, *, rows: int, q: int, precise: bool = True
+    chunks: Iterable[tuple[Tensor, Tensor]],
+    w: Tensor,
+    *,
+    rows: int,
+    q: int,
+    precise: bool = True,
+    gate: Gate | None = None,
 ) -> Statistics:
-    """Statistics of all chunks under the projection ``w``, (d, p).
+    """Statistics of all chunks under the projection ``w``, (d, p), and the gate where there is one.
 
     Sums over chunks are in float64. ``precise`` asks for float64 within a chunk as well: then the
     moments of float32 features are as good as those of any other features, and the Gram matrix is
@@ -105,9 +112,8 @@ def accumulate(
     of one chunk. Cost ``2 n (d p + (2p)^2)`` multiply-adds and ``2 n p``
     cosines and sines.
     """
-    p = w.shape[1]
-    buffers = FeatureBuffers(rows, w, q)
-    size = 2 * p + 1 + q
+    buffers = FeatureBuffers(rows, w, q) if gate is None else GatedBuffers(rows, w, q, gate)
+    size = buffers.width + 1 + q
     total = torch.zeros(size, size, dtype=torch.float64, device=w.device)
     n = 0
     for x, y in chunks:
@@ -116,10 +122,10 @@ def accumulate(
             psi = psi.double()
         total += psi.T @ psi
         n += len(x)
-    if 2 * p <= _HOST_FEATURES:
+    if buffers.width <= _HOST_FEATURES:
         total = total.cpu()
     scale = torch.ones(size, dtype=torch.float64, device=total.device)
-    scale[: 2 * p] = p**-0.5
+    scale[: buffers.width] = w.shape[1] ** -0.5
     return Statistics(n, q, total.mul_(scale[:, None]).mul_(scale))
 
 

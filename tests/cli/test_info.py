@@ -24,7 +24,8 @@ def test_json(run: Run, model: Path) -> None:
     assert info["frequencies"] == 8
     assert info["rows"] == 150
     assert info["target"] == "price"
-    assert info["format_version"] == 1
+    assert info["format_version"] == 2
+    assert info["gating"] is None
     assert info["bytes"] == model.stat().st_size
     assert info["noise_std"] == pytest.approx(loaded.noise_variance_**0.5)
     assert info["log_evidence"] == loaded.log_evidence_
@@ -37,7 +38,7 @@ def test_json(run: Run, model: Path) -> None:
 def test_text(run: Run, model: Path) -> None:
     outcome = run("info", model)
     assert (outcome.code, outcome.err) == (0, "")
-    for expected in ("SSGPRegressor (rbf, 8 frequencies)", "150", "price", "grade=high", "l-bfgs", "format version 1"):
+    for expected in ("SSGPRegressor (rbf, 8 frequencies)", "150", "price", "grade=high", "l-bfgs", "format version 2"):
         assert expected in outcome.out
 
 
@@ -53,3 +54,11 @@ def test_model_without_names_and_several_outputs(run: Run, frame: pd.DataFrame, 
     assert len(info["inputs"]) == 25
     assert len(info["noise_std"]) == 2
     assert info["target"] is None
+
+
+@pytest.mark.parametrize("kind", ["hard", "soft"])
+def test_gates(run: Run, tmp_path: Path, kind: str) -> None:
+    x = np.random.default_rng(0).standard_normal((40, 2))
+    SSGPRegressor(2, gating=kind, n_components=3, optimize=False, random_state=0).fit(x, x[:, 0]).save(tmp_path / "m")
+    assert f"{kind}, 3 clusters" in run("info", tmp_path / "m").out
+    assert json.loads(run("info", tmp_path / "m", "--json").out)["gating"] == {"kind": kind, "clusters": 3}

@@ -23,6 +23,8 @@ from prismgp import ExactGPRegressor, SpectralFeatures, SSGPRegressor
     [
         SSGPRegressor(),
         SSGPRegressor(8, dtype="float32", kernel="matern32"),
+        SSGPRegressor(8, gating="hard", n_components=2),
+        SSGPRegressor(8, gating="soft", n_components=2),
         ExactGPRegressor(),
         SpectralFeatures(),
     ]

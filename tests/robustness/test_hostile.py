@@ -77,13 +77,15 @@ def check(model, x, y, x_new):
     y_scale=st.sampled_from(SCALES),
     dtype=st.sampled_from(["float32", "float64"]),
     kernel=st.sampled_from(["rbf", "matern12", "matern52"]),
-    model=st.sampled_from(["ssgp", "learned", "exact"]),
+    model=st.sampled_from(["ssgp", "learned", "hard", "soft", "exact"]),
     normalize=st.booleans(),
     seed=st.integers(0, 10**6),
 )
 @example("normal", "exact line", 200, 1, 1.0, 1.0, "float64", "rbf", "ssgp", True, 0)
 @example("duplicate rows", "smooth", 60, 7, 1e12, 1e-12, "float32", "rbf", "ssgp", False, 1)
 @example("collinear", "outlier", 60, 2, 1e-12, 1e12, "float64", "rbf", "exact", False, 2)
+@example("duplicate rows", "spike", 12, 2, 1e12, 1e-12, "float32", "rbf", "hard", True, 4)
+@example("one outlier", "outlier", 200, 7, 1e-12, 1.0, "float64", "matern12", "soft", False, 5)
 @example("one outlier", "outlier", 200, 7, 1.0, 1.0, "float32", "matern12", "exact", True, 3)
 def test_hostile_data(inputs, targets, n, d, x_scale, y_scale, dtype, kernel, model, normalize, seed):
     rng = np.random.default_rng(seed)
@@ -95,6 +97,8 @@ def test_hostile_data(inputs, targets, n, d, x_scale, y_scale, dtype, kernel, mo
     make = {
         "ssgp": lambda: SSGPRegressor(24, **options),
         "learned": lambda: SSGPRegressor(3, learn_frequencies=True, **options),
+        "hard": lambda: SSGPRegressor(12, gating="hard", n_components=5, **options),
+        "soft": lambda: SSGPRegressor(6, gating="soft", n_components=5, **options),
         "exact": lambda: ExactGPRegressor(**options),
     }[model]
     first = check(make(), x, y, x_new.astype(dtype))

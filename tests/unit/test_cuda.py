@@ -71,6 +71,25 @@ def test_statistics_of_two_devices_combine(first):
     torch.testing.assert_close(both.without(moments(0, 100, second)).moments.cpu(), moments(100, 300, "cpu").moments)
 
 
+@pytest.mark.parametrize("kind", ["hard", "soft"])
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-8), ("float32", 1e-4)])
+def test_gates_agree_with_the_cpu(tmp_path, kind, dtype, tolerance):
+    x, y = rows()
+    options = {"gating": kind, "n_components": 4, "dtype": dtype, "random_state": 0, "chunk_size": 700, **FIXED}
+    cpu, gpu = (SSGPRegressor(16, device=device, **options).fit(x, y) for device in ("cpu", "cuda"))
+    assert gpu.log_evidence_ == pytest.approx(cpu.log_evidence_, rel=tolerance)
+    for a, b in zip(gpu.predict(x, return_std=True), cpu.predict(x, return_std=True), strict=True):
+        np.testing.assert_allclose(a, b, rtol=100 * tolerance, atol=100 * tolerance)
+    a, b = (model.predict(x[:50], return_cov=True)[1] for model in (gpu, cpu))
+    np.testing.assert_allclose(a, b, rtol=100 * tolerance, atol=100 * tolerance)
+    gpu.save(tmp_path / "m.prism")
+    np.testing.assert_array_equal(prismgp.load(tmp_path / "m.prism").predict(x), gpu.predict(x))
+    learned = SSGPRegressor(16, device="cuda", gating=kind, n_components=4, dtype=dtype, random_state=0)
+    assert learned.fit(x, y).log_evidence_ > gpu.log_evidence_
+    np.testing.assert_array_equal(learned.sample_y(x, random_state=0), learned.sample_y(x, random_state=0))
+    assert gpu.partial_fit(x[:9], y[:9]).fit_status_["rows"] == len(x) + 9
+
+
 def test_learned_fits_agree():
     x, y = rows()
     for make in (

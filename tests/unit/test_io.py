@@ -16,7 +16,7 @@ import torch
 import prismgp
 from prismgp import ExactGPRegressor, SSGPRegressor
 from prismgp.exceptions import ModelFileError, PrismGPWarning
-from prismgp.io import _ZEROS, _digest_place
+from prismgp.io import _ZEROS, _digest_place, format_version
 
 
 def fitted(kind="ssgp", *, outputs=1, names=False):
@@ -64,6 +64,25 @@ def test_saving_a_loaded_model_gives_the_same_bytes_of_content(tmp_path):
     model.save(tmp_path / "a")
     prismgp.load(tmp_path / "a").save(tmp_path / "b")
     np.testing.assert_array_equal(prismgp.load(tmp_path / "b").predict(x), model.predict(x))
+
+
+def test_version_one_is_read(tmp_path):
+    """Written before there were gates: without their arguments, and without state."""
+    model, x = fitted()
+    path = tmp_path / "m.prism"
+    model.save(path)
+
+    def age(config):
+        config["format_version"] = 1
+        for name in ("gating", "partition", "n_components"):
+            del config["arguments"][name]
+        del config["state"]
+
+    path.write_bytes(rewritten(path.read_bytes(), age))
+    other = prismgp.load(path)
+    assert other.gating == "none"
+    np.testing.assert_array_equal(other.predict(x), model.predict(x))
+    assert format_version(path) == 1
 
 
 def test_unfitted_models_are_not_saved(tmp_path):
@@ -123,7 +142,7 @@ def rewritten(data, edit, *, tensors=None):
 
 
 HOSTILE = {
-    "wrong version": (lambda c: c.update(format_version=2), None, "format version 2"),
+    "wrong version": (lambda c: c.update(format_version=3), None, "format version 3"),
     "version text": (lambda c: c.update(format_version="1"), None, "format version"),
     "unknown estimator": (lambda c: c.update(estimator="os.system"), None, "unknown"),
     "unknown argument": (lambda c: c["arguments"].update(shell="rm"), None, "shell"),
@@ -143,6 +162,37 @@ HOSTILE = {
     "tensor type": (None, lambda t: t.update(weight_mean=t["weight_mean"].float()), "float64"),
     "scale zero": (None, lambda t: t["s.x_scale"].zero_(), "scale"),
 }
+
+
+GATED = {
+    "clusters missing": (lambda c: c["state"].pop("clusters"), None, "clusters"),
+    "clusters text": (lambda c: c["state"].update(clusters="3"), None, "no number of clusters"),
+    "clusters zero": (lambda c: c["state"].update(clusters=0), None, "no number of clusters"),
+    "clusters huge": (lambda c: c["state"].update(clusters=10**12), None, "shape"),
+    "gate status": (lambda c: c["state"].update(gate=3), None, "usable"),
+    "rows negative": (lambda c: c["state"].update(cluster_rows=[70, -5, -5]), None, "rows of the clusters"),
+    "rows missing": (lambda c: c["state"].update(cluster_rows=[60]), None, "rows of the clusters"),
+    "rows of others": (lambda c: c["state"].update(cluster_rows=[1, 1, 1]), None, "rows of the clusters"),
+    "rows text": (lambda c: c["state"].update(cluster_rows="abc"), None, "rows of the clusters"),
+    "other kind": (lambda c: c["arguments"].update(gating="soft"), None, "shape"),
+    "no kind": (lambda c: c["arguments"].update(gating="none"), None, "shape"),
+    "unknown kind": (lambda c: c["arguments"].update(gating="evil"), None, "gating"),
+    "centres missing": (None, lambda t: t.pop("gate.centres"), "gate.centres"),
+    "offsets": (None, lambda t: t.update({"gate.offsets": torch.zeros(2, dtype=torch.float64)}), "shape"),
+    "roots": (None, lambda t: t["gate.roots"].fill_(float("inf")), "finite"),
+}
+
+
+@pytest.mark.parametrize("case", list(GATED))
+def test_hostile_gates(tmp_path, case):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(60, 3))
+    path = tmp_path / "m.prism"
+    SSGPRegressor(3, gating="hard", n_components=3, optimize=False, random_state=0).fit(x, x[:, 0]).save(path)
+    edit, tensors, message = GATED[case]
+    path.write_bytes(rewritten(path.read_bytes(), edit, tensors=tensors))
+    with pytest.raises(ModelFileError, match=message):
+        prismgp.load(path)
 
 
 @pytest.mark.parametrize("case", list(HOSTILE))

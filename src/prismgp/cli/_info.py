@@ -12,8 +12,9 @@ from prismgp._memory import format_bytes
 from prismgp.cli import _common as common
 from prismgp.cli._common import Parser, Subparsers, printable, say
 from prismgp.data._table import TableEncoder
+from prismgp.estimators import SSGPRegressor
 from prismgp.estimators._base import GPRegressor
-from prismgp.io import FORMAT_VERSION, load
+from prismgp.io import format_version, load
 
 __all__ = ["add_parser", "run"]
 
@@ -53,10 +54,11 @@ def _describe(model: GPRegressor, path: str) -> dict[str, Any]:
     return {
         "file": path,
         "bytes": Path(path).stat().st_size,
-        "format_version": FORMAT_VERSION,
+        "format_version": format_version(path),
         "estimator": type(model).__name__,
         "kernel": model.kernel,
         "frequencies": getattr(model, "n_frequencies", None),
+        "gating": _gating(model),
         "rows": rows,
         "target": None if encoder is None else encoder.target,
         "columns": None if encoder is None else encoder.to_dict()["columns"],
@@ -77,6 +79,12 @@ def _describe(model: GPRegressor, path: str) -> dict[str, Any]:
     }
 
 
+def _gating(model: GPRegressor) -> dict[str, Any] | None:
+    """Of an SSGPRegressor with gates."""
+    gate = model._gating.gate if isinstance(model, SSGPRegressor) else None
+    return None if gate is None else {"kind": gate.kind, "clusters": gate.n_clusters}
+
+
 def _print(info: dict[str, Any]) -> None:
     frequencies = f", {info['frequencies']} frequencies" if info["frequencies"] else ""
     say(f"{info['estimator']} ({info['kernel']}{frequencies})")
@@ -85,6 +93,8 @@ def _print(info: dict[str, Any]) -> None:
         ("File", f"{info['file']}, {format_bytes(info['bytes'])}, format version {info['format_version']}"),
         ("Rows", f"{info['rows']:,}" if info["rows"] else "unknown"),
     ]
+    if info["gating"] is not None:
+        rows.append(("Gating", f"{info['gating']['kind']}, {info['gating']['clusters']:,} clusters"))
     if info["target"] is not None:
         rows.append(("Target", printable(info["target"])))
     per_row = f" ({info['log_evidence_per_row']:.4f} per row)" if info["rows"] else ""

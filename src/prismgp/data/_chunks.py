@@ -9,7 +9,7 @@ import torch
 
 from prismgp._memory import available_bytes
 from prismgp._types import AnyArray, Array, Tensor
-from prismgp.data._source import ArraySource
+from prismgp.data._source import ArraySource, Selection
 from prismgp.data._standardise import Standardiser
 
 __all__ = ["Chunks", "auto_chunk_rows", "standardise"]
@@ -60,7 +60,7 @@ class Chunks:
 
     Parameters
     ----------
-    source : ArraySource
+    source : ArraySource or Selection
     standardiser : Standardiser
     rows : int
         Rows per chunk.
@@ -69,7 +69,7 @@ class Chunks:
 
     def __init__(
         self,
-        source: ArraySource,
+        source: ArraySource | Selection,
         standardiser: Standardiser,
         *,
         rows: int,
@@ -78,13 +78,14 @@ class Chunks:
     ) -> None:
         self.source = source
         self.standardiser = standardiser
-        self.rows = min(rows, source.n_rows)
+        self.rows = max(1, min(rows, source.n_rows))  # a selection may be empty
         self.dtype = dtype
         self.device = device
         self.n_rows = source.n_rows
         self.n_inputs = source.n_inputs
         self.n_outputs = source.n_outputs
-        size = self.n_rows * (self.n_inputs + self.n_outputs) * dtype.itemsize
+        # Selections of one source are kept all or none.
+        size = source.n_whole * (self.n_inputs + self.n_outputs) * dtype.itemsize
         self._keep = device.type == "cuda" and size < available_bytes(device) // 2
         self._kept: list[tuple[Tensor, Tensor]] | None = None
 

@@ -40,6 +40,7 @@ _HIDDEN = (
     "_params",
     "_posterior",
     "_statistics",
+    "_gating",
     "_start",
     "_mixture",
     "_plain_lengthscale",

@@ -182,7 +182,7 @@ def _plain(
     ssgp._fit_source(source, standardiser)
     dtype, device = model._compute()
     feature_map = PlainMap.of(ssgp.frequencies_, ssgp._params, dtype=dtype)
-    return Expert.of("ssgp", feature_map, ssgp._params, ssgp._statistics).to(device), ssgp
+    return Expert.of("ssgp", feature_map, ssgp._params, ssgp._statistics[0]).to(device), ssgp
 
 
 def _joint_recipe(model: PrismGPRegressor, source: ArraySource) -> JointRecipe:

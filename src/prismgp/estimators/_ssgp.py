@@ -14,15 +14,17 @@ from prismgp._tensors import take
 from prismgp._threads import quiet_blas
 from prismgp._types import AnyArray, Array, RandomState, Tensor
 from prismgp._validate import check_choice, check_number
-from prismgp.data import ArraySource, Chunks, Standardiser, auto_chunk_rows
+from prismgp.data import ArraySource, Chunks, Selection, Standardiser, auto_chunk_rows
 from prismgp.estimators._base import GPRegressor
-from prismgp.evidence import SpectralEvidence, solve_outputs
+from prismgp.estimators._gating import Gating, check_gating, check_memory, fit_gate, given_labels
+from prismgp.estimators._ssgp_state import blocks_from_tensors, gating_from_tensors, state_config, state_tensors
+from prismgp.evidence import BlockEvidence, solve_outputs
 from prismgp.features import projection, spectral_features
 from prismgp.frequencies import FREQUENCY_KINDS, draw_frequencies, given_frequencies
 from prismgp.kernels import get_kernel
 from prismgp.optimise import maximise, race
 from prismgp.parameters import Parameters, bounds, default_start
-from prismgp.posterior import WeightPosterior
+from prismgp.posterior import BlockPosterior, WeightPosterior
 from prismgp.start import exact_rows, exact_start, perturbed
 from prismgp.statistics import Statistics
 
@@ -33,6 +35,7 @@ _RACE_ROUNDS = (10, 30)  # iterations
 _RACE_DRAWS = 4  # draws of the frequencies that take part
 _RACE_SCALES = (1.0, 2.0)  # multiples of the exact GP's length-scales: few frequencies favour smoother functions
 _MAIN_ROWS = 65_536  # rows of the stage before the finish on all rows
+_PREDICTION_ROWS = 16_384
 _NOTICEABLY = 1.5  # a stage is worth it only if the next one is larger by this factor
 
 
@@ -77,6 +80,17 @@ class SSGPRegressor(GPRegressor):
     random_state : int, RandomState or None, default None
     verbose : int, default 0
         1 shows a progress bar with the evidence.
+    gating : {"none", "hard", "soft"}, default "none"
+        Multiply the kernel by ``sum_c r_c(x) r_c(x')``, with gates r over clusters of rows. "hard": every
+        row belongs to one cluster, and clusters are independent but for their common parameters. "soft":
+        the gates are square roots of responsibilities; there are 2p features for each cluster.
+    partition : None, array of int (n,), or fitted clusterer, default None
+        The clusters. None: found by k-means, with distances in the length-scales the learning starts from.
+        Labels of the training rows: hard gates use them as they are; other rows go to the cluster of the
+        nearest mean. A clusterer, such as KMeans, GaussianMixture or :class:`Reconfigurer`: its ``predict``,
+        or for soft gates its probabilities; files can hold KMeans and mixtures of diagonal covariances.
+    n_components : int, default 8
+        Clusters to be found; fewer where there are fewer distinct rows.
 
     Attributes
     ----------
@@ -91,7 +105,8 @@ class SSGPRegressor(GPRegressor):
     history_ : dict of lists
         "rows", "log_evidence" and "seconds" of every evaluation.
     fit_status_ : dict
-        What was done: starting point, stages, iterations, the optimiser's message, jitter used.
+        What was done: starting point, stages, iterations, the optimiser's message, jitter used; "gating" says
+        how many clusters there are, with how many rows, and how many rows lie nearer to another one.
 
     Examples
     --------
@@ -109,8 +124,9 @@ class SSGPRegressor(GPRegressor):
     _kind = "ssgp"
 
     frequencies_: Array
-    _posterior: WeightPosterior
-    _statistics: Statistics
+    _posterior: BlockPosterior
+    _statistics: tuple[Statistics, ...]  # of each independent block of rows: of each cluster under hard gates
+    _gating: Gating
     _start: Parameters  # where the race began: the user's values, or those of a small exact GP
 
     def __init__(
@@ -133,6 +149,9 @@ class SSGPRegressor(GPRegressor):
         dtype: str = "float64",
         random_state: RandomState = None,
         verbose: int = 0,
+        gating: str = "none",
+        partition: Any = None,
+        n_components: int = 8,
     ) -> None:
         self.n_frequencies = n_frequencies
         self.kernel = kernel
@@ -151,6 +170,9 @@ class SSGPRegressor(GPRegressor):
         self.dtype = dtype
         self.random_state = random_state
         self.verbose = verbose
+        self.gating = gating
+        self.partition = partition
+        self.n_components = n_components
 
     def fit(self, X: Any, y: Any) -> Self:
         """Learn the parameters by the evidence and compute the posterior.
@@ -171,6 +193,9 @@ class SSGPRegressor(GPRegressor):
         streams = Streams(self.random_state)
         self._standardiser = standardiser
         self._fitted_kernel = self.kernel
+        if self.partition is not None:
+            labels = given_labels(self.partition, source.n_rows, source.n_inputs)
+            source = ArraySource(source.x, source.y, labels)
         self.frequencies_ = self._draw(source.n_inputs, streams.generator("frequencies"))
         with quiet_blas(), self._progress() as progress:
             params, objective, stages = self._learn(source, streams, progress)
@@ -181,15 +206,16 @@ class SSGPRegressor(GPRegressor):
     def partial_fit(self, X: Any, y: Any) -> Self:
         """Add rows to the posterior, at fixed parameters.
 
-        Exact: the result is that of a fit on all rows at these parameters. The first call on an
-        unfitted estimator is a ``fit``.
+        Exact: the result is that of a fit on all rows at these parameters and with this gate, which assigns
+        the new rows to clusters. The first call on an unfitted estimator is a ``fit``.
         """
         if not self.__sklearn_is_fitted__():
             return self.fit(X, y)
         source = self._training_source(X, y, reset=False)
-        objective = SpectralEvidence(self._chunks(source), self.frequencies_)
+        more = self._objective(source).statistics(self._params)
         stages = self.fit_status_["stages"]
-        self._set_posterior(self._statistics.merge(objective.statistics(self._params)), self._params)
+        both = tuple(old.merge(new) for old, new in zip(self._statistics, more, strict=True))
+        self._set_posterior(both, self._params)
         self._record(stages, self.history_)
         return self
 
@@ -207,8 +233,7 @@ class SSGPRegressor(GPRegressor):
             weights = self._posterior.draw_weights(count, rng)
             parts = []
             for chunk in self._model_chunks(x):
-                phi = spectral_features(chunk, self._projection()).double().cpu().numpy()
-                parts.append(np.tensordot(phi, weights, axes=1) + self._params.mean[:, None])
+                parts.append(self._posterior.functions(*self._features(chunk), weights))
             return np.concatenate(parts)
 
         return self._sampled(X, n_samples, random_state, draw)
@@ -219,6 +244,7 @@ class SSGPRegressor(GPRegressor):
         super()._check_parameters()
         name = type(self).__name__
         check_number(name, "n_frequencies", self.n_frequencies, low=1, integer=True)
+        check_gating(name, self.gating, self.partition, self.n_components)
         if isinstance(self.frequencies, str):
             check_choice(name, "frequencies", self.frequencies, FREQUENCY_KINDS)
         if self.chunk_size != "auto":
@@ -226,13 +252,13 @@ class SSGPRegressor(GPRegressor):
 
     def _learn(
         self, source: ArraySource, streams: Streams, progress: Progress
-    ) -> tuple[Parameters, SpectralEvidence, list[dict[str, Any]]]:
+    ) -> tuple[Parameters, BlockEvidence, list[dict[str, Any]]]:
         """Parameters, the evidence on all rows, and what each stage did."""
         n, d = source.n_rows, source.n_inputs
-        objective = SpectralEvidence(self._chunks(source), self.frequencies_)
         self._start = start = self._user_start(source)
         if not self.optimize:
-            return start, objective, []
+            self._set_gating(source, start, streams)
+            return start, self._objective(source), []
         race_rows, main_rows = min(_RACE_ROWS, n), min(_MAIN_ROWS, n)
         sizes = [exact_rows(n, d), race_rows, *([main_rows] if main_rows * _NOTICEABLY < n else [])]
         small, trial, *parts = source.subsamples(sizes, streams.generator("subsamples"))
@@ -243,12 +269,14 @@ class SSGPRegressor(GPRegressor):
             )
             report.append(stage)
             self._start = start
+        self._set_gating(source, start, streams)
+        objective = self._objective(source)
         runners = self._runners(trial, start, streams)
         boxes = bounds(runners[0][1], dtype=self.dtype)
         winner, params, tried = race(runners, boxes, rounds=_RACE_ROUNDS, monitor=progress)
         objective.frequencies = self.frequencies_ = runners[winner][0].frequencies
         del runners  # and the statistics they keep
-        stages = [SpectralEvidence(self._chunks(part), self.frequencies_) for part in parts]
+        stages = [self._objective(part) for part in parts]
         params, done = maximise(
             [*stages, objective], params, boxes, max_iter=self.max_iter, finish=bool(parts), monitor=progress
         )
@@ -260,19 +288,19 @@ class SSGPRegressor(GPRegressor):
 
     def _runners(
         self, trial: ArraySource, start: Parameters, streams: Streams
-    ) -> list[tuple[SpectralEvidence, Parameters]]:
+    ) -> list[tuple[BlockEvidence, Parameters]]:
         """Starting points of the race: several length-scales, and several draws of the frequencies."""
-        chunks = self._chunks(trial)
+        blocks, gate = self._blocks(trial), self._gating.soft
         d = trial.n_inputs
         default = default_start(d, trial.n_outputs).log_lengthscale
         scaled = [start.log_lengthscale + np.log(scale) for scale in _RACE_SCALES]
-        first = SpectralEvidence(chunks, self.frequencies_)
+        first = BlockEvidence(blocks, self.frequencies_, gate)
         runners = [(first, replace(start, log_lengthscale=each)) for each in (*scaled, default)]
         rng = streams.generator("restarts")
         draws = _RACE_DRAWS if isinstance(self.frequencies, str) else 1
         for index in range(draws - 1 + self.n_restarts):
             begin = start if index < draws - 1 else perturbed(start, rng)
-            runners.append((SpectralEvidence(chunks, self._draw(d, rng)), begin))
+            runners.append((BlockEvidence(blocks, self._draw(d, rng), gate), begin))
         if self.learn_frequencies:
             runners = [(runner, replace(each, frequencies=runner.frequencies)) for runner, each in runners]
         return runners
@@ -283,58 +311,86 @@ class SSGPRegressor(GPRegressor):
             return given
         return draw_frequencies(get_kernel(self.kernel), self.n_frequencies, d, self.frequencies, rng)
 
-    def _chunks(self, source: ArraySource) -> Chunks:
+    def _set_gating(self, source: ArraySource, start: Parameters, streams: Streams) -> None:
+        """Fix the clusters, by distances in the length-scales the learning starts from."""
+        self._gating = fit_gate(
+            self.gating,
+            self.partition,
+            self.n_components,
+            source,
+            self._standardiser,
+            start.lengthscale,
+            dtype=self._compute()[0],
+            rng=streams.generator("partition"),
+        )
+        check_memory(self._gating, self.n_frequencies, source.n_outputs)
+
+    def _gates(self, x: Tensor) -> Tensor | None:
+        """Gates of rows in the model's units, (n, b), float64; None without gating."""
+        gate = self._gating.gate
+        return None if gate is None else gate.gates(x)
+
+    def _objective(self, source: ArraySource) -> BlockEvidence:
+        return BlockEvidence(self._blocks(source), self.frequencies_, self._gating.soft)
+
+    def _blocks(self, source: ArraySource) -> list[Chunks]:
+        """Rows that the kernel connects, block by block."""
+        return [self._chunks(part) for part in self._gating.parts(source, self._chunks)]
+
+    def _chunks(self, source: ArraySource | Selection) -> Chunks:
         dtype, device = self._compute()
         rows = self.chunk_size
         if rows == "auto":
-            rows = auto_chunk_rows(self.n_frequencies, source.n_inputs, source.n_outputs, dtype=dtype, device=device)
+            p = self._gating.widening * self.n_frequencies
+            rows = auto_chunk_rows(p, source.n_inputs, source.n_outputs, dtype=dtype, device=device)
         return Chunks(source, self._standardiser, rows=int(rows), dtype=dtype, device=device)
 
-    def _set_posterior(self, stats: Statistics, params: Parameters) -> None:
-        solved = solve_outputs(stats, params)
+    def _set_posterior(self, stats: tuple[Statistics, ...], params: Parameters) -> None:
+        solved = [solve_outputs(block, params) for block in stats]
         self._statistics = stats
         self._params = params
-        self._posterior = WeightPosterior.from_evidence(solved, device=self._compute()[1])
-        self._publish(sum(out.log_evidence for out in solved), stats.n, [out.factor for out in solved])
+        device = self._compute()[1]
+        self._posterior = BlockPosterior(tuple(WeightPosterior.from_evidence(each, device=device) for each in solved))
+        outputs = [out for block in solved for out in block]
+        evidence = sum(out.log_evidence for out in outputs)
+        self._publish(evidence, sum(block.n for block in stats), [out.factor for out in outputs])
+        self.fit_status_ |= self._gating.status(stats)
 
     def _projection(self) -> Tensor:
         dtype, device = self._compute()
         return projection(self.frequencies_, self._params.lengthscale, dtype=dtype, device=device)
 
+    def _features(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Features of rows in the model's units, and their blocks under hard gates."""
+        return self._gating.features(spectral_features(x, self._projection()), x)
+
     def _prediction_rows(self) -> int:
         self._check_parameters()
-        return int(self.chunk_size) if self.chunk_size != "auto" else 16_384
+        return int(self.chunk_size) if self.chunk_size != "auto" else max(1, _PREDICTION_ROWS // self._gating.widening)
 
     def _predict_chunk(self, x: Tensor, *, variance: bool) -> tuple[Tensor, Tensor | None, Tensor]:
-        phi = spectral_features(x, self._projection())
-        mean, spread = self._posterior.to(x.device).predict(phi, variance=variance)
+        mean, spread = self._posterior.to(x.device).predict(*self._features(x), variance=variance)
         return mean, spread, self._constant_noise(mean)
 
     def _covariance(self, x: Tensor) -> Tensor:
-        return self._posterior.to(x.device).covariance(spectral_features(x, self._projection()))
+        return self._posterior.to(x.device).covariance(*self._features(x))
+
+    def _fitted_arguments(self) -> dict[str, Any]:
+        # The gate is in the file; labels of training rows, or a clusterer, are not.
+        return {**super()._fitted_arguments(), "gating": self._gating.kind, "partition": None}
 
     def _state_tensors(self) -> dict[str, Tensor]:
-        return {
-            "frequencies": torch.as_tensor(self.frequencies_),
-            "moments": self._statistics.moments,
-            "weight_mean": self._posterior.weight_mean,
-            "inverse_root": self._posterior.inverse_root,
-        }
+        frequencies = torch.as_tensor(self.frequencies_)
+        return {"frequencies": frequencies, **state_tensors(self._statistics, self._posterior, self._gating)}
+
+    def _state_config(self) -> dict[str, Any]:
+        return state_config(self._statistics, self._gating)
 
     def _restore(self, tensors: dict[str, Tensor], params: Parameters, n: int, config: dict[str, Any]) -> None:
-        p, d, q = self.n_frequencies, self.n_features_in_, len(params.mean)
         self._fitted_kernel = self.kernel
-        frequencies, moments, weight_mean, inverse_root = take(
-            tensors,
-            frequencies=(p, d),
-            moments=(2 * p + 1 + q, 2 * p + 1 + q),
-            weight_mean=(2 * p, q),
-            inverse_root=(q, 2 * p, 2 * p),
-        )
+        (frequencies,) = take(tensors, frequencies=(self.n_frequencies, self.n_features_in_))
         self.frequencies_ = frequencies.numpy()
         self._params = params
-        self._statistics = Statistics(n, q, moments)
-        posterior = WeightPosterior(
-            weight_mean, inverse_root, torch.as_tensor(params.signal), torch.as_tensor(params.mean)
-        )
+        self._gating = gating_from_tensors(tensors, config, self.gating, self.n_features_in_)
+        self._statistics, posterior = blocks_from_tensors(tensors, config, self._gating, params, n, self.n_frequencies)
         self._posterior = posterior.to(self._compute()[1])
