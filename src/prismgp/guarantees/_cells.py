@@ -46,13 +46,16 @@ def _grid(projected: Array, kernel: Kernel) -> CellBounds:
     width = (projected.max(0) - low) / per_axis
     place = ((projected - low) / np.maximum(width, np.finfo(float).tiny)).astype(np.int64)
     place = np.clip(place, 0, per_axis - 1)
-    codes, counts = np.unique(place @ per_axis ** np.arange(q), return_counts=True)
-    cells = np.stack([codes // per_axis**axis % per_axis for axis in range(q)], axis=1)
+    _, cell, counts = np.unique(place @ per_axis ** np.arange(q), return_inverse=True, return_counts=True)
 
-    steps = np.abs(cells[:, None, :] - cells[None, :, :])
-    # Neighbours may touch; the factor covers rows that rounding put on the wrong side of an edge.
-    gap = np.maximum(steps - 1, 0) * width * (1.0 - 1e-9)
-    values = kernel.value(torch.from_numpy((gap * gap).sum(2))).numpy()
+    # The gap between the rows' bounding boxes, which is at least that between the cells.
+    shape = (len(counts), q)
+    lower, upper = np.full(shape, np.inf), np.full(shape, -np.inf)
+    np.minimum.at(lower, cell, projected)
+    np.maximum.at(upper, cell, projected)
+    gap = np.maximum(lower[:, None, :] - upper[None, :, :], 0.0)
+    gap += gap.transpose(1, 0, 2)  # at most one of the two is positive
+    values = kernel.value(torch.from_numpy((gap * gap).sum(2) * (1.0 - 1e-9))).numpy()
     root = np.sqrt(counts.astype(np.float64))
     matrix = root[:, None] * values * root[None, :]
     x = root

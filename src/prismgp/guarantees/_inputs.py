@@ -74,7 +74,7 @@ def _matrix_terms(sizes: AnyArray, norms: Array, deficits: Array) -> tuple[float
     """
     n = sizes.astype(np.float64)
     x = np.minimum(norms, 0.5 * n)
-    v = float(np.minimum(x * (n - x), deficits).max())
+    v = float(np.minimum(x * (n - x) * SLACK, deficits).max())
     return v, float(deficits.sum()) + v
 
 

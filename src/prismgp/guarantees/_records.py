@@ -120,8 +120,8 @@ class SampleSizes:
 
     @property
     def best(self) -> SampleBound:
-        """The smaller of ``corrected`` and ``plain``."""
-        both = [found for found in (self.corrected, self.plain) if found.p is not None]
+        """The smaller of ``corrected`` and ``plain``; ``plain`` where they are equal, since it needs no mask."""
+        both = [found for found in (self.plain, self.corrected) if found.p is not None]
         return min(both, key=lambda found: found.p or 0) if both else self.corrected
 
     @property
