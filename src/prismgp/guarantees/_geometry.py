@@ -104,7 +104,8 @@ class ClusterGeometry:
                 "ei,eij,ej->e", self.bin_counts[c], kernel_values(kernel, gap * gap) ** 2, self.shell_counts
             )
         np.fill_diagonal(squares, 0.0)
-        return float(np.linalg.eigvalsh(np.sqrt(np.minimum(squares, squares.T)))[-1]) * SLACK
+        found = float(np.linalg.eigvalsh(np.sqrt(np.minimum(squares, squares.T)))[-1])
+        return found * SLACK + 1e-160 * float(self.sizes.sum())  # for entries whose squares underflow
 
 
 def cluster_geometry(
