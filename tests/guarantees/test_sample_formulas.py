@@ -131,6 +131,9 @@ def test_tiny_rooms_never_round_to_one():
     for room in (1e-6, 1e-9, 1e-12):
         assert formulas.chernoff(1.0, 2.0, room, 0.1) > 1 / room
         assert formulas.bennett(1.0, 2.0, room, 0.1) > 1 / room
+        # Without cancellation: to first order p = 1.5 L (S_F / room)^2.
+        expected = 1.5 * math.log(2 * 10 / 0.1) * (2.0 / room) ** 2
+        assert formulas.union_tight(2.0, 10, room, 0.1) == pytest.approx(expected, rel=1e-3)
 
 
 def test_uniform_numbers_are_the_smallest():

@@ -248,6 +248,20 @@ def test_single_rows_and_duplicates(rng):
     assert one.corrected.p == one.plain.p == 1
 
 
+@pytest.mark.parametrize("exact_inputs", [True, False])
+def test_extreme_inputs(exact_inputs):
+    """Nothing overflows, and no number is given that nobody could use."""
+    x = np.random.default_rng(0).standard_normal((20, 2))
+    for scale in (1e28, 1e-100):
+        found = sample_size(
+            bound=0.5, delta=0.01, X=scale * x, n_clusters=2, lengthscale=1.0, exact_inputs=exact_inputs
+        )
+        json.dumps(found.to_dict(), allow_nan=False)
+    tiny = sample_size(bound=1e-9, delta=1e-12, X=x, lengthscale=1.0, exact_inputs=exact_inputs)
+    assert not tiny.holds
+    assert "no usable number" in tiny.plain.reason
+
+
 def test_partition_is_found_or_taken(rng):
     x, labels = clusters(rng, [40, 30, 20], 3, 0.05, 7.0)
     given = sample_size(bound=1.0, delta=0.1, X=x, labels=labels, lengthscale=1.0)

@@ -15,6 +15,7 @@ from prismgp.kernels import Kernel
 __all__ = ["FIXED", "Target", "one_setting", "relative_error_bound", "simultaneous"]
 
 FIXED = "length-scales and partition are fixed before the frequencies are drawn"
+_MOST = 2**50  # more frequencies are no answer
 _ANY_KERNEL = "any stationary kernel"
 _INDEPENDENT = "frequencies are drawn independently from the kernel's spectral law, not learned, and not from the data"
 
@@ -54,8 +55,8 @@ class Target:
             off = f"{self.bound - room:.4g}"
             reason = f"clusters overlap: the off-cluster norm is up to {off}, not below the bound {self.bound:g}"
         p = None if reason else compute()
-        if not reason and p is None:
-            reason = "no number of frequencies brings this bound below the target"
+        if not reason and (p is None or p > _MOST):
+            p, reason = None, "no usable number of frequencies brings this bound below the target"
         return SampleBound(
             name=name,
             formula=formula,

@@ -23,7 +23,7 @@ from prismgp.kernels import Kernel
 __all__ = ["check_count", "check_data", "check_lengthscale", "check_positive", "find_partition", "resolve_labels"]
 
 _SAMPLE = 4096  # rows on which partitions are sought and compared
-_FARTHEST = 1e60  # fourth powers of scaled inputs stay finite
+_FARTHEST = 1e30  # eighth powers of scaled inputs, summed over pairs, stay finite
 
 
 class _Data(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no types

@@ -155,7 +155,8 @@ def union_tight(norm: float, pairs: int, room: float, delta: float) -> int:
     """
     if norm == 0.0 or pairs == 0:
         return 1
-    x = 0.5 * (math.sqrt(1.5 + 4.0 * room / norm) - math.sqrt(1.5))
+    ratio = room / norm
+    x = 2.0 * ratio / (math.sqrt(1.5 + 4.0 * ratio) + math.sqrt(1.5))  # the root of x^2 + sqrt(1.5) x = ratio, stably
     return _whole(math.log(2.0 * pairs / delta) / x**2)
 
 
