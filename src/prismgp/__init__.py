@@ -2,12 +2,13 @@
 
 from prismgp import exceptions
 from prismgp.estimators import ExactGPRegressor, PrismGPRegressor, Reconfigurer, SpectralFeatures, SSGPRegressor
-from prismgp.guarantees import ConditionReport, SampleSizes, check_conditions, sample_size
+from prismgp.guarantees import Certificate, ConditionReport, SampleSizes, certify, check_conditions, sample_size
 from prismgp.io import load
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Certificate",
     "ConditionReport",
     "ExactGPRegressor",
     "PrismGPRegressor",
@@ -16,6 +17,7 @@ __all__ = [
     "SampleSizes",
     "SpectralFeatures",
     "__version__",
+    "certify",
     "check_conditions",
     "exceptions",
     "load",
