@@ -1,0 +1,178 @@
+"""Certificate: intervals that contain what the exact GP would have said."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from prismgp._types import AnyArray
+from prismgp.guarantees._interval import Interval
+
+__all__ = ["Certificate"]
+
+
+@dataclass(frozen=True, repr=False)
+class Certificate:
+    """What is proved about a fitted model, against the exact GP it approximates.
+
+    All values are in the data's units but for the kernel errors, which are for a kernel of variance one.
+
+    Attributes
+    ----------
+    name : str
+        The model, or the member of an ensemble.
+    statement : str
+        Which exact GP the intervals are about.
+    kernel_error, kernel_error_frobenius : Interval or None
+        Norms of ``K - K'`` on the training rows; None for an ensemble, whose members have their own.
+    log_evidence : Interval or None
+        Of the exact GP at the model's parameters, summed over outputs.
+    mean, variance : Interval or None
+        Of the function at the rows of ``X_test``, (m,) or (m, q).
+    noise_variance : ndarray or None
+        At those rows, as the model has it; it is the same for both.
+    probability : float
+        With which all intervals hold together.
+    holds : bool
+        False where an assumption fails; the intervals then say nothing.
+    reason : str
+        Why it does not hold.
+    assumptions : tuple of str
+    spent : dict
+        Rank, products with the kernel matrix, seconds.
+    members : tuple of Certificate
+        Of an ensemble.
+    paper_bounds : dict
+        The paper's own quantities, with whether they are valid.
+    """
+
+    name: str
+    statement: str
+    rows: int
+    kernel_error: Interval | None
+    kernel_error_frobenius: Interval | None
+    log_evidence: Interval | None
+    mean: Interval | None
+    variance: Interval | None
+    noise_variance: AnyArray | None
+    probability: float
+    holds: bool
+    reason: str
+    assumptions: tuple[str, ...]
+    spent: dict[str, Any]
+    members: tuple[Certificate, ...] = ()
+    paper_bounds: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def std(self) -> Interval | None:
+        """Standard deviation of an observation at the rows of ``X_test``, noise included."""
+        if self.variance is None or self.noise_variance is None:
+            return None
+
+        def root(interval: Interval) -> Interval:
+            lower, upper, ours = (
+                np.sqrt(np.asarray(each) + self.noise_variance)
+                for each in (interval.lower, interval.upper, interval.ours)
+            )
+            certain = None if interval.certain is None else root(interval.certain)
+            return Interval(lower, upper, interval.probability, interval.method, ours, certain)
+
+        return root(self.variance)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as numbers, lists and text; intervals without a finite end have null there."""
+        intervals = ("kernel_error", "kernel_error_frobenius", "log_evidence", "mean", "variance")
+        out: dict[str, Any] = {
+            "name": self.name,
+            "statement": self.statement,
+            "rows": self.rows,
+            "holds": self.holds,
+            "reason": self.reason,
+            "probability": self.probability,
+            "assumptions": list(self.assumptions),
+            "spent": self.spent,
+        }
+        for name in intervals:
+            value = getattr(self, name)
+            out[name] = None if value is None else value.to_dict()
+        out["noise_variance"] = None if self.noise_variance is None else np.asarray(self.noise_variance).tolist()
+        out["paper_bounds"] = self.paper_bounds
+        out["members"] = [member.to_dict() for member in self.members]
+        return out
+
+    def summary(self) -> list[tuple[str, str]]:
+        """What people want to know, as pairs of a subject and a sentence."""
+        lines = [("compared with", self.statement)]
+        if not self.holds:
+            return [*lines, ("does not hold", self.reason)]
+        lines += self._predictions()
+        if self.log_evidence is not None:
+            found = self.log_evidence
+            per_row = found.width / self.rows
+            lines.append(
+                ("log evidence", f"the exact one is in [{found.lower:.6g}, {found.upper:.6g}], ours is {found.ours:.6g} "
+                 f"(known to {per_row:.2g} per row{_odds(found)})")
+            )  # fmt: skip
+        if self.kernel_error is not None:
+            found = self.kernel_error
+            lines.append(
+                ("kernel matrix", f"|K - K'| is in [{found.lower:.4g}, {found.upper:.4g}], {self.rows:,} rows{_odds(found)}")
+            )  # fmt: skip
+        if self.kernel_error_frobenius is not None:
+            found = self.kernel_error_frobenius
+            entry = found.upper / self.rows
+            lines.append(
+                ("kernel entries", f"root mean square error {entry:.3g} at most; Frobenius norm in "
+                 f"[{found.lower:.4g}, {found.upper:.4g}]{_odds(found)}")
+            )  # fmt: skip
+        for member in self.members:
+            lines += [(f"{member.name}: {subject}", text) for subject, text in member.summary()]
+        spent = self.spent
+        lines.append(
+            ("effort", f"rank {spent['rank']:,}, {spent['products']:,} products with the kernel matrix, "
+             f"{spent['seconds']:.1f} s")
+        )  # fmt: skip
+        odds = (
+            "no randomness"
+            if self.probability == 1.0
+            else f"all of it together with probability {self.probability:.3g}"
+        )
+        return [*lines, ("holds", odds)]
+
+    def _predictions(self) -> list[tuple[str, str]]:
+        lines = []
+        std = self.std
+        for what, found in (("mean", self.mean), ("std", std)):
+            if found is None or self.noise_variance is None:
+                continue
+            noise = np.sqrt(self.noise_variance)
+            most, least = found.difference, found.difference_at_least
+            worst = int(np.argmax(most / noise))
+            share = float(np.max(most / noise))
+            count = len(np.asarray(found.lower))
+            subject = f"predicted {what}"
+            if not np.isfinite(share):
+                lines.append((subject, "nothing is known; more rank or products are needed"))
+                continue
+            lines.append(
+                (subject, f"the exact GP's {what} is within {np.ravel(most)[worst]:.3g} of ours, {_percent(share)} of the noise std, "
+                 f"at every one of {count:,} test points{_odds(found)}; the largest difference is at least "
+                 f"{np.max(least):.3g}")
+            )  # fmt: skip
+        return lines
+
+    def __repr__(self) -> str:
+        head = f"Certificate of {self.name}"
+        lines = self.summary()
+        width = max(len(subject) for subject, _ in lines)
+        return "\n".join([head, *(f"  {subject:<{width}}  {text}" for subject, text in lines)])
+
+
+def _odds(found: Interval) -> str:
+    return "" if found.probability == 1.0 else f", with probability {found.probability:.4g}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2g}%" if share < 10 else f"{share:.3g} times"

@@ -1,0 +1,163 @@
+"""The exact GP's log evidence: ``log |Q|`` and ``y'Q^-1 y`` from both sides.
+
+With ``P = L L' + s2 I <= Q`` and any vector a with residual ``r = y - Q a``:
+
+    log |P| <= log |Q| <= log |P| + n log(1 + t / (n s2))                                               (E8)
+    y'(P + t I)^-1 y <= y'Q^-1 y <= y'P^-1 y                                                            (E8b)
+    y'Q^-1 y = y'a + a'r + r'Q^-1 r,   0 <= r'Q^-1 r <= r'P^-1 r                                        (E9)
+
+The gap in (E8) is ``tr log(P^-1/2 Q P^-1/2)``, which Gaussian probes and Lanczos quadrature estimate with a known
+probability (E10).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from prismgp._types import Tensor
+from prismgp.guarantees._interval import Interval
+from prismgp.guarantees._krylov import Lanczos, lanczos, ritz_shortfall
+from prismgp.guarantees._lowrank import LowRank
+from prismgp.guarantees._passes import Task
+from prismgp.guarantees._rounding import growth
+
+__all__ = ["Solution", "logdet_by_probes", "logdet_by_rank", "logdet_task", "quadratic", "quadratic_by_rank"]
+
+
+@dataclass(frozen=True)
+class Solution:
+    """Approximate solutions of ``Q a = b``, column by column, and what is known of their residuals.
+
+    Attributes
+    ----------
+    b, a : Tensor, (n, k)
+    noise : Tensor, (k,)
+    residual : Tensor, (n, k)
+        ``b - Q a``, computed again after the last step.
+    error : Tensor, (k,)
+        Bound on the norm of what rounding has done to the residual.
+    inner_low, inner_high : Tensor, (k,)
+        Bounds on ``a'(b - Q a)``.
+    """
+
+    b: Tensor
+    a: Tensor
+    noise: Tensor
+    residual: Tensor
+    error: Tensor
+    inner_low: Tensor
+    inner_high: Tensor
+
+    @classmethod
+    def of_product(cls, b: Tensor, a: Tensor, noise: Tensor, product: Tensor, error: Tensor) -> Solution:
+        """From ``K a`` and the bound on its rounding error, componentwise."""
+        residual = b - product - noise * a
+        off = (error + 4.0 * growth(1) * (b.abs() + noise * a.abs())).square().sum(0).sqrt()
+        size = a.square().sum(0).sqrt()
+        inner = (a * residual).sum(0)
+        wrong = size * (off + growth(len(a)) * residual.square().sum(0).sqrt())
+        return cls(b, a, noise, residual, off, inner - wrong, inner + wrong)
+
+    def columns(self, which: slice) -> Solution:
+        """Some of the systems."""
+        wide = (field[:, which] for field in (self.b, self.a, self.residual))
+        b, a, residual = wide
+        noise, error, low, high = (field[which] for field in (self.noise, self.error, self.inner_low, self.inner_high))
+        return Solution(b, a, noise, residual, error, low, high)
+
+    @property
+    def norm(self) -> Tensor:
+        """Of the residual, from above, (k,)."""
+        return self.residual.square().sum(0).sqrt() + self.error
+
+    def energy(self, low: LowRank) -> Tensor:
+        """``r'Q^-1 r`` from above, (k,)."""
+        shift = self.error / (self.noise - low.slack).sqrt()
+        preconditioned = (low.quadratic_above(self.noise, self.residual).sqrt() + shift).square()
+        return torch.minimum(self.norm.square() / self.noise, preconditioned)
+
+
+def quadratic(solution: Solution, low: LowRank) -> tuple[Tensor, Tensor]:
+    """Bounds on ``b'Q^-1 b``, column by column, (E9)."""
+    first = (solution.b * solution.a).sum(0)
+    sizes = solution.b.square().sum(0).sqrt() * solution.a.square().sum(0).sqrt()
+    wrong = growth(low.n) * sizes
+    lower = first + solution.inner_low - wrong
+    return lower, first + solution.inner_high + wrong + solution.energy(low)
+
+
+def quadratic_by_rank(b: Tensor, noise: Tensor, low: LowRank) -> tuple[Tensor, Tensor]:
+    """Bounds on ``b'Q^-1 b`` without a product: ``(P + t I)^-1 <= Q^-1 <= P^-1``, (E8b)."""
+    level = noise + low.excess
+    z = low.solve(level, b)
+    size = b.square().sum(0).sqrt()
+    off = (b - low.multiply(level, z)).square().sum(0).sqrt()
+    wrong = size * off / level + growth(low.n + low.rank) * size.square() / level
+    return ((b * z).sum(0) - wrong).clamp_min(0.0), low.quadratic_above(noise, b)
+
+
+def logdet_by_rank(low: LowRank, noise: float) -> Interval:
+    """``log |Q|`` by (E8); rounding of L changes ``log |P|`` by at most its trace norm over the noise."""
+    known = low.logdet(noise)
+    wrong = low.trace_error / (noise - low.slack) + growth(low.n + low.rank) * (abs(known) + low.n)
+    left = max(low.trace - float(low.values.sum()), 0.0) + low.trace_error
+    upper = known + low.n * math.log1p(left / (low.n * noise)) + wrong
+    return Interval(known - wrong, upper, 1.0, f"pivoted Cholesky of rank {low.rank}")
+
+
+def logdet_task(low: LowRank, noise: float, *, steps: int, starts: int, generator: torch.Generator) -> Task:
+    """Lanczos on ``P^-1/2 Q P^-1/2`` from Gaussian probes."""
+    start = torch.randn(low.n, starts, generator=generator, dtype=torch.float64).to(low.values)
+    level = torch.full((1,), noise, dtype=torch.float64, device=low.values.device)
+    root = low.root_weight
+
+    def half(v: Tensor) -> Tensor:
+        return low.apply(torch.rsqrt, level, v)
+
+    def weighted(v: Tensor) -> Tensor:
+        return v if root is None else v * root
+
+    held: list[Tensor] = []
+
+    def before(v: Tensor) -> Tensor:
+        held[:] = [half(v)]
+        return weighted(held[0])
+
+    def after(_: Tensor, product: Tensor) -> Tensor:
+        return half(weighted(product) + noise * held[0])
+
+    return lanczos(start, before=before, after=after, steps=steps)
+
+
+def logdet_by_probes(found: Lanczos | None, low: LowRank, noise: float, *, delta: float) -> Interval | None:
+    """``log |Q|`` from probes; half of delta for the largest eigenvalue, half for the trace.             (E10)
+
+    For ``A = log(P^-1/2 Q P^-1/2)``, psd but for rounding, and X the average of ``g'A g`` over N Gaussian probes, the
+    chi-square bounds of Laurent and Massart (2000) with ``|A|_F^2 <= |A| tr A`` give, with x = log(2 / delta) and
+    ``c = |A| x / N``,  ``sqrt(X - c) - sqrt(c) <= sqrt(tr A) <= sqrt(X + c) + sqrt(c)``.
+    """
+    if found is None:
+        return None
+    below = low.slack / noise + growth(4096 + low.n) * (1.0 + float(low.values[-1:].sum()) / noise)
+    if below >= 0.5:
+        return None
+    shift = -math.log1p(-below)
+    lower, upper = found.quadrature(torch.log, floor=1.0 - 2.0 * below)
+    _, ritz = found.extremes()
+    shortfall = ritz_shortfall(low.n, found.steps, found.starts, 0.5 * delta)
+    largest = math.log1p(low.excess / noise)
+    if shortfall < 1.0:
+        largest = min(largest, math.log1p(max((ritz - 1.0 + 2.0 * below) / (1.0 - shortfall), 0.0)))
+    norms = float(found.size.square().mean())
+    # A + shift I is psd; so everything is said of it, and the shift taken away again.
+    c = (largest + shift) * math.log(4.0 / delta) / found.starts
+    low_mean, high_mean = (float(each.mean()) + shift * norms for each in (lower, upper))
+    least = max(math.sqrt(max(low_mean - c, 0.0)) - math.sqrt(c), 0.0) ** 2
+    most = (math.sqrt(max(high_mean + c, 0.0)) + math.sqrt(c)) ** 2
+    known = low.logdet(noise)
+    wrong = growth(low.n + low.rank) * (abs(known) + low.n) + below * low.n * 1e-3
+    method = f"rank {low.rank}, {found.starts} probes, {found.steps} products"
+    return Interval(known + least - shift * low.n - wrong, known + most - shift * low.n + wrong, 1.0 - delta, method)

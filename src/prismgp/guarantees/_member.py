@@ -1,0 +1,315 @@
+"""The certificate of one model against one exact GP, in the units of a kernel of variance one.
+
+The order of things: a pivoted Cholesky factor; what it says of the variances; then all linear systems and Lanczos runs
+together, on the same products with the kernel; one more product for residuals that can be trusted; the bounds.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+import numpy as np
+import torch
+
+from prismgp._types import Array, Tensor
+from prismgp.guarantees._effort import Effort, Findings
+from prismgp.guarantees._evidence_bounds import (
+    Solution,
+    logdet_by_probes,
+    logdet_by_rank,
+    logdet_task,
+    quadratic,
+    quadratic_by_rank,
+)
+from prismgp.guarantees._interval import Interval
+from prismgp.guarantees._kernel_error import (
+    frobenius_by_pairs,
+    frobenius_exact,
+    spectral_by_lanczos,
+    spectral_by_rank,
+    spectral_task,
+)
+from prismgp.guarantees._krylov import Lanczos, conjugate_gradients, lanczos, ritz_shortfall
+from prismgp.guarantees._lowrank import LowRank
+from prismgp.guarantees._nystrom import NystromMap, select_pivots
+from prismgp.guarantees._passes import Budget, Task, run_together
+from prismgp.guarantees._prediction_bounds import VarianceByRank, crossed, mean_half_width, variance_by_solution
+from prismgp.guarantees._problem import Problem
+
+__all__ = ["certify_problem"]
+
+_PROBES = 8  # random starts of every Lanczos run
+_STEPS = 20  # of Lanczos at most; more would add little
+_PAIRS = 1_000_000
+_EVERY_ENTRY = 50_000  # rows up to which the Frobenius norm is computed from all entries
+_FEW = 2_000  # rows up to which all entries cost no more than a sample
+_SOLVED = 256  # test points, the least well known ones, that get a linear system of their own
+_MOST_SLACK = 0.25  # of the noise that rounding may take
+
+
+def certify_problem(problem: Problem, effort: Effort) -> Findings:
+    """All bounds that the effort allows."""
+    clock = time.monotonic()
+    generator = torch.Generator().manual_seed(effort.seed)
+    low = _low_rank(problem, effort, generator)
+    least = float(problem.ratio.min())
+    if low.slack > _MOST_SLACK * least:
+        reason = (
+            f"rounding: errors of {low.slack:.1e} are not small against the noise, {least:.1e} of the signal variance; "
+            "the model explains the targets to the last digits"
+        )
+        return _nothing(problem, low, time.monotonic() - clock, reason)
+    run = _Run(problem, low, effort, generator)
+    seconds = None if effort.seconds is None else max(effort.seconds - (time.monotonic() - clock), 0.0)
+    # The last product recomputes the residuals; it is not for the others to spend.
+    budget = Budget.of(max(effort.products - 1, 0), seconds)
+    run.work(budget)
+    every_entry = problem.n <= (_EVERY_ENTRY if effort.products else _FEW)
+    # Random statements: a log determinant per output, two norms, and the Frobenius norm where it is sampled.
+    count = (len(run.noise) + 2 if effort.random else 0) + (0 if every_entry else 1)
+    share = effort.delta / max(count, 1)
+    spectral = run.spectral(share)
+    if every_entry:
+        frobenius = frobenius_exact(problem)
+    elif effort.delta:
+        frobenius = frobenius_by_pairs(problem, pairs=_PAIRS, delta=share, seed=effort.seed)
+    else:
+        upper = math.sqrt(problem.n) * spectral.upper
+        frobenius = Interval(spectral.lower, upper, 1.0, "from the spectral norm")
+    evidence = run.evidence(share)
+    mean, variance = run.predictions(share) if problem.test is not None else (None, None)
+    spent: dict[str, Any] = {"rank": low.rank, "products": budget.used + min(effort.products, 1)}
+    spent["seconds"] = time.monotonic() - clock
+    intervals = [each for each in (spectral, frobenius, evidence, mean, variance) if each is not None]
+    crossed_over = not all(each.ordered for each in intervals)
+    reason = "the bounds contradict each other: rounding has the upper hand" if crossed_over else ""
+    largest = float(low.values[-1:].sum()) + low.excess
+    quadratics = float(run.quadratics()[1].sum())
+    return Findings(spectral, frobenius, evidence, mean, variance, largest, quadratics, spent, reason)
+
+
+def _low_rank(problem: Problem, effort: Effort, generator: torch.Generator) -> LowRank:
+    pivots, traces = select_pivots(problem.rows, effort.rank, weight=problem.weight, generator=generator)
+    # Enough jitter to keep the inverse factor small, and too little to be seen beside the noise and what is left.
+    left = float(traces[-1]) / problem.n if len(traces) else 1.0
+    jitter = 1e-3 * max(left, float(problem.ratio.min()))
+    return LowRank.of(NystromMap.of(problem.rows.rows(pivots), jitter=jitter), problem.rows, problem.weight)
+
+
+class _Run:
+    """The pieces of one certificate that share a problem and its low rank."""
+
+    def __init__(self, problem: Problem, low: LowRank, effort: Effort, generator: torch.Generator) -> None:
+        self.problem, self.low, self.effort, self.generator = problem, low, effort, generator
+        self.noise = torch.as_tensor(problem.ratio).to(problem.target)
+        self.q = len(self.noise)
+        # Right-hand sides of the linear systems: the targets, then kernels of test points.
+        self.b = problem.whitened(problem.target) / torch.as_tensor(problem.signal).to(problem.target).sqrt()
+        self.levels = self.noise
+        self.column_error = torch.zeros_like(self.noise)
+        self.chosen = torch.empty(0, dtype=torch.long, device=self.b.device)
+        self.by_rank = None if problem.test is None else VarianceByRank(problem, low, problem.test.rows)
+        self.solution: Solution | None = None
+        self.found: dict[str, Any] = {}
+
+    # -- work ------------------------------------------------------------------------------------
+
+    def work(self, budget: Budget) -> None:
+        """Everything that needs products with the kernel."""
+        if not self.effort.products:
+            return
+        if self.by_rank is not None:
+            self._choose_points(self.by_rank)
+        tasks = self._tasks()
+        done = run_together(self.problem.rows.product, list(tasks.values()), budget)
+        self.found = dict(zip(tasks, done, strict=True))
+        whitened, a = self.problem.whitened, self.found["solve"]
+        product, error = self.problem.rows.bounded_product(whitened(a))
+        self.solution = Solution.of_product(self.b, a, self.levels, whitened(product), whitened(error))
+
+    def _choose_points(self, by_rank: VarianceByRank) -> None:
+        """A system of its own, per output, for each of the test points of which the rank says least."""
+        assert self.problem.test is not None
+        width = by_rank.upper(self.low.excess) - by_rank.lower
+        # As a standard deviation with noise, in units of the noise: below the tolerance nothing is to be gained.
+        unclear = (width / (2.0 * (self.noise * (self.noise + by_rank.lower)).sqrt())).amax(1)
+        count = min(_SOLVED // self.q, int((unclear > self.effort.tolerance).sum()))
+        self.chosen = unclear.topk(count).indices
+        rows, test = self.problem.rows, self.problem.test.rows.rows(self.chosen)
+        block = rows.block(test)
+        off = self.problem.whitened((rows.row_error[:, None] + test.row_error) * block).square().sum(0).sqrt()
+        self.b = torch.cat([self.b, self.problem.whitened(block).repeat(1, self.q)], 1)
+        self.levels = torch.cat([self.noise, self.noise.repeat_interleave(count)])
+        self.column_error = torch.cat([self.column_error, off.repeat(self.q)])
+
+    def _tasks(self) -> dict[str, Task]:
+        problem, low, steps = self.problem, self.low, min(_STEPS, self.effort.products - 1)
+        tolerance = self.effort.tolerance
+        enough = torch.cat([2.0 * tolerance * self.noise, tolerance**0.5 * self.levels[self.q :]])
+        tasks = {
+            "solve": conjugate_gradients(
+                self.b,
+                solve=lambda v: low.solve(self.levels, v),
+                before=problem.whitened,
+                after=lambda v, product: problem.whitened(product) + self.levels * v,
+                enough=enough,
+            )
+        }
+        if not self.effort.random:
+            return tasks
+        common: dict[str, Any] = {"steps": steps, "starts": _PROBES, "generator": self.generator}
+        for k in range(self.q):
+            tasks[f"logdet {k}"] = logdet_task(low, float(self.noise[k]), **common)
+        tasks["spectral"] = spectral_task(problem, **common)
+        if problem.test is not None:
+            # For the t of (E12): the norm of K - L L'.
+            start = torch.randn(problem.n, _PROBES, generator=self.generator, dtype=torch.float64).to(self.b)
+            tasks["residual"] = lanczos(
+                start,
+                before=problem.whitened,
+                after=lambda v, product: problem.whitened(product) - low.times(low.transposed(v)),
+                steps=steps,
+            )
+        return tasks
+
+    # -- bounds ----------------------------------------------------------------------------------
+
+    def _columns(self, columns: slice) -> Solution | None:
+        return None if self.solution is None else self.solution.columns(columns)
+
+    @property
+    def targets(self) -> Solution | None:
+        return self._columns(slice(0, self.q))
+
+    def spectral(self, delta: float) -> Interval:
+        by_rank = spectral_by_rank(self.problem, self.low)
+        better = spectral_by_lanczos(self.found.get("spectral"), self.problem, delta=delta)
+        return by_rank if better is None else better.within(by_rank, method=f"{better.method}; {by_rank.method}")
+
+    def quadratics(self) -> tuple[Array, Array]:
+        """Bounds on ``y'Q^-1 y`` by output."""
+        lower, upper = quadratic_by_rank(self.b[:, : self.q], self.noise, self.low)
+        if self.targets is not None:
+            closer = quadratic(self.targets, self.low)
+            lower, upper = torch.maximum(lower, closer[0]), torch.minimum(upper, closer[1])
+        return _host(lower), _host(upper)
+
+    def evidence(self, delta: float) -> Interval:
+        """Log evidence of all outputs together, in the model's units."""
+        quad_low, quad_high = self.quadratics()
+        log_noise = 0.0 if self.problem.weight is None else -float(self.problem.weight.log().sum())
+        sure, best = [], []
+        for k, noise in enumerate(self.noise.tolist()):
+            constant = self.problem.n * math.log(2.0 * math.pi * float(self.problem.signal[k])) + log_noise
+            by_rank = logdet_by_rank(self.low, noise)
+            by_probes = logdet_by_probes(self.found.get(f"logdet {k}"), self.low, noise, delta=delta)
+            closest = by_rank if by_probes is None else by_probes.within(by_rank, method=by_probes.method)
+            for logdet, into in ((by_rank, sure), (closest, best)):
+                lower, upper = (
+                    -0.5 * (constant + a + b) for a, b in ((logdet.upper, quad_high[k]), (logdet.lower, quad_low[k]))
+                )
+                into.append(Interval(lower, upper, logdet.probability, logdet.method))
+        certain = _total(sure, self.problem.log_evidence, None)
+        return certain if all(each.probability == 1.0 for each in best) else _total(best, certain.ours, certain)
+
+    def predictions(self, delta: float) -> tuple[Interval, Interval]:
+        """Mean and variance of the function at the test points, in the model's units, (m, q)."""
+        assert self.problem.test is not None and self.by_rank is not None
+        return self._mean(self.by_rank), self._variance(self.by_rank, delta)
+
+    def _mean(self, by_rank: VarianceByRank) -> Interval:
+        problem, low, q, targets = self.problem, self.low, self.q, self.targets
+        assert problem.test is not None
+        middle = self._middle()
+        products, errors = crossed(
+            problem, problem.test.rows, middle if targets is None else torch.cat([middle, targets.a], 1)
+        )
+        quad_low, quad_high = quadratic_by_rank(self.b[:, :q], self.noise, low)
+        spread = (by_rank.most_explained - by_rank.least_explained(low.excess)).clamp_min(0.0)
+        half = 0.5 * (spread * (quad_high - quad_low)).sqrt() + errors[:, :q]
+        # (E11) with nothing known, a = 0: the exact mean cannot be further than this from the constant.
+        furthest = torch.minimum(self.b[:, :q].square().sum(0).sqrt() / (2.0 * self.noise.sqrt()), quad_high.sqrt())
+        left = torch.maximum(products[:, :q] - half, -furthest)
+        right = torch.minimum(products[:, :q] + half, furthest)
+        method = f"rank {low.rank}"
+        if targets is not None:
+            half = mean_half_width(targets, low) + errors[:, q:]
+            left = torch.maximum(left, products[:, q:] - half)
+            right = torch.minimum(right, products[:, q:] + half)
+            method = f"conjugate gradients, rank {low.rank}"
+        root, shift = np.sqrt(problem.signal), problem.mean
+        return Interval(_host(left) * root + shift, _host(right) * root + shift, 1.0, method, problem.test.mean)
+
+    def _middle(self) -> Tensor:
+        """Half way between the solutions with P and with ``P + t I``, the two ends of what Q can be.
+
+        ``|k'(Q^-1 - M) y| <= sqrt(k'D k  y'D y)`` for the middle M of the two inverses and half their difference D:
+        Cauchy and Schwarz, as ``-D <= Q^-1 - M <= D``.                                                   (E15)
+        """
+        b, low = self.b[:, : self.q], self.low
+        return 0.5 * (low.solve(self.noise - low.slack, b) + low.solve(self.noise + low.excess, b))
+
+    def _variance(self, by_rank: VarianceByRank, delta: float) -> Interval:
+        problem, low = self.problem, self.low
+        assert problem.test is not None
+        lower, upper = by_rank.lower, by_rank.upper(low.excess)
+        solved = self._columns(slice(self.q, None))
+        below = above = None
+        method = f"rank {low.rank}"
+        if solved is not None and len(self.chosen):
+            bounds = variance_by_solution(solved, low, self.column_error[self.q :])
+            below, above = (each.view(self.q, -1).T for each in bounds)
+            method += f", {len(self.chosen)} points solved"
+
+        def interval(high: Tensor, probability: float, how: str, certain: Interval | None) -> Interval:
+            low_, high_ = lower.clone(), high.clone()
+            if below is not None and above is not None:
+                low_[self.chosen] = torch.maximum(low_[self.chosen], below)
+                high_[self.chosen] = torch.minimum(high_[self.chosen], above)
+            ours = problem.test.variance if problem.test is not None else None
+            return Interval(
+                _host(low_) * problem.signal, _host(high_) * problem.signal, probability, how, ours, certain
+            )
+
+        sure = interval(upper, 1.0, method, None)
+        norm = self._norm_left(self.found.get("residual"), delta)
+        if norm is None or len(self.chosen) == problem.test.rows.n:
+            return sure
+        closer = torch.minimum(upper, by_rank.upper(norm))
+        return interval(closer, 1.0 - delta, f"{method}, norm of the rest by Lanczos", sure)
+
+    def _norm_left(self, found: Lanczos | None, delta: float) -> float | None:
+        """``|K - L L'|`` from above with probability ``1 - delta``, where that is better than the trace.       (K2)"""
+        if found is None:
+            return None
+        shortfall = ritz_shortfall(self.problem.n, found.steps, found.starts, delta)
+        if shortfall >= 1.0:
+            return None
+        norm = (found.extremes()[1] + self.low.slack) / (1.0 - shortfall) + self.low.slack
+        return norm if norm < self.low.excess else None
+
+
+def _total(parts: list[Interval], ours: Any, certain: Interval | None) -> Interval:
+    """The sum over outputs."""
+    lower, upper = (sum(getattr(each, side) for each in parts) for side in ("lower", "upper"))
+    probability = 1.0 - sum(1.0 - each.probability for each in parts)
+    return Interval(lower, upper, probability, parts[0].method, ours, certain)
+
+
+def _host(values: Tensor) -> Array:
+    return np.asarray(values.cpu().numpy())
+
+
+def _nothing(problem: Problem, low: LowRank, seconds: float, reason: str) -> Findings:
+    """Bounds that say nothing, for a problem in which nothing can be said."""
+    empty = Interval(0.0, math.inf, 1.0, "none")
+    evidence = Interval(-math.inf, math.inf, 1.0, "none", problem.log_evidence)
+    mean = variance = None
+    if problem.test is not None:
+        shape = problem.test.mean.shape
+        mean = Interval(np.full(shape, -np.inf), np.full(shape, np.inf), 1.0, "none", problem.test.mean)
+        variance = Interval(np.zeros(shape), np.ones(shape) * problem.signal, 1.0, "none", problem.test.variance)
+    spent = {"rank": low.rank, "products": 0, "seconds": seconds}
+    return Findings(empty, empty, evidence, mean, variance, math.inf, math.inf, spent, reason)

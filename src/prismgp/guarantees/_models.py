@@ -1,0 +1,227 @@
+"""From a fitted model and its training rows to the problems a certificate is about: one per member."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from prismgp._types import Tensor
+from prismgp.estimators import ExactGPRegressor, PrismGPRegressor, SSGPRegressor
+from prismgp.estimators._base import GPRegressor
+from prismgp.exceptions import DataError
+from prismgp.features import spectral_features
+from prismgp.guarantees._problem import Features, Problem, TestPoints
+from prismgp.guarantees._reference import ReferenceKernel
+from prismgp.kernels import get_kernel
+from prismgp.parameters import Parameters
+from prismgp.revised import Expert, PlainMap, ReconfiguredMap, RevisedMap
+from prismgp.revised._network import limited
+from prismgp.statistics import Statistics
+
+__all__ = ["REFERENCES", "Member", "members_of"]
+
+REFERENCES = ("auto", "gated", "full")
+_ROWS = 16_384  # of the networks and features at a time
+_SAME = {torch.float64: 1e-6, torch.float32: 1e-3}  # difference of two sums over the same rows
+
+
+@dataclass(frozen=True)
+class Member:
+    """A problem, and the weight of its model in the whole."""
+
+    problem: Problem
+    weight: float
+
+
+@dataclass(frozen=True)
+class _Inputs:
+    """What the kernel of a member sees of some rows, and its own features of them."""
+
+    points: Tensor  # divided by the length-scales, float64
+    gates: Tensor | None
+    features: Features
+    log_noise: Tensor | None
+
+
+def members_of(model: GPRegressor, X: Any, y: Any, X_test: Any, *, reference: str) -> list[Member]:
+    """The problems of a fitted model, in the model's units."""
+    if isinstance(model, ExactGPRegressor):
+        raise DataError("an ExactGPRegressor is the exact GP: there is nothing to certify")
+    source = model._training_source(X, y, reset=False)
+    s = model._standardiser
+    device = model._compute()[1]
+    x = _standardised(model, source.x, device)
+    target = torch.as_tensor((source.y - s.y_shift) / s.y_scale, dtype=torch.float64, device=device)
+    test = None if X_test is None else model._checked_inputs(X_test)
+    x_test = None if test is None else _standardised(model, test, device)
+    if isinstance(model, PrismGPRegressor):
+        mixture = model._mixture.to(device)
+        return [
+            Member(_expert_problem(model, expert, x, target, x_test, reference), float(weight))
+            for expert, weight in zip(mixture.experts, mixture.weights, strict=True)
+        ]
+    assert isinstance(model, SSGPRegressor)
+    return [Member(_ssgp_problem(model, x, target, x_test, reference), 1.0)]
+
+
+def _standardised(model: GPRegressor, x: Any, device: torch.device) -> Tensor:
+    s = model._standardiser
+    return torch.as_tensor((np.asarray(x, dtype=np.float64) - s.x_shift) / s.x_scale, device=device)
+
+
+def _ssgp_problem(model: SSGPRegressor, x: Tensor, target: Tensor, x_test: Tensor | None, reference: str) -> Problem:
+    w, dtype = model._projection(), model._compute()[0]
+    lengthscale = torch.as_tensor(model._params.lengthscale).to(x)
+    own_gates = getattr(model, "_gates", None)
+
+    def inputs(rows: Tensor, training: bool) -> _Inputs:
+        phi = spectral_features(rows.to(dtype), w).double()
+        gates = None if own_gates is None else own_gates(rows, training=training)
+        return _Inputs(rows / lengthscale, gates, Features(phi, gates), None)
+
+    def predict(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        mean, variance, noise = model._predict_chunk(rows.to(dtype), variance=True)
+        assert variance is not None
+        return mean, variance, noise
+
+    s = model._standardiser
+    log_evidence = model.log_evidence_ + len(x) * float(np.log(s.y_scale).sum())
+    return _problem(
+        "sparse spectrum GP",
+        inputs,
+        predict,
+        get_kernel(model._fitted_kernel),
+        model._params,
+        model._statistics,
+        log_evidence,
+        (x, target, x_test),
+        gated_reference=reference == "gated",
+        inputs_named="inputs",
+        tolerance=_SAME[dtype],
+    )
+
+
+def _expert_problem(
+    model: PrismGPRegressor, expert: Expert, x: Tensor, target: Tensor, x_test: Tensor | None, reference: str
+) -> Problem:
+    lengthscale = torch.as_tensor(expert.params.lengthscale).to(x)
+    kind, named = expert.map, "inputs"
+
+    def inputs(rows: Tensor, _: bool) -> _Inputs:
+        if isinstance(kind, RevisedMap):
+            with torch.no_grad():
+                encoded = kind(rows.to(kind.mean.dtype))
+            seen = torch.cat([encoded.latent, limited(rows.to(kind.mean.dtype))], 1).double()
+            gates = None if encoded.gates is None else encoded.gates.double()
+            noise = None if encoded.log_noise is None else encoded.log_noise.double()
+            return _Inputs(seen / lengthscale, gates, Features(encoded.phi.double(), gates), noise)
+        phi = kind.features(rows)[0].double()
+        seen = (kind.reconfigure(rows) - kind.shift) / kind.scale if isinstance(kind, ReconfiguredMap) else rows
+        return _Inputs(seen / lengthscale, None, Features(phi, None), None)
+
+    def predict(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        mean, variance, noise = expert.predict(rows, variance=True)
+        assert variance is not None
+        return mean, variance, noise
+
+    if not isinstance(kind, PlainMap):
+        named = "latent inputs" if isinstance(kind, RevisedMap) else "re-configured inputs"
+    return _problem(
+        expert.name,
+        inputs,
+        predict,
+        get_kernel(model._fitted_kernel),
+        expert.params,
+        expert.statistics,
+        expert.log_evidence,
+        (x, target, x_test),
+        gated_reference=reference != "full",
+        inputs_named=named,
+        tolerance=1e-3,
+    )
+
+
+def _problem(
+    name: str,
+    inputs: Callable[[Tensor, bool], _Inputs],
+    predict: Callable[[Tensor], tuple[Tensor, Tensor, Tensor]],
+    kernel: Any,
+    params: Parameters,
+    statistics: Statistics,
+    log_evidence: float,
+    data: tuple[Tensor, Tensor, Tensor | None],
+    *,
+    gated_reference: bool,
+    inputs_named: str,
+    tolerance: float,
+) -> Problem:
+    x, target, x_test = data
+    seen = _all(x, lambda rows: inputs(rows, True))
+    weight = None if seen.log_noise is None else torch.exp(-seen.log_noise)
+    _check_same_rows(seen, weight, target, statistics, tolerance)
+    centre = seen.points.mean(0)
+    gated = gated_reference and seen.gates is not None
+    rows = ReferenceKernel(kernel, seen.points - centre, _unit(seen.gates) if gated else None)
+    test = None
+    if x_test is not None:
+        there = _all(x_test, lambda each: inputs(each, False))
+        at = rows.at(there.points - centre, _unit(there.gates) if gated else None)
+        parts = [predict(x_test[i : i + _ROWS]) for i in range(0, len(x_test), _ROWS)]
+        mean, variance, noise = (torch.cat(each).cpu().numpy() for each in zip(*parts, strict=True))
+        test = TestPoints(at, mean, variance, noise)
+    where = "with the gated kernel on the same" if gated else "on the same"
+    features = seen.features
+    return Problem(
+        rows=rows,
+        features=features.rows,
+        width=features.phi.shape[1] * (1 if features.gates is None else features.gates.shape[1]),
+        target=target - torch.as_tensor(params.mean).to(target),
+        weight=weight,
+        signal=params.signal,
+        noise=params.noise,
+        mean=params.mean,
+        log_evidence=log_evidence,
+        test=test,
+        name=name,
+        statement=f"the exact GP {where} {inputs_named}, with the same kernel parameters and noise",
+    )
+
+
+def _all(x: Tensor, inputs: Callable[[Tensor], _Inputs]) -> _Inputs:
+    parts = [inputs(x[i : i + _ROWS]) for i in range(0, len(x), _ROWS)]
+
+    def joined(values: list[Tensor | None]) -> Tensor | None:
+        return None if values[0] is None else torch.cat([each for each in values if each is not None])
+
+    points = torch.cat([part.points for part in parts])
+    gates = joined([part.gates for part in parts])
+    phi = torch.cat([part.features.phi for part in parts])
+    return _Inputs(points, gates, Features(phi, gates), joined([part.log_noise for part in parts]))
+
+
+def _unit(gates: Tensor | None) -> Tensor | None:
+    """Gates of norm one to the last digit: the exact kernel has a diagonal of one."""
+    return None if gates is None else gates / gates.square().sum(1, keepdim=True).sqrt()
+
+
+def _check_same_rows(
+    seen: _Inputs, weight: Tensor | None, target: Tensor, statistics: Statistics, tolerance: float
+) -> None:
+    """A certificate compares with the exact GP on the rows the model has seen, all of them and no others."""
+    if len(target) != statistics.n:
+        raise DataError(
+            f"X has {len(target):,} rows, but the model has seen {statistics.n:,}; certify needs exactly the rows the "
+            "model was fitted on"
+        )
+    weighted = target if weight is None else target * weight[:, None]
+    found = (seen.features.wide().T @ weighted).cpu()
+    stored = statistics.feature_target.cpu()
+    scale = float(weighted.square().sum().sqrt()) * len(target) ** 0.5
+    if float((found - stored).abs().max()) > tolerance * max(scale, 1e-300):
+        raise DataError(
+            "X and y are not the rows the model was fitted on: their sums differ; pass the training rows, in any order"
+        )

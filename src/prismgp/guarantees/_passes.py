@@ -1,0 +1,86 @@
+"""One pass over the kernel serves everybody: algorithms that need products ``K v`` ask for them together.
+
+An algorithm is a generator that yields a block of vectors, (n, k), and is sent its product with K; when the
+budget is spent it is sent None instead, and returns what it has. The cost of a pass is that of making the
+entries of K; more columns cost little.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from prismgp._types import Tensor
+
+__all__ = ["Budget", "Task", "run_together"]
+
+Task = Generator[Tensor, Tensor | None, Any]
+
+
+@dataclass
+class Budget:
+    """What may still be spent on products: their number, and a moment on the clock."""
+
+    products: int
+    deadline: float | None = None
+    used: int = 0
+
+    @classmethod
+    def of(cls, products: int, seconds: float | None) -> Budget:
+        return cls(products, None if seconds is None else time.monotonic() + seconds)
+
+    def allows(self, share: float = 1.0) -> bool:
+        """Whether another product may be made; ``share``: of the time, so that something is left for later."""
+        if self.used >= self.products:
+            return False
+        if self.deadline is None:
+            return True
+        if not self.used:
+            return time.monotonic() < self.deadline
+        return time.monotonic() + self._last * (1.0 / share) < self.deadline
+
+    def spend(self, product: Callable[[Tensor], Any], v: Tensor) -> Any:
+        """Make a product and take note."""
+        start = time.monotonic()
+        done = product(v)
+        if v.device.type == "cuda":
+            torch.cuda.synchronize(v.device)
+        self._last = time.monotonic() - start
+        self.used += 1
+        return done
+
+    _last: float = 0.0
+
+
+def run_together(product: Callable[[Tensor], Tensor], tasks: list[Task], budget: Budget) -> list[Any]:
+    """Run all tasks to their end or to the end of the budget; their results, in order."""
+    results: list[Any] = [None] * len(tasks)
+    waiting: dict[int, Tensor] = {}
+
+    def advance(k: int, answer: Tensor | None) -> None:
+        try:
+            waiting[k] = tasks[k].send(answer)
+        except StopIteration as end:
+            waiting.pop(k, None)
+            results[k] = end.value
+
+    for k, task in enumerate(tasks):
+        try:
+            waiting[k] = next(task)
+        except StopIteration as end:
+            results[k] = end.value
+    while waiting:
+        if not budget.allows():
+            for k in list(waiting):
+                advance(k, None)
+            break
+        order = list(waiting)
+        answers = budget.spend(product, torch.cat([waiting[k] for k in order], 1))
+        sizes = [waiting[k].shape[1] for k in order]
+        for k, answer in zip(order, answers.split(sizes, 1), strict=True):
+            advance(k, answer)
+    return results
