@@ -243,6 +243,26 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
             parts.append(self._log_density_chunk(chunk, target.to(chunk.device)).cpu().numpy())
         return np.asarray(np.concatenate(parts) - np.log(s.y_scale).sum())
 
+    def certify(self, X: Any, y: Any, X_test: Any = None, **options: Any) -> Any:
+        """Bound how far this model is from the exact GP it approximates; see :func:`prismgp.certify`.
+
+        Parameters
+        ----------
+        X, y : array-like
+            The rows the model was fitted on.
+        X_test : array-like, optional
+            Where to certify predictions.
+        **options
+            Those of :func:`prismgp.certify`.
+
+        Returns
+        -------
+        Certificate
+        """
+        from prismgp.guarantees import certify
+
+        return certify(self, X, y, X_test, **options)
+
     def _log_density_chunk(self, x: Tensor, y: Tensor) -> Tensor:
         """Log density in the model's units, (n,)."""
         mean, variance, noise = self._predict_chunk(x, variance=True)

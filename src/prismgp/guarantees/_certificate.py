@@ -110,64 +110,51 @@ class Certificate:
         lines += self._predictions()
         if self.log_evidence is not None:
             found = self.log_evidence
-            per_row = found.width / self.rows
-            lines.append(
-                ("log evidence", f"the exact one is in [{found.lower:.6g}, {found.upper:.6g}], ours is {found.ours:.6g} "
-                 f"(known to {per_row:.2g} per row{_odds(found)})")
-            )  # fmt: skip
+            text = f"the exact one is in [{found.lower:.6g}, {found.upper:.6g}], ours is {found.ours:.6g} "
+            lines.append(("log evidence", f"{text}(known to {found.width / self.rows:.2g} per row{_odds(found)})"))
         if self.kernel_error is not None:
             found = self.kernel_error
-            lines.append(
-                ("kernel matrix", f"|K - K'| is in [{found.lower:.4g}, {found.upper:.4g}], {self.rows:,} rows{_odds(found)}")
-            )  # fmt: skip
+            text = f"|K - K'| is in [{found.lower:.4g}, {found.upper:.4g}] for {self.rows:,} rows{_odds(found)}"
+            lines.append(("kernel matrix", text))
         if self.kernel_error_frobenius is not None:
             found = self.kernel_error_frobenius
-            entry = found.upper / self.rows
-            lines.append(
-                ("kernel entries", f"root mean square error {entry:.3g} at most; Frobenius norm in "
-                 f"[{found.lower:.4g}, {found.upper:.4g}]{_odds(found)}")
-            )  # fmt: skip
-        for member in self.members:
-            lines += [(f"{member.name}: {subject}", text) for subject, text in member.summary()]
+            text = f"root mean square error {found.upper / self.rows:.3g} at most; Frobenius norm in "
+            lines.append(("kernel entries", f"{text}[{found.lower:.4g}, {found.upper:.4g}]{_odds(found)}"))
         spent = self.spent
-        lines.append(
-            ("effort", f"rank {spent['rank']:,}, {spent['products']:,} products with the kernel matrix, "
-             f"{spent['seconds']:.1f} s")
-        )  # fmt: skip
-        odds = (
-            "no randomness"
-            if self.probability == 1.0
-            else f"all of it together with probability {self.probability:.3g}"
+        text = (
+            f"rank {spent['rank']:,}, {spent['products']:,} products with the kernel matrix, {spent['seconds']:.1f} s"
         )
-        return [*lines, ("holds", odds)]
+        lines.append(("effort", text))
+        odds = f"all of it together with probability {self.probability:.3g}"
+        return [*lines, ("holds", "no randomness" if self.probability == 1.0 else odds)]
 
     def _predictions(self) -> list[tuple[str, str]]:
         lines = []
-        std = self.std
-        for what, found in (("mean", self.mean), ("std", std)):
+        for what, found in (("mean", self.mean), ("std", self.std)):
             if found is None or self.noise_variance is None:
                 continue
-            noise = np.sqrt(self.noise_variance)
-            most, least = found.difference, found.difference_at_least
+            most, noise = found.difference, np.sqrt(self.noise_variance)
             worst = int(np.argmax(most / noise))
             share = float(np.max(most / noise))
-            count = len(np.asarray(found.lower))
             subject = f"predicted {what}"
             if not np.isfinite(share):
                 lines.append((subject, "nothing is known; more rank or products are needed"))
                 continue
-            lines.append(
-                (subject, f"the exact GP's {what} is within {np.ravel(most)[worst]:.3g} of ours, {_percent(share)} of the noise std, "
-                 f"at every one of {count:,} test points{_odds(found)}; the largest difference is at least "
-                 f"{np.max(least):.3g}")
-            )  # fmt: skip
+            text = (
+                f"the exact GP's {what} is within {np.ravel(most)[worst]:.3g} of ours, {_percent(share)} the noise "
+                f"std, at every one of {len(most):,} test points{_odds(found)}; the largest difference is at least "
+                f"{np.max(found.difference_at_least):.3g}"
+            )
+            lines.append((subject, text))
         return lines
 
     def __repr__(self) -> str:
-        head = f"Certificate of {self.name}"
         lines = self.summary()
         width = max(len(subject) for subject, _ in lines)
-        return "\n".join([head, *(f"  {subject:<{width}}  {text}" for subject, text in lines)])
+        text = [f"Certificate of {self.name}", *(f"  {subject:<{width}}  {text}" for subject, text in lines)]
+        for member in self.members:
+            text += [f"  {line}" for line in repr(member).splitlines()]
+        return "\n".join(text)
 
 
 def _odds(found: Interval) -> str:
@@ -175,4 +162,4 @@ def _odds(found: Interval) -> str:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.2g}%" if share < 10 else f"{share:.3g} times"
+    return f"{100 * share:.2g}% of" if share < 0.995 else f"{share:.3g} times"

@@ -14,8 +14,8 @@ from prismgp._validate import check_choice, check_number
 from prismgp.estimators._base import GPRegressor
 from prismgp.exceptions import DataError
 from prismgp.guarantees._certificate import Certificate
-from prismgp.guarantees._interval import Interval
 from prismgp.guarantees._effort import Effort, Findings
+from prismgp.guarantees._interval import Interval
 from prismgp.guarantees._member import certify_problem
 from prismgp.guarantees._models import REFERENCES, Member, members_of
 from prismgp.guarantees._paper_bounds import paper_bounds

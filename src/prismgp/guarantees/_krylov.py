@@ -120,7 +120,8 @@ class Lanczos:
 
 def _rule(matrices: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
     values, vectors = torch.linalg.eigh(matrices)
-    return (vectors[:, 0, :].square() * function(values)).sum(1)
+    total: Tensor = (vectors[:, 0, :].square() * function(values)).sum(1)
+    return total
 
 
 def lanczos(

@@ -200,7 +200,8 @@ class _Run:
         """Log evidence of all outputs together, in the model's units."""
         quad_low, quad_high = self.quadratics()
         log_noise = 0.0 if self.problem.weight is None else -float(self.problem.weight.log().sum())
-        sure, best = [], []
+        sure: list[Interval] = []
+        best: list[Interval] = []
         for k, noise in enumerate(self.noise.tolist()):
             constant = self.problem.n * math.log(2.0 * math.pi * float(self.problem.signal[k])) + log_noise
             by_rank = logdet_by_rank(self.low, noise)
@@ -216,7 +217,7 @@ class _Run:
 
     def predictions(self, delta: float) -> tuple[Interval, Interval]:
         """Mean and variance of the function at the test points, in the model's units, (m, q)."""
-        assert self.problem.test is not None and self.by_rank is not None
+        assert self.by_rank is not None
         return self._mean(self.by_rank), self._variance(self.by_rank, delta)
 
     def _mean(self, by_rank: VarianceByRank) -> Interval:

@@ -12,8 +12,10 @@ import torch
 from prismgp._types import Tensor
 from prismgp.estimators import ExactGPRegressor, PrismGPRegressor, SSGPRegressor
 from prismgp.estimators._base import GPRegressor
+from prismgp.estimators._gating import given_labels
 from prismgp.exceptions import DataError
 from prismgp.features import spectral_features
+from prismgp.gating import hard_gates
 from prismgp.guarantees._problem import Features, Problem, TestPoints
 from prismgp.guarantees._reference import ReferenceKernel
 from prismgp.kernels import get_kernel
@@ -47,6 +49,9 @@ class _Inputs:
     log_noise: Tensor | None
 
 
+_Look = Callable[[Tensor, slice | None], _Inputs]  # standardised rows, and which training rows they are
+
+
 def members_of(model: GPRegressor, X: Any, y: Any, X_test: Any, *, reference: str) -> list[Member]:
     """The problems of a fitted model, in the model's units."""
     if isinstance(model, ExactGPRegressor):
@@ -76,11 +81,14 @@ def _standardised(model: GPRegressor, x: Any, device: torch.device) -> Tensor:
 def _ssgp_problem(model: SSGPRegressor, x: Tensor, target: Tensor, x_test: Tensor | None, reference: str) -> Problem:
     w, dtype = model._projection(), model._compute()[0]
     lengthscale = torch.as_tensor(model._params.lengthscale).to(x)
-    own_gates = getattr(model, "_gates", None)
+    labels = given_labels(model.partition, len(x), x.shape[1]) if model._gating.kind == "hard" else None
 
-    def inputs(rows: Tensor, training: bool) -> _Inputs:
+    def inputs(rows: Tensor, training: slice | None) -> _Inputs:
         phi = spectral_features(rows.to(dtype), w).double()
-        gates = None if own_gates is None else own_gates(rows, training=training)
+        gates = model._gates(rows.to(dtype))
+        if training is not None and labels is not None and gates is not None:
+            # The mask itself, not the rule for new rows.
+            gates = hard_gates(torch.as_tensor(labels[training], device=rows.device), gates.shape[1])
         return _Inputs(rows / lengthscale, gates, Features(phi, gates), None)
 
     def predict(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -96,7 +104,7 @@ def _ssgp_problem(model: SSGPRegressor, x: Tensor, target: Tensor, x_test: Tenso
         predict,
         get_kernel(model._fitted_kernel),
         model._params,
-        model._statistics,
+        list(model._statistics),
         log_evidence,
         (x, target, x_test),
         gated_reference=reference == "gated",
@@ -111,7 +119,7 @@ def _expert_problem(
     lengthscale = torch.as_tensor(expert.params.lengthscale).to(x)
     kind, named = expert.map, "inputs"
 
-    def inputs(rows: Tensor, _: bool) -> _Inputs:
+    def inputs(rows: Tensor, _: slice | None) -> _Inputs:
         if isinstance(kind, RevisedMap):
             with torch.no_grad():
                 encoded = kind(rows.to(kind.mean.dtype))
@@ -136,7 +144,7 @@ def _expert_problem(
         predict,
         get_kernel(model._fitted_kernel),
         expert.params,
-        expert.statistics,
+        [expert.statistics],
         expert.log_evidence,
         (x, target, x_test),
         gated_reference=reference != "full",
@@ -147,11 +155,11 @@ def _expert_problem(
 
 def _problem(
     name: str,
-    inputs: Callable[[Tensor, bool], _Inputs],
+    inputs: _Look,
     predict: Callable[[Tensor], tuple[Tensor, Tensor, Tensor]],
     kernel: Any,
     params: Parameters,
-    statistics: Statistics,
+    blocks: list[Statistics],
     log_evidence: float,
     data: tuple[Tensor, Tensor, Tensor | None],
     *,
@@ -160,15 +168,15 @@ def _problem(
     tolerance: float,
 ) -> Problem:
     x, target, x_test = data
-    seen = _all(x, lambda rows: inputs(rows, True))
+    seen = _all(x, inputs, training=True)
     weight = None if seen.log_noise is None else torch.exp(-seen.log_noise)
-    _check_same_rows(seen, weight, target, statistics, tolerance)
+    _check_same_rows(seen, weight, target, blocks, tolerance)
     centre = seen.points.mean(0)
     gated = gated_reference and seen.gates is not None
     rows = ReferenceKernel(kernel, seen.points - centre, _unit(seen.gates) if gated else None)
     test = None
     if x_test is not None:
-        there = _all(x_test, lambda each: inputs(each, False))
+        there = _all(x_test, inputs, training=False)
         at = rows.at(there.points - centre, _unit(there.gates) if gated else None)
         parts = [predict(x_test[i : i + _ROWS]) for i in range(0, len(x_test), _ROWS)]
         mean, variance, noise = (torch.cat(each).cpu().numpy() for each in zip(*parts, strict=True))
@@ -191,8 +199,10 @@ def _problem(
     )
 
 
-def _all(x: Tensor, inputs: Callable[[Tensor], _Inputs]) -> _Inputs:
-    parts = [inputs(x[i : i + _ROWS]) for i in range(0, len(x), _ROWS)]
+def _all(x: Tensor, inputs: _Look, *, training: bool) -> _Inputs:
+    """All rows, chunk by chunk: networks are wide."""
+    slices = [slice(i, i + _ROWS) for i in range(0, len(x), _ROWS)]
+    parts = [inputs(x[part], part if training else None) for part in slices]
 
     def joined(values: list[Tensor | None]) -> Tensor | None:
         return None if values[0] is None else torch.cat([each for each in values if each is not None])
@@ -209,19 +219,21 @@ def _unit(gates: Tensor | None) -> Tensor | None:
 
 
 def _check_same_rows(
-    seen: _Inputs, weight: Tensor | None, target: Tensor, statistics: Statistics, tolerance: float
+    seen: _Inputs, weight: Tensor | None, target: Tensor, blocks: list[Statistics], tolerance: float
 ) -> None:
     """A certificate compares with the exact GP on the rows the model has seen, all of them and no others."""
-    if len(target) != statistics.n:
+    n = sum(block.n for block in blocks)
+    if len(target) != n:
         raise DataError(
-            f"X has {len(target):,} rows, but the model has seen {statistics.n:,}; certify needs exactly the rows the "
+            f"X has {len(target):,} rows, but the model has seen {n:,}; certify needs exactly the rows the "
             "model was fitted on"
         )
     weighted = target if weight is None else target * weight[:, None]
     found = (seen.features.wide().T @ weighted).cpu()
-    stored = statistics.feature_target.cpu()
+    stored = torch.cat([block.feature_target.cpu() for block in blocks])
     scale = float(weighted.square().sum().sqrt()) * len(target) ** 0.5
-    if float((found - stored).abs().max()) > tolerance * max(scale, 1e-300):
+    if found.shape != stored.shape or float((found - stored).abs().max()) > tolerance * max(scale, 1e-300):
         raise DataError(
-            "X and y are not the rows the model was fitted on: their sums differ; pass the training rows, in any order"
+            "X and y are not the rows the model was fitted on: their sums differ; pass the training rows "
+            "(and a model with the partition it was fitted with, where that was given as labels)"
         )

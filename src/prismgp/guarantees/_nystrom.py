@@ -16,7 +16,7 @@ import torch
 
 from prismgp._types import Tensor
 from prismgp.guarantees._reference import ReferenceKernel
-from prismgp.guarantees._rounding import UNIT, growth
+from prismgp.guarantees._rounding import growth
 
 __all__ = ["NystromMap", "select_pivots"]
 

@@ -4,8 +4,8 @@ With k the kernel between the training rows and a point of prior variance one:
 
     |k'Q^-1 r| <= min(|r| / (2 s), sqrt(r'Q^-1 r))                                                      (E11)
 
-because ``|Q^-1 k| <= 1 / (2 s)`` and ``k'Q^-1 k <= 1``. For the variance ``v = 1 - k'Q^-1 k``, with ``P <= Q <= P + t I``,
-features l of the point, and any w with ``u = k - Q w``:
+because ``|Q^-1 k| <= 1 / (2 s)`` and ``k'Q^-1 k <= 1``. For the variance ``v = 1 - k'Q^-1 k``, with
+``P <= Q <= P + t I``, features l of the point, and any w with ``u = k - Q w``:
 
     1 - k'P^-1 k  <=  v  <=  1 - k'(P + t I)^-1 k                                                       (E12)
     s2 l'(L'L + s2 I)^-1 l  <=  v                                                                       (E13)

@@ -107,7 +107,7 @@ class ReferenceKernel:
                 use(i, j, self._tile(left, _part(sides, j), buffers))
 
     def bounded_product(self, v: Tensor) -> tuple[Tensor, Tensor]:
-        """``K v`` and a bound, componentwise, on what rounding has done to it; at the cost of three times the columns."""
+        """``K v`` and a bound, componentwise, on what rounding has done to it; three times the columns."""
         k, size, error = v.shape[1], v.abs(), self.row_error[:, None]
         done = self.product(torch.cat([v, size, error * size], 1))
         rows, columns = _TILE[self.points.device.type]
