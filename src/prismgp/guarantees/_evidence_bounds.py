@@ -53,10 +53,10 @@ class Solution:
 
     @classmethod
     def of_product(cls, b: Tensor, a: Tensor, noise: Tensor, product: Tensor, error: Tensor) -> Solution:
-        """From ``K a`` and the bound on its rounding error, componentwise."""
+        """From ``K a`` and bounds on the norms of its rounding errors, (k,)."""
         residual = b - product - noise * a
-        off = (error + 4.0 * growth(1) * (b.abs() + noise * a.abs())).square().sum(0).sqrt()
         size = a.square().sum(0).sqrt()
+        off = error + 4.0 * growth(1) * (b.square().sum(0).sqrt() + noise * size)
         inner = (a * residual).sum(0)
         wrong = size * (off + growth(len(a)) * residual.square().sum(0).sqrt())
         return cls(b, a, noise, residual, off, inner - wrong, inner + wrong)

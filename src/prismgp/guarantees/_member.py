@@ -41,7 +41,7 @@ from prismgp.guarantees._problem import Problem
 __all__ = ["certify_problem"]
 
 _PROBES = 8  # random starts of every Lanczos run
-_STEPS = 20  # of Lanczos at most; more would add little
+_STEPS = 12  # of Lanczos, where there are not products for more
 _PAIRS = 1_000_000
 _EVERY_ENTRY = 50_000  # rows up to which the Frobenius norm is computed from all entries
 _FEW = 2_000  # rows up to which all entries cost no more than a sample
@@ -126,8 +126,15 @@ class _Run:
         done = run_together(self.problem.rows.product, list(tasks.values()), budget)
         self.found = dict(zip(tasks, done, strict=True))
         whitened, a = self.problem.whitened, self.found["solve"]
-        product, error = self.problem.rows.bounded_product(whitened(a))
-        self.solution = Solution.of_product(self.b, a, self.levels, whitened(product), whitened(error))
+        weights = 1.0 if self.low.root_weight is None else float(self.low.root_weight.max())
+        product, error = self.problem.rows.bounded_product(whitened(a), closely=self.q, norm=self._norm())
+        self.solution = Solution.of_product(self.b, a, self.levels, whitened(product), weights * error)
+
+    def _norm(self) -> float:
+        """``|K|`` without weights, from above: no row sum of K is above n, and K is what the low rank knows and leaves."""
+        if self.low.root_weight is not None:
+            return float(self.problem.n)
+        return min(float(self.problem.n), float(self.low.values[-1:].sum()) + self.low.excess)
 
     def _choose_points(self, by_rank: VarianceByRank) -> None:
         """A system of its own, per output, for each of the test points of which the rank says least."""
@@ -145,7 +152,8 @@ class _Run:
         self.column_error = torch.cat([self.column_error, off.repeat(self.q)])
 
     def _tasks(self) -> dict[str, Task]:
-        problem, low, steps = self.problem, self.low, min(_STEPS, self.effort.products - 1)
+        problem, low, products = self.problem, self.low, self.effort.products
+        steps = min(products - 1, max(_STEPS, products // 3))
         tolerance = self.effort.tolerance
         enough = torch.cat([2.0 * tolerance * self.noise, tolerance**0.5 * self.levels[self.q :]])
         tasks = {

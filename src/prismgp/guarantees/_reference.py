@@ -106,13 +106,23 @@ class ReferenceKernel:
                 j = slice(first, min(first + columns, self.n))
                 use(i, j, self._tile(left, _part(sides, j), buffers))
 
-    def bounded_product(self, v: Tensor) -> tuple[Tensor, Tensor]:
-        """``K v`` and a bound, componentwise, on what rounding has done to it; three times the columns."""
-        k, size, error = v.shape[1], v.abs(), self.row_error[:, None]
+    def bounded_product(self, v: Tensor, *, closely: int, norm: float) -> tuple[Tensor, Tensor]:
+        """``K v``, and a bound on the norm of what rounding has done to each of its columns, (k,).          (U5)
+
+        Entry by entry for the first ``closely`` columns, which takes two more columns for each. For the others from
+        ``norm``, an upper bound of ``|K|``: with e the row errors, ``|K (e * v)| <= |K| |e * v|`` and
+        ``|e * (K v)| <= sqrt(|K|) |e| |v|``.
+        """
+        k, size, error = v.shape[1], v[:, :closely].abs(), self.row_error[:, None]
         done = self.product(torch.cat([v, size, error * size], 1))
         rows, columns = _TILE[self.points.device.type]
         sums = growth(max(rows, columns) + self.n // rows + 1)
-        return done[:, :k], (error + sums) * done[:, k : 2 * k] + done[:, 2 * k :]
+        near = (error + sums) * done[:, k : k + closely] + done[:, k + closely :]
+        rest = v[:, closely:]
+        length = rest.square().sum(0).sqrt()
+        far = (sums * norm + norm**0.5 * float(error.square().sum().sqrt())) * length
+        far = far + norm * (error * rest).square().sum(0).sqrt()
+        return done[:, :k], torch.cat([near.square().sum(0).sqrt(), far])
 
     def cross(self, other: ReferenceKernel, use: Callable[[slice, Tensor], None], *, columns: int = 0) -> None:
         """Hand out ``K(self, other[j])``, (n, m_j), for slices j of the other rows; ``use(j, block)``."""
