@@ -38,7 +38,7 @@ def certify(
     products: int | None = None,
     seconds: float | None = None,
     delta: float = 0.01,
-    tolerance: float = 1e-3,
+    tolerance: float = 0.01,
     reference: str = "auto",
     random_state: RandomState = None,
 ) -> Certificate:
@@ -61,7 +61,7 @@ def certify(
         Time after which no further product is begun. The pivoted Cholesky is made in any case.
     delta : float, default 0.01
         Probability with which any of the random bounds may fail; 0: bounds without randomness only.
-    tolerance : float, default 0.001
+    tolerance : float, default 0.01
         Stop when the mean is known to this share of the noise standard deviation.
     reference : {"auto", "full", "gated"}, default "auto"
         For kernels with gates: whether the exact GP has the gates too, which is what more frequencies would lead

@@ -62,23 +62,28 @@ class LowRank:
         root = None if weight is None else weight.sqrt()[:, None]
         kept = rows.points.new_empty(n, m) if 8 * n * m <= _KEPT_BYTES else None
         gram = rows.points.new_zeros(m, m)
-        wrong = 0.0
+        wrong = columns = furthest = 0.0
         for part in nystrom.chunks(n):
-            features, error = nystrom.features(rows.rows(part))
+            features, error, largest_error = nystrom.features(rows.rows(part))
             if root is not None:
                 features, error = features * root[part], error * root[part, 0]
+                largest_error = largest_error * root[part, 0]
             if kept is not None:
                 kept[part] = features
             gram += features.T @ features
             wrong += float(error.square().sum())
+            columns += float(largest_error.square().sum())
+            furthest = max(furthest, float(error.max()))
         values, vectors = torch.linalg.eigh(gram)
         values = values.clamp_min(0.0)
         trace = float(n) if weight is None else float(weight.sum())
         known = float(values.sum())
         largest = float(values[-1]) if m else 0.0
         size, sized = wrong**0.5, known**0.5
-        # L as computed is the true one plus a matrix of Frobenius norm `size`.                          (U4)
-        slack = 2.0 * largest**0.5 * size + wrong + growth(n + m) * largest
+        # L as computed is the true one plus a matrix of Frobenius norm `size`. Its spectral norm is that of independent
+        # errors: at most a few times the largest norm of a row plus that of a column (Latala, 2005).      (U4)
+        norm = min(size, 4.0 * (furthest + columns**0.5))
+        slack = 2.0 * largest**0.5 * norm + norm**2 + growth(n + m) * largest
         trace_error = 2.0 * sized * size + wrong + growth(n + m) * trace
         left = max(trace - known, 0.0)
         return cls(nystrom, rows, root, values, vectors, trace, slack, left + trace_error + slack, trace_error, kept)
@@ -153,5 +158,5 @@ class LowRank:
     def _features(self, part: slice) -> Tensor:
         if self._kept is not None:
             return self._kept[part]
-        features, _ = self.map.features(self.rows.rows(part))
+        features, _, _ = self.map.features(self.rows.rows(part))
         return features if self.root_weight is None else features * self.root_weight[part]

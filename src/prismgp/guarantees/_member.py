@@ -131,7 +131,7 @@ class _Run:
         self.solution = Solution.of_product(self.b, a, self.levels, whitened(product), weights * error)
 
     def _norm(self) -> float:
-        """``|K|`` without weights, from above: no row sum of K is above n, and K is what the low rank knows and leaves."""
+        """``|K|`` without weights, from above: no row sum is above n, and K is what the low rank knows and leaves."""
         if self.low.root_weight is not None:
             return float(self.problem.n)
         return min(float(self.problem.n), float(self.low.values[-1:].sum()) + self.low.excess)

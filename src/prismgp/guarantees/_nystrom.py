@@ -161,20 +161,20 @@ class NystromMap:
     def rank(self) -> int:
         return self.pivots.n
 
-    def features(self, rows: ReferenceKernel) -> tuple[Tensor, Tensor]:
-        """``L``, (n, m), and bounds on the rounding error of the norm of each row, (n,).                (U3)
+    def features(self, rows: ReferenceKernel) -> tuple[Tensor, Tensor, Tensor]:
+        """``L``, (n, m), and bounds on the rounding error of each row, its norm and its largest entry, (n,).   (U3)
 
         What the triangular solve leaves, ``C l - k``, is measured on some rows; a row may have 16 times
         the largest of them. Worst-case bounds are hundreds of times larger than anything that happens.
         """
         block = self.pivots.block(rows)
-        entries = rows.row_error * block.square().sum(0).sqrt()
-        entries += (block * self.pivots.row_error[:, None]).square().sum(0).sqrt()
+        wrong = block * (self.pivots.row_error[:, None] + rows.row_error)
         features = torch.linalg.solve_triangular(self.lower, block, upper=False).T
         some = slice(None, None, max(1, rows.n // _MEASURED))
         off = (self.lower @ features[some].T - block[:, some]).square().sum(0).sqrt()
         own = (16.0 * float(off.max()) + growth(1)) if rows.n else 0.0
-        return features, self.inverse_norm * (own + entries)
+        norm, largest = wrong.square().sum(0).sqrt(), wrong.amax(0)
+        return features, self.inverse_norm * (own + norm), self.inverse_norm * (own * self.rank**-0.5 + largest)
 
     def chunks(self, rows: int) -> list[slice]:
         """Slices of rows whose features take some 64 MB."""

@@ -59,7 +59,8 @@ class VarianceByRank:
             self._square[j] = total
             self._relative[j] = relative + 4.0 * growth(problem.n + low.rank)
             self._inner[:, j] = low.vectors.T @ low.transposed(k)
-            left[j] = self._left(*low.map.features(own))
+            features, off, _ = low.map.features(own)
+            left[j] = self._left(features, off)
 
         problem.rows.cross(rows, use)
         # What Q explains at most: as much as P, less what rounding hides.
