@@ -179,10 +179,11 @@ def test_bad_prediction_usage(refused: Refused, model: Path, fresh: pd.DataFrame
     assert [each.name for each in tmp_path.iterdir()] == ["d.parquet"]
 
 
-@pytest.mark.parametrize("command", ["predict", "info"])
+@pytest.mark.parametrize("command", ["predict", "certify", "info"])
 def test_damaged_model(refused: Refused, model: Path, tmp_path: Path, command: str) -> None:
     (tmp_path / "d.csv").write_text("size,grade,count,flag\n1,low,2,true\n")
-    rest = [tmp_path / "d.csv", "-o", tmp_path / "o.csv"] if command == "predict" else []
+    rest = [] if command == "info" else [tmp_path / "d.csv"]
+    rest += ["-o", tmp_path / "o.csv"] if command == "predict" else []
     whole = model.read_bytes()
     broken = tmp_path / "m.prism"
     for content in (b"", b"text", whole[:-1], whole[: len(whole) // 2], whole[:-9] + b"x" + whole[-8:]):
@@ -196,7 +197,7 @@ def test_usage(refused: Refused, run: Run) -> None:
     assert "invalid choice: 'fly'" in refused("fly")
     assert "required: -t/--target" in refused("fit", "d.csv", "-o", "m")
     assert run("--version") == (0, f"prismgp {prismgp.__version__}\n", "")
-    for command in ("fit", "predict", "info"):
+    for command in ("fit", "predict", "certify", "info"):
         outcome = run(command, "--help")
         assert outcome.code == 0
         assert outcome.out.startswith(f"usage: prismgp {command}")

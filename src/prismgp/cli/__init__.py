@@ -14,13 +14,13 @@ from types import ModuleType
 from typing import Any
 
 import prismgp
-from prismgp.cli import _fit, _info, _predict
+from prismgp.cli import _certify, _fit, _info, _predict
 from prismgp.cli._common import Parser, complain, one_line
 from prismgp.exceptions import PrismGPError, PrismGPWarning
 
 __all__ = ["main"]
 
-_SUBCOMMANDS: tuple[ModuleType, ...] = (_fit, _predict, _info)
+_SUBCOMMANDS: tuple[ModuleType, ...] = (_fit, _predict, _certify, _info)
 
 _BAD_INPUT = 2
 _INTERRUPTED = 130
@@ -38,8 +38,8 @@ def main(argv: list[str] | None = None) -> int:
     Returns
     -------
     int
-        0 on success; 2, with one line on stderr, on bad usage or bad input; 130 when interrupted;
-        141 when the reader of the output went away.
+        0 on success; 1 for a certificate that does not hold; 2, with one line on stderr, on bad usage or bad
+        input; 130 when interrupted; 141 when the reader of the output went away.
     """
     try:
         args = _parser().parse_args(argv)
@@ -71,8 +71,8 @@ def main(argv: list[str] | None = None) -> int:
 def _parser() -> Parser:
     parser = Parser(
         prog="prismgp",
-        description="Gaussian process regression on tables: fit, predict with uncertainty, look into models.",
-        epilog="Exit code: 0 on success, 2 on bad usage or bad input.",
+        description="Gaussian process regression on tables: fit, predict with uncertainty, certify, look into models.",
+        epilog="Exit code: 0 on success, 1 when a certificate does not hold, 2 on bad usage or bad input.",
     )
     parser.add_argument("--version", action="version", version=f"prismgp {prismgp.__version__}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)

@@ -7,18 +7,26 @@ import csv
 import json
 import math
 import os
+import shutil
 import sys
-from collections.abc import Iterable, Sequence
+import textwrap
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 from scipy.special import ndtri
 
 from prismgp._types import Array
+from prismgp.data._columns import listed
+from prismgp.data._table import TableEncoder
 from prismgp.data._tabular import TableFile
 from prismgp.estimators._base import GPRegressor
-from prismgp.exceptions import DataError
+from prismgp.exceptions import DataError, ModelFileError
 
 __all__ = [
     "Parser",
@@ -28,9 +36,13 @@ __all__ = [
     "add_output_options",
     "columns",
     "complain",
+    "encoder_of",
     "fraction",
     "half_width",
+    "held_out_rows",
+    "json_text",
     "most_relevant",
+    "not_negative",
     "one_line",
     "open_table",
     "positive",
@@ -40,6 +52,8 @@ __all__ = [
     "relative_lengthscale",
     "say",
     "show_progress",
+    "ticking",
+    "whole",
     "writable",
 ]
 
@@ -89,6 +103,28 @@ def fraction(text: str) -> float:
     return value
 
 
+def whole(text: str) -> int:
+    """A whole number of at least 0."""
+    try:
+        value = int(text)
+    except ValueError:
+        value = -1
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 0")
+    return value
+
+
+def not_negative(text: str) -> float:
+    """A finite number of at least 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 0")
+    return value
+
+
 def _delimiter(text: str) -> str:
     text = "\t" if text == "\\t" else text
     if len(text) != 1 or not text.isascii() or text in '"\r\n':
@@ -133,6 +169,48 @@ def writable(path: str, *, inputs: Iterable[str]) -> Path:
     return target
 
 
+def encoder_of(model: GPRegressor, path: Any, names: list[str]) -> TableEncoder:
+    """The model's own encoder, or one by name or by position for models that were saved from Python.
+
+    Parameters
+    ----------
+    model : GPRegressor
+    path : path
+        Of the table, for messages.
+    names : list of str
+        Its columns that may be inputs.
+    """
+    encoder: TableEncoder | None = getattr(model, "table_encoder_", None)
+    if encoder is not None and encoder.feature_names != list(getattr(model, "feature_names_in_", ())):
+        raise ModelFileError("the model's description of its table does not fit its inputs")
+    if encoder is None and hasattr(model, "feature_names_in_"):
+        encoder = TableEncoder.numeric(str(name) for name in model.feature_names_in_)
+    if encoder is None:
+        if len(names) != model.n_features_in_:
+            raise DataError(
+                f"{path}: the model has {model.n_features_in_} inputs without names, so the data must have "
+                f"just these columns, in order; it has {len(names)}"
+            )
+        encoder = TableEncoder.numeric(names)
+    absent = encoder.missing_columns(names)
+    if absent:
+        raise DataError(
+            f"{path}: input column{'s' if len(absent) > 1 else ''} {listed(absent)} missing; "
+            f"the file has {listed(names)}"
+        )
+    return encoder
+
+
+def held_out_rows(n: int, share: float, seed: int) -> npt.NDArray[np.bool_]:
+    """The rows that ``--holdout`` keeps out of a fit, (n,)."""
+    count = max(1, round(share * n))
+    if n - count < 2:
+        raise DataError(f"--holdout {share:g} leaves {n - count} of {n} rows for the fit; at least 2 are needed")
+    chosen = np.zeros(n, dtype=bool)
+    chosen[np.random.default_rng(seed).permutation(n)[:count]] = True
+    return chosen
+
+
 # -- output --------------------------------------------------------------------------------------
 
 
@@ -161,16 +239,24 @@ def _write(text: str, stream: Any) -> None:
     print(text.encode(encoding, "backslashreplace").decode(encoding), file=stream)
 
 
-def print_rows(rows: Sequence[tuple[str, str]], *, indent: int = 2, error: bool = False) -> None:
-    """Labels and values in two columns."""
+def print_rows(rows: Sequence[tuple[str, str]], *, indent: int = 2, error: bool = False, wrapped: bool = False) -> None:
+    """Labels and values in two columns; ``wrapped``: long values go on below themselves."""
     width = max((len(label) for label, _ in rows), default=0)
+    room = min(shutil.get_terminal_size((100, 24)).columns, 110) - indent - width - 2
     for label, value in rows:
-        say(f"{'':{indent}}{label:<{width}}  {value}".rstrip(), error=error)
+        lines = textwrap.wrap(value, max(room, 40)) if wrapped else [value]
+        for start, line in zip([label, *([""] * len(lines))], lines, strict=False):
+            say(f"{'':{indent}}{start:<{width}}  {line}".rstrip(), error=error)
 
 
 def print_json(value: dict[str, Any]) -> None:
     """One JSON object; numbers JSON does not have become null."""
-    say(json.dumps(_jsonable(value), allow_nan=False, indent=2))
+    say(json_text(value))
+
+
+def json_text(value: dict[str, Any], *, indent: int | None = 2) -> str:
+    """One JSON object; numbers JSON does not have become null."""
+    return json.dumps(_jsonable(value), allow_nan=False, indent=indent)
 
 
 def _jsonable(value: Any) -> Any:
@@ -188,6 +274,28 @@ def _jsonable(value: Any) -> Any:
 def show_progress(args: argparse.Namespace) -> bool:
     """A bar is for people: not in logs, not when asked to be quiet."""
     return sys.stderr.isatty() and not args.quiet
+
+
+@contextmanager
+def ticking(label: str, *, shown: bool) -> Iterator[None]:
+    """Show the seconds that pass, for work that cannot say how far it is."""
+    if not shown:
+        yield
+        return
+    done, began = threading.Event(), time.monotonic()
+
+    def tick() -> None:
+        while not done.wait(1.0):
+            print(f"\r{label}: {time.monotonic() - began:.0f} s ", end="", file=sys.stderr, flush=True)
+
+    thread = threading.Thread(target=tick, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+        print(f"\r{'':{len(label) + 12}}\r", end="", file=sys.stderr, flush=True)
 
 
 # -- numbers -------------------------------------------------------------------------------------

@@ -160,11 +160,7 @@ def _split(args: argparse.Namespace, table: pa.Table) -> tuple[pa.Table, pa.Tabl
     if args.holdout is None:
         return table, None
     n = table.num_rows
-    count = max(1, round(args.holdout * n))
-    if n - count < 2:
-        raise DataError(f"--holdout {args.holdout:g} leaves {n - count} of {n} rows for the fit; at least 2 are needed")
-    chosen = np.zeros(n, dtype=bool)
-    chosen[np.random.default_rng(args.seed).permutation(n)[:count]] = True
+    chosen = common.held_out_rows(n, args.holdout, args.seed)
     return table.filter(pa.array(~chosen)), table.filter(pa.array(chosen))
 
 

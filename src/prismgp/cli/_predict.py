@@ -23,11 +23,11 @@ from prismgp._files import atomic_path
 from prismgp._types import Array
 from prismgp.cli import _common as common
 from prismgp.cli._common import Parser, Scores, Subparsers, complain, printable, say
-from prismgp.data._columns import CATEGORY, is_numeric, is_text, listed, looks_numeric, to_numbers
-from prismgp.data._table import Encoded, TableEncoder, missing_error, unseen_message
+from prismgp.data._columns import CATEGORY, is_numeric, is_text, looks_numeric, to_numbers
+from prismgp.data._table import Encoded, missing_error, unseen_message
 from prismgp.data._tabular import TableFile, TableWriter, file_format, open_writer
 from prismgp.estimators._base import GPRegressor
-from prismgp.exceptions import DataError, ModelFileError
+from prismgp.exceptions import DataError
 from prismgp.io import load
 
 __all__ = ["add_parser", "run"]
@@ -129,7 +129,7 @@ class _Prediction:
         self.args = args
         self.model = model
         self.file = file
-        self.encoder = _encoder_of(model, file)
+        self.encoder = common.encoder_of(model, file.path, file.names)
         self.named = hasattr(model, "feature_names_in_")
         self.typed = typed and file.is_text
         self.target = self.encoder.target if self.encoder.target in file.names else None
@@ -233,29 +233,6 @@ class _Prediction:
             "target": self.target,
             "scores": None if self.target is None else self.scores.to_dict(density=not args.no_noise),
         }
-
-
-def _encoder_of(model: GPRegressor, file: TableFile) -> TableEncoder:
-    """The model's own encoder, or one by name or by position for models that were saved from Python."""
-    encoder: TableEncoder | None = getattr(model, "table_encoder_", None)
-    if encoder is not None and encoder.feature_names != list(getattr(model, "feature_names_in_", ())):
-        raise ModelFileError("the model's description of its table does not fit its inputs")
-    if encoder is None and hasattr(model, "feature_names_in_"):
-        encoder = TableEncoder.numeric(str(name) for name in model.feature_names_in_)
-    if encoder is None:
-        if len(file.names) != model.n_features_in_:
-            raise DataError(
-                f"{file.path}: the model has {model.n_features_in_} inputs without names, so the data must have "
-                f"just these columns, in order; it has {len(file.names)}"
-            )
-        encoder = TableEncoder.numeric(file.names)
-    absent = encoder.missing_columns(file.names)
-    if absent:
-        raise DataError(
-            f"{file.path}: input column{'s' if len(absent) > 1 else ''} {listed(absent)} missing; "
-            f"the file has {listed(file.names)}"
-        )
-    return encoder
 
 
 def _free_names(taken: list[str], outputs: int | None) -> list[str]:

@@ -1,0 +1,292 @@
+"""``prismgp certify``: what it says, writes and refuses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import prismgp
+from prismgp import SSGPRegressor
+from prismgp.estimators._recipes import RECIPES
+from prismgp.report import draw_certificate
+
+from .conftest import Run, make_frame
+
+Refused = Callable[..., str]
+SIGNATURES = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
+
+
+@pytest.fixture
+def train(model: Path) -> Path:
+    """The table that the model of the fixture was fitted on."""
+    return model.parent / "train.csv"
+
+
+def certify(run: Run, *argv: object) -> dict:
+    outcome = run("certify", *argv, "--json")
+    assert outcome.code == 0, outcome.err
+    assert outcome.err == ""
+    return json.loads(outcome.out)
+
+
+def test_equals_the_python_api(run: Run, model: Path, train: Path, frame: pd.DataFrame, tmp_path: Path) -> None:
+    test = make_frame(40, seed=1)
+    test.drop(columns="price").to_parquet(tmp_path / "new.parquet")
+    found = certify(run, model, train, "--test", tmp_path / "new.parquet", "--delta", 0.02, "--random-state", 3)
+    again = prismgp.load(model)
+    direct = again.certify(frame, frame["price"], test, delta=0.02, random_state=3).to_dict()
+    for each in (found, direct):
+        each.pop("spent")  # it has the time in it
+    assert found.pop("test_rows") == list(range(1, 41))
+    assert {found.pop(name) for name in ("model", "data", "test")} == {
+        str(model),
+        str(train),
+        f"{tmp_path}/new.parquet",
+    }
+    assert found == json.loads(json.dumps(direct))
+    np.testing.assert_allclose(found["mean"]["ours"], again.predict(test), rtol=1e-9)
+
+
+def test_summary_for_people(run: Run, model: Path, train: Path, tmp_path: Path) -> None:
+    make_frame(40, seed=1).to_csv(tmp_path / "new.csv", index=False)
+    outcome = run("certify", model, train, "--test", tmp_path / "new.csv")
+    assert (outcome.code, outcome.err) == (0, "")
+    text = " ".join(outcome.out.split())
+    for expected in (
+        f"Certified {model} (SSGPRegressor, 150 training rows)",
+        "Compared with the exact GP on the same inputs",
+        f"Test points 40 rows of {tmp_path}/new.csv",
+        "of the noise std, at every one of 40 test points",
+        "Predicted std",
+        "Log evidence",
+        "Kernel matrix |K - K'| is in [",
+        "Effort rank",
+        "probability 0.99",
+    ):
+        assert expected in text
+    assert max(map(len, outcome.out.splitlines())) <= 130
+    assert run("certify", model, train, "-q") == (0, "", "")
+
+
+def test_training_rows_are_the_default(
+    run: Run, model: Path, train: Path, frame: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = certify(run, model, train)
+    assert found["test_rows"] == list(range(1, 151))
+    assert len(found["mean"]["lower"]) == 150
+    assert "all 150 training rows; new rows can be further off" in run("certify", model, train).out
+    monkeypatch.setattr("prismgp.cli._certify._POINTS", 20)
+    rows = certify(run, model, train, "--random-state", 1)["test_rows"]
+    assert len(set(rows)) == 20
+    assert rows == sorted(rows)
+    assert rows != certify(run, model, train, "--random-state", 2)["test_rows"]
+    mean = certify(run, model, train, "--random-state", 1)["mean"]["ours"]
+    np.testing.assert_allclose(mean, prismgp.load(model).predict(frame.iloc[np.array(rows) - 1]), rtol=1e-9)
+
+
+@pytest.mark.parametrize("suffix", ["csv.gz", "tsv", "parquet"])
+def test_formats_and_order_of_columns(run: Run, model: Path, frame: pd.DataFrame, tmp_path: Path, suffix: str) -> None:
+    data = tmp_path / f"train.{suffix}"
+    turned = frame[frame.columns[::-1]].sample(frac=1.0, random_state=0)  # nor does the order of the rows matter
+    if suffix == "parquet":
+        turned.to_parquet(data)
+    else:
+        turned.to_csv(data, index=False, sep="\t" if suffix == "tsv" else ",")
+    found = certify(run, model, data)
+    assert found["holds"]
+    assert found["rows"] == 150
+
+
+def test_holdout_and_missing_values(run: Run, frame: pd.DataFrame, tmp_path: Path, refused: Refused) -> None:
+    data, model = tmp_path / "d.csv", tmp_path / "m.prism"
+    frame = frame.drop(columns="id")
+    frame.loc[7, "size"] = np.nan
+    frame.loc[9, "price"] = np.nan
+    frame.to_csv(data, index=False)
+    same = ["--drop-missing", "--holdout", 0.2, "--seed", 5]
+    assert run("fit", data, "-t", "price", "-p", 4, "-q", "-o", model, *same).code == 0
+    found = certify(run, model, data, *same)
+    assert (found["rows"], len(found["test_rows"])) == (118, 30)
+    assert not {8, 10} & set(found["test_rows"])
+    held_out = frame.iloc[np.array(found["test_rows"]) - 1]
+    np.testing.assert_allclose(found["mean"]["ours"], prismgp.load(model).predict(held_out), rtol=1e-9)
+    assert "the 30 rows held out of the fit" in run("certify", model, data, *same).out
+    line = refused("certify", model, data, "--drop-missing")
+    assert "X has 148 rows, but the model has seen 118" in line
+    assert "--holdout, --seed or --drop-missing" in line
+    assert "not the rows the model was fitted on" in refused("certify", model, data, *same[:-1], 6)
+    assert "'size' (1), 'price' (1)" in refused("certify", model, data, *same[1:])
+
+
+def test_json_file(run: Run, model: Path, train: Path, tmp_path: Path) -> None:
+    place = tmp_path / "c.json"
+    outcome = run("certify", model, train, "--json", place)
+    assert outcome.code == 0
+    assert outcome.out.endswith(f"Wrote {place}\n")
+    found = json.loads(place.read_text())
+    assert found["holds"] is True
+    assert found["mean"]["probability"] == 1.0
+    assert [each.name for each in tmp_path.iterdir()] == ["c.json"]
+
+
+@pytest.mark.parametrize("kind", ["png", "svg", "pdf"])
+def test_figure(run: Run, model: Path, train: Path, tmp_path: Path, kind: str) -> None:
+    place = tmp_path / f"c.{kind}"
+    outcome = run("certify", model, train, "--figure", place)
+    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.out.endswith(f"Wrote {place}\n")
+    assert place.read_bytes().startswith(SIGNATURES[kind])
+    first = place.read_bytes()
+    assert run("certify", model, train, "--figure", place, "-q") == (0, "", "")
+    assert place.read_bytes() == first  # nothing in it but the certificate
+
+
+def test_figure_of_a_curve(run: Run, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"time": rng.uniform(0, 6, 60)})
+    frame["signal"] = np.sin(frame["time"]) + 0.1 * rng.standard_normal(60)
+    frame.to_csv(tmp_path / "d.csv", index=False)
+    pd.DataFrame({"time": [2.5]}).to_csv(tmp_path / "one.csv", index=False)
+    run("fit", tmp_path / "d.csv", "-t", "signal", "-p", 4, "-q", "-o", tmp_path / "m.prism")
+    for options in ([], ["--test", tmp_path / "one.csv"]):
+        outcome = run("certify", tmp_path / "m.prism", tmp_path / "d.csv", "--figure", tmp_path / "c.svg", *options)
+        assert (outcome.code, outcome.err) == (0, "")
+        text = (tmp_path / "c.svg").read_text()
+        for expected in ("signal", "time", "training rows", "Difference of the means"):
+            assert f"<!-- {expected} -->" in text
+
+
+def test_without_matplotlib(
+    refused: Refused, model: Path, train: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("prismgp.report._certificate_figure.find_spec", lambda _: None)
+    assert 'pip install "prismgp[report]"' in refused("certify", model, train, "--figure", tmp_path / "c.png")
+
+
+def test_ensemble(run: Run, frame: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(RECIPES["joint"], "max_steps", 40)
+    data, model = tmp_path / "d.parquet", tmp_path / "m.prism"
+    frame.to_parquet(data)
+    assert run("fit", data, "-t", "price", "--model", "prism", "-p", 4, "--exclude", "id", "-q", "-o", model).code == 0
+    outcome = run("certify", model, data, "--figure", tmp_path / "c.png")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert "the same mixture with every member replaced" in " ".join(outcome.out.split())
+    assert "log evidence within" in outcome.out
+    assert outcome.out.count("%  ") >= 1
+    found = certify(run, model, data)
+    assert found["kernel_error"] is None
+    assert found["members"]
+    assert (tmp_path / "c.png").stat().st_size > 10_000
+
+
+def test_several_targets_of_a_model_from_python(
+    run: Run, frame: pd.DataFrame, tmp_path: Path, refused: Refused
+) -> None:
+    data, model = tmp_path / "d.csv", tmp_path / "m.prism"
+    table = frame[["size", "count", "price"]].assign(other=frame["size"] + frame["price"])
+    table.to_csv(data, index=False)
+    x, y = table[["size", "count"]].to_numpy(), table[["price", "other"]].to_numpy()
+    SSGPRegressor(4, random_state=0, max_iter=5).fit(x, y).save(model)
+    found = certify(run, model, data, "--target", "price,other")
+    assert np.shape(found["mean"]["lower"]) == (150, 2)
+    outcome = run("certify", model, data, "-t", "price,other", "--test", data, "--figure", tmp_path / "c.svg")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert "<!-- other, less our predicted mean -->" in (tmp_path / "c.svg").read_text()
+    assert "does not know its target; name it with --target" in refused("certify", model, data)
+    assert "has 2 inputs without names" in refused("certify", model, data, "-t", "price")
+
+
+@pytest.mark.parametrize("json_output", [False, True])
+def test_does_not_hold(run: Run, tmp_path: Path, json_output: bool) -> None:
+    x = np.linspace(0, 3, 60)
+    table = pd.DataFrame({"a": x, "y": np.sin(x)})
+    table.to_csv(tmp_path / "d.csv", index=False)
+    model = SSGPRegressor(8, random_state=0, noise_variance=1e-14, optimize=False).fit(table[["a"]], table["y"])
+    model.save(tmp_path / "m.prism")
+    options = ["--json"] if json_output else ["--figure", tmp_path / "c.png"]
+    outcome = run("certify", tmp_path / "m.prism", tmp_path / "d.csv", "-t", "y", *options)
+    assert outcome.code == 1
+    assert outcome.err.startswith("prismgp: the certificate does not hold: rounding")
+    if json_output:
+        assert json.loads(outcome.out)["holds"] is False
+    else:
+        assert outcome.out.startswith("NOT CERTIFIED: ")
+        assert "Does not hold" in outcome.out
+        assert (tmp_path / "c.png").exists()
+
+
+def test_unseen_categories_are_counted(run: Run, model: Path, train: Path, tmp_path: Path) -> None:
+    make_frame(10, seed=1).assign(grade="new").to_csv(tmp_path / "new.csv", index=False)
+    outcome = run("certify", model, train, "--test", tmp_path / "new.csv", "-q")
+    assert outcome.code == 0
+    assert "warning: column 'grade': 10 value(s) unseen" in outcome.err
+
+
+def test_wrong_tables(refused: Refused, model: Path, frame: pd.DataFrame, train: Path, tmp_path: Path) -> None:
+    def table(changed: pd.DataFrame) -> Path:
+        changed.to_csv(tmp_path / "d.csv", index=False)
+        return tmp_path / "d.csv"
+
+    assert "target column 'price' missing" in refused("certify", model, table(frame.drop(columns="price")))
+    assert "input column 'size' missing" in refused("certify", model, table(frame.drop(columns="size")))
+    assert "no column" not in refused("certify", model, table(pd.DataFrame({"a": [1.0], "b": [2.0]})))
+    other = refused("certify", model, table(make_frame(150, seed=1)))
+    assert f"{tmp_path}/d.csv: X and y are not the rows the model was fitted on" in other
+    fewer = refused("certify", model, table(frame.iloc[:149]))
+    assert "X has 149 rows, but the model has seen 150" in fewer
+    assert "'price' holds 'much' in row 2" in refused("certify", model, table(_with_text(frame)))
+    missing = refused("certify", model, train, "--test", table(frame.drop(columns="flag")))
+    assert "input column 'flag' missing" in missing
+    assert "No such file" in refused("certify", model, tmp_path / "absent.csv")
+    assert "No such file" in refused("certify", model, train, "--test", tmp_path / "absent.csv")
+    assert "No such file" in refused("certify", tmp_path / "absent.prism", train)
+
+
+def _with_text(frame: pd.DataFrame) -> pd.DataFrame:
+    price = frame["price"].astype(str)
+    price.iloc[1] = "much"
+    return frame.assign(price=price)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--rank", "0"], "'0' is not a whole number of at least 1"),
+        (["--products", "-1"], "'-1' is not a whole number of at least 0"),
+        (["--seconds", "soon"], "'soon' is not a number of at least 0"),
+        (["--delta", "1"], "--delta 1 is not below 1"),
+        (["--tolerance", "inf"], "'inf' is not a number of at least 0"),
+        (["--reference", "best"], "invalid choice: 'best'"),
+        (["--random-state", "-1"], "--random-state -1"),
+        (["--figure", "c.bmp"], "unsupported figure type"),
+        (["--figure", "none/c.png"], "the folder 'none' does not exist"),
+        (["--json", "none/c.json"], "the folder 'none' does not exist"),
+    ],
+)
+def test_wrong_options(refused: Refused, model: Path, train: Path, options: list[str], expected: str) -> None:
+    assert expected in refused("certify", model, train, *options)
+
+
+def test_outputs_do_not_replace_inputs(refused: Refused, model: Path, train: Path) -> None:
+    before = model.read_bytes()
+    assert "would replace an input" in refused("certify", model, train, "--json", model)
+    assert model.read_bytes() == before
+
+
+def test_exact_model(run: Run, refused: Refused, frame: pd.DataFrame, tmp_path: Path) -> None:
+    frame[["size", "price"]].to_csv(tmp_path / "d.csv", index=False)
+    run("fit", tmp_path / "d.csv", "-t", "price", "--model", "exact", "-q", "-o", tmp_path / "m.prism")
+    line = refused("certify", tmp_path / "m.prism", tmp_path / "d.csv")
+    assert "an ExactGPRegressor is the exact GP: there is nothing to certify" in line
+
+
+def test_drawing_needs_test_points(frame: pd.DataFrame, tmp_path: Path) -> None:
+    x, y = frame[["size"]], frame["price"]
+    certificate = SSGPRegressor(4, random_state=0, max_iter=5).fit(x, y).certify(x, y, random_state=0)
+    with pytest.raises(prismgp.exceptions.DataError, match="no test points"):
+        draw_certificate(certificate, tmp_path / "c.png")
