@@ -18,43 +18,40 @@ from prismgp.guarantees._rounding import growth
 __all__ = ["frobenius_by_pairs", "frobenius_exact", "spectral_by_lanczos", "spectral_by_rank", "spectral_task"]
 
 _WIDEST = 6_000  # columns of [L F] beyond which the eigenvalues of their difference are not computed
-_PAIRS = 200_000  # pairs of rows at a time
+_LONGEST = 4e12  # multiply-adds beyond which neither are they
+_NUMBERS = 2**25  # features of sampled pairs at a time
 
 
 def spectral_by_rank(problem: Problem, low: LowRank) -> Interval:
     """Norm of E from ``L L' - F F'``, of which E differs by something between ``-slack`` and ``excess``.   (S1)
 
-    O(n (m + 2p)^2); the eigenvalues of ``B D B'``, B = [L, F], D = diag(1, -1), are those of
-    ``G^1/2 D G^1/2`` with ``G = B'B``.
+    O(n (m + 2p)^2). The eigenvalues of ``B D B'``, B = [L, F], D = diag(1, -1), are those of ``R D R'`` with
+    ``B = O R``: by orthogonal steps, as ``B'B`` would lose half of the digits where L and F span the same.
     """
     size = low.rank + problem.width
-    if size > _WIDEST:
+    if size > _WIDEST or problem.n * size**2 > _LONGEST:
         return Interval(0.0, math.inf, 1.0, f"not attempted: {size:,} columns")
-    gram = problem.target.new_zeros(size, size)
-    for part, own in low.chunks():
-        plain = own if low.root_weight is None else own / low.root_weight[part]
-        both = torch.cat([plain, problem.features(part).wide()], 1)
-        gram += both.T @ both
-    values, vectors = torch.linalg.eigh(gram)
-    root = vectors * values.clamp_min(0.0).sqrt()
-    signs = torch.ones(size, dtype=gram.dtype, device=gram.device)
+    upper_part = problem.target.new_zeros(0, size)
+    step = max(2 * size, 1024)
+    for start in range(0, problem.n, step):
+        part = slice(start, min(start + step, problem.n))
+        # The plain kernel: weights are the noise's.
+        own = low.features(part) if low.root_weight is None else low.features(part) / low.root_weight[part]
+        rows = torch.cat([upper_part, torch.cat([own, problem.features(part).wide()], 1)])
+        upper_part = torch.linalg.qr(rows, mode="r").R
+    of_low = upper_part[:, : low.rank]
+    signs = torch.ones(size, dtype=upper_part.dtype, device=upper_part.device)
     signs[low.rank :] = -1.0
-    found = torch.linalg.eigvalsh(root.T @ (signs[:, None] * root))
-    rounding = growth(problem.n + size) * float(values[-1]) * 4.0
+    found = torch.linalg.eigvalsh((upper_part * signs) @ upper_part.T)
+    norm, known = float(torch.linalg.matrix_norm(of_low, 2)), float(of_low.square().sum())
+    slack, trace_error = low.plain_error.of_product(problem.n + low.rank, known, norm**2)
+    excess = max(problem.n - known, 0.0) + trace_error + slack
+    whole = float(torch.linalg.matrix_norm(upper_part, 2))
+    rounding = 2.0 * growth(problem.n + size) * whole * float(upper_part.square().sum()) ** 0.5
     top, bottom = max(float(found[-1]), 0.0), min(float(found[0]), 0.0)
-    # What the low rank leaves was measured for weighted rows; the plain kernel has its own, no larger than n.
-    excess, slack = _plain_excess(problem, low)
     lower = max(top - slack, -(bottom + excess), 0.0) - rounding
     upper = max(top + excess, slack - bottom) + rounding
     return Interval(max(lower, 0.0), upper, 1.0, f"pivoted Cholesky of rank {low.rank}")
-
-
-def _plain_excess(problem: Problem, low: LowRank) -> tuple[float, float]:
-    """``excess`` and ``slack`` of the kernel without weights."""
-    if low.root_weight is None:
-        return low.excess, low.slack
-    plain = LowRank.of(low.map, problem.rows, None)
-    return plain.excess, plain.slack
 
 
 def spectral_task(problem: Problem, *, steps: int, starts: int, generator: torch.Generator) -> Task:
@@ -85,8 +82,9 @@ def spectral_by_lanczos(found: Lanczos | None, problem: Problem, *, delta: float
         return None
     least, most = found.extremes()
     ritz = max(abs(least), abs(most))
-    shortfall = ritz_shortfall(problem.n, found.steps // 2, found.starts, delta)
-    rounding = 2.0 * growth(2048 + problem.n // 512) * problem.n
+    n, entries = problem.n, float(problem.rows.row_error.square().sum())
+    shortfall = ritz_shortfall(n, found.steps // 2, found.starts, delta)
+    rounding = 2.0 * growth(2048 + problem.width + n // 512) * n + 2.0 * math.sqrt(n * entries)
     upper = math.inf if shortfall >= 1.0 else ritz / math.sqrt(1.0 - shortfall) + rounding
     method = f"Lanczos, {found.steps} products, {found.starts} starts"
     return Interval(max(ritz - rounding, 0.0), upper, 1.0 - delta, method)
@@ -104,6 +102,7 @@ def frobenius_exact(problem: Problem) -> Interval:
     problem.rows.tiles(use)
     norm = math.sqrt(total[0])
     wrong = problem.n * (2.0 * float(problem.rows.row_error.square().mean().sqrt()) + 2.0 * growth(every.phi.shape[1]))
+    wrong += growth(64) * norm
     return Interval(max(norm - wrong, 0.0), norm + wrong, 1.0, "all entries")
 
 
@@ -118,8 +117,9 @@ def frobenius_by_pairs(problem: Problem, *, pairs: int, delta: float, seed: int)
     rng = np.random.default_rng(seed)
     device = problem.target.device
     squares = []
-    for start in range(0, pairs, _PAIRS):
-        count = min(_PAIRS, pairs - start)
+    step = max(1, _NUMBERS // (2 * own.phi.shape[1]))
+    for start in range(0, pairs, step):
+        count = min(step, pairs - start)
         u = rng.integers(0, n, count)
         v = rng.integers(0, n - 1, count)
         v = v + (v >= u)

@@ -20,12 +20,14 @@ def conjugate_gradients(
     solve: Callable[[Tensor], Tensor],
     before: Callable[[Tensor], Tensor],
     after: Callable[[Tensor, Tensor], Tensor],
+    noise: Tensor,
     enough: Tensor,
 ) -> Task:
     """Solve ``Q x = b`` for every column by preconditioned conjugate gradients; returns x, (n, k).
 
-    The columns are independent systems in step. The residuals of the recursion decide when to stop, and
-    nothing else: they are no certificate, and are computed again by who uses x.
+    The columns are independent systems in step. The residuals of the recursion decide when to stop and which
+    x is best, that of the smallest bound (E11), and nothing else: they are no certificate, and are computed again
+    by who uses x.
 
     Parameters
     ----------
@@ -34,11 +36,12 @@ def conjugate_gradients(
         The preconditioner, ``P^-1 v``.
     before, after : callable
         ``Q v = after(v, K before(v))``.
+    noise : Tensor, (k,)
     enough : Tensor, (k,)
-        Norm of the residual at which a column is done.
+        ``min(|r| / (2 s), sqrt(r'P^-1 r))`` at which a column is done.
     """
     x = solve(b)
-    best, least = x, b.square().sum(0).sqrt()
+    best, least = x, torch.full_like(noise, torch.inf)
     answer = yield before(x)
     if answer is None:
         return x
@@ -47,7 +50,7 @@ def conjugate_gradients(
     p = z.clone()
     rz = (r * z).sum(0)
     while True:
-        size = r.square().sum(0).sqrt()
+        size = torch.minimum(r.square().sum(0) / (4.0 * noise), rz.clamp_min(0.0)).sqrt()
         better = size < least
         best, least = torch.where(better, x, best), torch.where(better, size, least)
         if bool((least <= enough).all()):
@@ -149,7 +152,7 @@ def lanczos(
                 w = w - (each * w).sum(0) * each
         norm = w.square().sum(0).sqrt()
         scale = diagonal[0].abs() + (beside[0] if beside else norm)
-        over = norm <= 1e-13 * scale
+        over = norm <= 1e-14 * scale
         beside.append(torch.where(over, torch.zeros_like(norm), norm))
         q = torch.where(over, torch.zeros_like(w), w / norm.clamp_min(1e-300))
         if bool(over.all()):

@@ -17,9 +17,40 @@ from prismgp.guarantees._nystrom import NystromMap
 from prismgp.guarantees._reference import ReferenceKernel
 from prismgp.guarantees._rounding import growth
 
-__all__ = ["LowRank"]
+__all__ = ["FeatureError", "LowRank"]
 
 _KEPT_BYTES = 4 * 2**30  # of features held in memory; beyond, they are made again for every use
+
+
+@dataclass
+class FeatureError:
+    """What rounding has done to L, gathered row by row.                                                    (U4)
+
+    The computed L is the true one plus a matrix whose Frobenius norm is known. Its spectral norm is that of independent
+    errors: at most a few times the largest norm of a row plus that of a column (Latala, 2005). The roundings of
+    ``|a|^2 / 2``, which the entries of a row share, are 16 times smaller than what is charged for the entries; with
+    the factor of four that covers ranks of some thousands even where all entries are alike.
+    """
+
+    squares: float = 0.0
+    columns: float = 0.0
+    furthest: float = 0.0
+
+    def add(self, rows: Tensor, entries: Tensor) -> None:
+        """Norms and largest entries of the errors of some rows."""
+        self.squares += float(rows.square().sum())
+        self.columns += float(entries.square().sum())
+        self.furthest = max(self.furthest, float(rows.max()))
+
+    def of_product(self, size: int, known: float, largest: float) -> tuple[float, float]:
+        """How far ``L L'`` is off, in spectral and in trace norm, with its computed eigenvalues.
+
+        ``known``: ``|L|_F^2``; ``largest``: the largest eigenvalue; ``size``: numbers summed in them.
+        """
+        frobenius = self.squares**0.5
+        spectral = min(frobenius, 4.0 * (self.furthest + self.columns**0.5))
+        slack = 2.0 * largest**0.5 * spectral + spectral**2 + growth(size) * largest
+        return slack, 2.0 * known**0.5 * frobenius + self.squares + growth(size) * known
 
 
 @dataclass(frozen=True)
@@ -34,14 +65,18 @@ class LowRank:
         ``v^-1/2``.
     values, vectors : Tensor, (m,), (m, m)
         Eigenvalues and eigenvectors of ``L'L``, ascending.
-    trace : float
-        Of ``K``.
+    left : Tensor, (n,)
+        Diagonal of ``K - L L'``, from above.
     slack : float
         ``K >= L L' - slack I`` for the features as computed.
     excess : float
         ``K <= L L' + excess I``: the trace that is left, and rounding.
     trace_error : float
         Of ``tr L L'``, from rounding.
+    product_error : float
+        Norm of what rounding does to a product with K, for a vector of norm one.
+    plain_error : FeatureError
+        Of the features without weights.
     """
 
     map: NystromMap
@@ -49,10 +84,12 @@ class LowRank:
     root_weight: Tensor | None
     values: Tensor
     vectors: Tensor
-    trace: float
+    left: Tensor
     slack: float
     excess: float
     trace_error: float
+    product_error: float
+    plain_error: FeatureError
     _kept: Tensor | None
 
     @classmethod
@@ -62,31 +99,30 @@ class LowRank:
         root = None if weight is None else weight.sqrt()[:, None]
         kept = rows.points.new_empty(n, m) if 8 * n * m <= _KEPT_BYTES else None
         gram = rows.points.new_zeros(m, m)
-        wrong = columns = furthest = 0.0
+        left = torch.ones_like(rows.points[:, 0]) if weight is None else weight.clone()
+        wrong, plain = FeatureError(), FeatureError()
         for part in nystrom.chunks(n):
-            features, error, largest_error = nystrom.features(rows.rows(part))
+            features, error, entries = nystrom.features(rows.rows(part))
+            plain.add(error, entries)
             if root is not None:
-                features, error = features * root[part], error * root[part, 0]
-                largest_error = largest_error * root[part, 0]
+                features, error, entries = features * root[part], error * root[part, 0], entries * root[part, 0]
             if kept is not None:
                 kept[part] = features
             gram += features.T @ features
-            wrong += float(error.square().sum())
-            columns += float(largest_error.square().sum())
-            furthest = max(furthest, float(error.max()))
+            squares = features.square().sum(1)
+            left[part] += (2.0 * squares.sqrt() + error) * error + growth(m) * left[part] - squares
+            wrong.add(error, entries)
         values, vectors = torch.linalg.eigh(gram)
         values = values.clamp_min(0.0)
-        trace = float(n) if weight is None else float(weight.sum())
-        known = float(values.sum())
-        largest = float(values[-1]) if m else 0.0
-        size, sized = wrong**0.5, known**0.5
-        # L as computed is the true one plus a matrix of Frobenius norm `size`. Its spectral norm is that of independent
-        # errors: at most a few times the largest norm of a row plus that of a column (Latala, 2005).      (U4)
-        norm = min(size, 4.0 * (furthest + columns**0.5))
-        slack = 2.0 * largest**0.5 * norm + norm**2 + growth(n + m) * largest
-        trace_error = 2.0 * sized * size + wrong + growth(n + m) * trace
-        left = max(trace - known, 0.0)
-        return cls(nystrom, rows, root, values, vectors, trace, slack, left + trace_error + slack, trace_error, kept)
+        known, largest = float(values.sum()), float(values[-1:].sum())
+        slack, trace_error = wrong.of_product(n + m, known, largest)
+        left = left.clamp_min_(0.0)
+        excess = float(left.sum()) * (1.0 + growth(n)) + slack
+        # Entries of K are right to row errors e, so K itself to 2 |e| sqrt(|K|): its diagonal is one.
+        error = rows.row_error if root is None else rows.row_error * root[:, 0]
+        norm = largest + excess
+        product_error = 2.0 * norm**0.5 * float(error.square().sum().sqrt()) + growth(2048 + n // 512) * norm
+        return cls(nystrom, rows, root, values, vectors, left, slack, excess, trace_error, product_error, plain, kept)
 
     @property
     def n(self) -> int:
@@ -99,7 +135,7 @@ class LowRank:
     def chunks(self) -> Iterator[tuple[slice, Tensor]]:
         """Rows and their weighted features."""
         for part in self.map.chunks(self.n):
-            yield part, self._features(part)
+            yield part, self.features(part)
 
     def transposed(self, v: Tensor) -> Tensor:
         """``L'v``."""
@@ -149,13 +185,18 @@ class LowRank:
         For any z, ``v'P^-1 v = v'z + v'P^-1 (v - P z) <= v'z + |v| |v - P z| / s2``.
         """
         least = noise - self.slack
-        z = self.solve(least, v)
-        off = (v - self.multiply(least, z)).square().sum(0).sqrt()
-        size = v.square().sum(0).sqrt()
-        hidden = growth(self.n + self.rank) * z.square().sum(0).sqrt() * (float(self.values[-1:].sum()) + least)
-        return ((v * z).sum(0) + size * (off + hidden) / least).clamp_min(0.0)
+        z, off = self.checked_solve(least, v)
+        return ((v * z).sum(0) + v.square().sum(0).sqrt() * off / least).clamp_min(0.0)
 
-    def _features(self, part: slice) -> Tensor:
+    def checked_solve(self, noise: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """``z = P^-1 v`` as computed, and the norm of ``v - P z``, from above, by column."""
+        z = self.solve(noise, v)
+        off = (v - self.multiply(noise, z)).square().sum(0).sqrt()
+        top = float(self.values[-1:].sum())
+        return z, off + growth(self.n + self.rank) * z.square().sum(0).sqrt() * (top + noise)
+
+    def features(self, part: slice) -> Tensor:
+        """Weighted features of some rows."""
         if self._kept is not None:
             return self._kept[part]
         features, _, _ = self.map.features(self.rows.rows(part))

@@ -45,7 +45,8 @@ _STEPS = 12  # of Lanczos, where there are not products for more
 _PAIRS = 1_000_000
 _EVERY_ENTRY = 50_000  # rows up to which the Frobenius norm is computed from all entries
 _FEW = 2_000  # rows up to which all entries cost no more than a sample
-_SOLVED = 256  # test points, the least well known ones, that get a linear system of their own
+_SOLVED, _SOLVED_LEAST = 256, 16  # test points, the least well known ones, that get a linear system of their own
+_COLUMN_WORK = 2e10  # multiply-adds that their columns may add to a product
 _MOST_SLACK = 0.25  # of the noise that rounding may take
 
 
@@ -55,18 +56,18 @@ def certify_problem(problem: Problem, effort: Effort) -> Findings:
     generator = torch.Generator().manual_seed(effort.seed)
     low = _low_rank(problem, effort, generator)
     least = float(problem.ratio.min())
-    if low.slack > _MOST_SLACK * least:
+    if not low.slack <= _MOST_SLACK * least:
         reason = (
             f"rounding: errors of {low.slack:.1e} are not small against the noise, {least:.1e} of the signal variance; "
             "the model explains the targets to the last digits"
         )
-        return _nothing(problem, low, time.monotonic() - clock, reason)
+        return _nothing(problem, low, 0, time.monotonic() - clock, reason)
     run = _Run(problem, low, effort, generator)
     seconds = None if effort.seconds is None else max(effort.seconds - (time.monotonic() - clock), 0.0)
     # The last product recomputes the residuals; it is not for the others to spend.
     budget = Budget.of(max(effort.products - 1, 0), seconds)
     run.work(budget)
-    every_entry = problem.n <= (_EVERY_ENTRY if effort.products else _FEW)
+    every_entry = problem.n <= (_EVERY_ENTRY if effort.products and not budget.over else _FEW)
     # Random statements: a log determinant per output, two norms, and the Frobenius norm where it is sampled.
     count = (len(run.noise) + 2 if effort.random else 0) + (0 if every_entry else 1)
     share = effort.delta / max(count, 1)
@@ -80,14 +81,15 @@ def certify_problem(problem: Problem, effort: Effort) -> Findings:
         frobenius = Interval(spectral.lower, upper, 1.0, "from the spectral norm")
     evidence = run.evidence(share)
     mean, variance = run.predictions(share) if problem.test is not None else (None, None)
-    spent: dict[str, Any] = {"rank": low.rank, "products": budget.used + min(effort.products, 1)}
-    spent["seconds"] = time.monotonic() - clock
+    products = budget.used + (run.solution is not None)
     intervals = [each for each in (spectral, frobenius, evidence, mean, variance) if each is not None]
-    crossed_over = not all(each.ordered for each in intervals)
-    reason = "the bounds contradict each other: rounding has the upper hand" if crossed_over else ""
+    if not all(each.ordered for each in intervals):
+        reason = "the bounds contradict each other: rounding has the upper hand"
+        return _nothing(problem, low, products, time.monotonic() - clock, reason)
+    spent: dict[str, Any] = {"rank": low.rank, "products": products, "seconds": time.monotonic() - clock}
     largest = float(low.values[-1:].sum()) + low.excess
     quadratics = float(run.quadratics()[1].sum())
-    return Findings(spectral, frobenius, evidence, mean, variance, largest, quadratics, spent, reason)
+    return Findings(spectral, frobenius, evidence, mean, variance, largest, quadratics, spent, "")
 
 
 def _low_rank(problem: Problem, effort: Effort, generator: torch.Generator) -> LowRank:
@@ -118,7 +120,7 @@ class _Run:
 
     def work(self, budget: Budget) -> None:
         """Everything that needs products with the kernel."""
-        if not self.effort.products:
+        if not self.effort.products or budget.over:
             return
         if self.by_rank is not None:
             self._choose_points(self.by_rank)
@@ -142,7 +144,8 @@ class _Run:
         width = by_rank.upper(self.low.excess) - by_rank.lower
         # As a standard deviation with noise, in units of the noise: below the tolerance nothing is to be gained.
         unclear = (width / (2.0 * (self.noise * (self.noise + by_rank.lower)).sqrt())).amax(1)
-        count = min(_SOLVED // self.q, int((unclear > self.effort.tolerance).sum()))
+        most = max(_SOLVED_LEAST, min(_SOLVED, int(_COLUMN_WORK / self.problem.n**2)))
+        count = min(most // self.q, int((unclear > self.effort.tolerance).sum()))
         self.chosen = unclear.topk(count).indices
         rows, test = self.problem.rows, self.problem.test.rows.rows(self.chosen)
         block = rows.block(test)
@@ -155,13 +158,15 @@ class _Run:
         problem, low, products = self.problem, self.low, self.effort.products
         steps = min(products - 1, max(_STEPS, products // 3))
         tolerance = self.effort.tolerance
-        enough = torch.cat([2.0 * tolerance * self.noise, tolerance**0.5 * self.levels[self.q :]])
+        # Of a mean, this share of the noise std; of a variance, of the noise variance, which is the square of it.
+        enough = torch.cat([tolerance * self.noise.sqrt(), 0.5 * (tolerance * self.levels[self.q :]).sqrt()])
         tasks = {
             "solve": conjugate_gradients(
                 self.b,
                 solve=lambda v: low.solve(self.levels, v),
                 before=problem.whitened,
                 after=lambda v, product: problem.whitened(product) + self.levels * v,
+                noise=self.levels,
                 enough=enough,
             )
         }
@@ -231,13 +236,14 @@ class _Run:
     def _mean(self, by_rank: VarianceByRank) -> Interval:
         problem, low, q, targets = self.problem, self.low, self.q, self.targets
         assert problem.test is not None
-        middle = self._middle()
+        middle, wrong = self._middle()
         products, errors = crossed(
             problem, problem.test.rows, middle if targets is None else torch.cat([middle, targets.a], 1)
         )
         quad_low, quad_high = quadratic_by_rank(self.b[:, :q], self.noise, low)
-        spread = (by_rank.most_explained - by_rank.least_explained(low.excess)).clamp_min(0.0)
-        half = 0.5 * (spread * (quad_high - quad_low)).sqrt() + errors[:, :q]
+        explained = by_rank.most_explained.clamp_min(0.0)
+        spread = (explained - by_rank.least_explained(low.excess)).clamp_min(0.0)
+        half = 0.5 * (spread * (quad_high - quad_low).clamp_min(0.0)).sqrt() + explained.sqrt() * wrong + errors[:, :q]
         # (E11) with nothing known, a = 0: the exact mean cannot be further than this from the constant.
         furthest = torch.minimum(self.b[:, :q].square().sum(0).sqrt() / (2.0 * self.noise.sqrt()), quad_high.sqrt())
         left = torch.maximum(products[:, :q] - half, -furthest)
@@ -251,14 +257,17 @@ class _Run:
         root, shift = np.sqrt(problem.signal), problem.mean
         return Interval(_host(left) * root + shift, _host(right) * root + shift, 1.0, method, problem.test.mean)
 
-    def _middle(self) -> Tensor:
+    def _middle(self) -> tuple[Tensor, Tensor]:
         """Half way between the solutions with P and with ``P + t I``, the two ends of what Q can be.
 
         ``|k'(Q^-1 - M) y| <= sqrt(k'D k  y'D y)`` for the middle M of the two inverses and half their difference D:
-        Cauchy and Schwarz, as ``-D <= Q^-1 - M <= D``.                                                   (E15)
+        Cauchy and Schwarz, as ``-D <= Q^-1 - M <= D``. A solution that leaves ``o = y - P z`` is wrong at k by  (E15)
+        ``|k'P^-1 o| <= sqrt(k'P^-1 k) |o| / s``, the second number in units of the root.
         """
         b, low = self.b[:, : self.q], self.low
-        return 0.5 * (low.solve(self.noise - low.slack, b) + low.solve(self.noise + low.excess, b))
+        levels = self.noise - low.slack, self.noise + low.excess
+        (first, left), (second, right) = (low.checked_solve(level, b) for level in levels)
+        return 0.5 * (first + second), 0.5 * (left / levels[0].sqrt() + right / levels[1].sqrt())
 
     def _variance(self, by_rank: VarianceByRank, delta: float) -> Interval:
         problem, low = self.problem, self.low
@@ -296,7 +305,8 @@ class _Run:
         shortfall = ritz_shortfall(self.problem.n, found.steps, found.starts, delta)
         if shortfall >= 1.0:
             return None
-        norm = (found.extremes()[1] + self.low.slack) / (1.0 - shortfall) + self.low.slack
+        wrong = self.low.slack + self.low.product_error
+        norm = (found.extremes()[1] + wrong) / (1.0 - shortfall) + wrong
         return norm if norm < self.low.excess else None
 
 
@@ -311,14 +321,14 @@ def _host(values: Tensor) -> Array:
     return np.asarray(values.cpu().numpy())
 
 
-def _nothing(problem: Problem, low: LowRank, seconds: float, reason: str) -> Findings:
+def _nothing(problem: Problem, low: LowRank, products: int, seconds: float, reason: str) -> Findings:
     """Bounds that say nothing, for a problem in which nothing can be said."""
     empty = Interval(0.0, math.inf, 1.0, "none")
     evidence = Interval(-math.inf, math.inf, 1.0, "none", problem.log_evidence)
     mean = variance = None
     if problem.test is not None:
-        shape = problem.test.mean.shape
-        mean = Interval(np.full(shape, -np.inf), np.full(shape, np.inf), 1.0, "none", problem.test.mean)
-        variance = Interval(np.zeros(shape), np.ones(shape) * problem.signal, 1.0, "none", problem.test.variance)
-    spent = {"rank": low.rank, "products": 0, "seconds": seconds}
+        most = np.full(problem.test.mean.shape, np.inf)
+        mean = Interval(-most, most, 1.0, "none", problem.test.mean)
+        variance = Interval(np.zeros_like(most), most, 1.0, "none", problem.test.variance)
+    spent = {"rank": low.rank, "products": products, "seconds": seconds}
     return Findings(empty, empty, evidence, mean, variance, math.inf, math.inf, spent, reason)

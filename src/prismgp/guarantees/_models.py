@@ -173,7 +173,7 @@ def _problem(
     _check_same_rows(seen, weight, target, blocks, tolerance)
     centre = seen.points.mean(0)
     gated = gated_reference and seen.gates is not None
-    rows = ReferenceKernel(kernel, seen.points - centre, _unit(seen.gates) if gated else None)
+    rows = ReferenceKernel.on(kernel, seen.points - centre, _unit(seen.gates) if gated else None)
     test = None
     if x_test is not None:
         there = _all(x_test, inputs, training=False)

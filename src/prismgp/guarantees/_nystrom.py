@@ -5,7 +5,8 @@ With pivots Z and any ``C C' >= K_ZZ``, the map ``l(x) = C^-1 k(Z, x)`` has
     0 <= K - L L' <= t I,    t = n - |L|_F^2                                                            (N1)
 
 on any rows, those of a test set included: ``K_XZ (C C')^-1 K_ZX <= K_XZ K_ZZ^-1 K_ZX <= K``. Pivots are chosen greedily
-by the largest remaining diagonal (pivoted Cholesky), so the first m of them are the choice for rank m.
+by the largest remaining diagonal (pivoted Cholesky), by whole blocks: the first m of them are the choice for rank m,
+so that a larger rank knows all that a smaller one does (up to 50,000 rows).
 """
 
 from __future__ import annotations
@@ -67,18 +68,20 @@ def _greedy(kernel: ReferenceKernel, rank: int, weight: Tensor | None, *, given:
     traces: list[float] = []
     while len(pivots) < min(rank, n):
         done = len(pivots)
-        room = min(_BLOCK, min(rank, n) - done)
+        room = min(rank, n) - done
         if done < given:
-            candidates = torch.arange(done, min(done + room, given), device=left.device)
+            candidates = torch.arange(done, min(done + min(_BLOCK, room), given), device=left.device)
         else:
             worth = left if weight is None else left * weight
-            candidates = worth.topk(room).indices
+            candidates = worth.topk(min(_BLOCK, n)).indices
             if float(left[candidates].max()) < _EXHAUSTED:
                 break
         columns = kernel.block(kernel.rows(candidates))
         columns -= lower[:, :done] @ lower[candidates, :done].T
         local = columns[candidates].clone()
-        order, factor = _pivot_block(local, None if weight is None else weight[candidates], everything=done < given)
+        own = None if weight is None else weight[candidates]
+        order, factor = _pivot_block(local, own, everything=done < given)
+        order, factor = order[:room], factor[:room, :room]  # a block is looked at in full even where it does not fit
         new = torch.linalg.solve_triangular(factor, columns[:, order].T, upper=False).T
         lower[:, done : done + len(order)] = new
         squares = new.square()

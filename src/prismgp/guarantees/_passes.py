@@ -33,15 +33,16 @@ class Budget:
     def of(cls, products: int, seconds: float | None) -> Budget:
         return cls(products, None if seconds is None else time.monotonic() + seconds)
 
-    def allows(self, share: float = 1.0) -> bool:
-        """Whether another product may be made; ``share``: of the time, so that something is left for later."""
+    def allows(self) -> bool:
+        """Whether another product may be made, and time will be left for the last one, which checks the rest."""
         if self.used >= self.products:
             return False
-        if self.deadline is None:
-            return True
-        if not self.used:
-            return time.monotonic() < self.deadline
-        return time.monotonic() + self._last * (1.0 / share) < self.deadline
+        return self.deadline is None or time.monotonic() + 2.0 * self._last < self.deadline
+
+    @property
+    def over(self) -> bool:
+        """Whether the time is."""
+        return self.deadline is not None and time.monotonic() >= self.deadline
 
     def spend(self, product: Callable[[Tensor], Any], v: Tensor) -> Any:
         """Make a product and take note."""

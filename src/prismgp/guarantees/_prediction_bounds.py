@@ -38,59 +38,80 @@ def mean_half_width(solution: Solution, low: LowRank) -> Tensor:
 class VarianceByRank:
     """Bounds (E12) and (E13) at test points, from one pass over the kernel between them and the training rows.
 
-    Keeps O(rank) numbers per test point, so that a better t, found later, costs no second pass.
+    With ``k = L l + e``, ``L'L = U diag(g) U'``, ``c = U'l``, ``h = U'L'e`` and ``D = 1 / (g + level)``,
+
+        1 - k'(L L' + level I)^-1 k = 1 - l'l + level c'D c - 2 c'D h - (e'e - h'D h) / level               (E12b)
+
+    in which nothing large cancels. Keeps O(rank) numbers per test point, so that a better t, found later, costs no
+    second pass.
     """
 
     def __init__(self, problem: Problem, low: LowRank, rows: ReferenceKernel) -> None:
         noise = torch.as_tensor(problem.ratio).to(problem.target)
         self.low, self.noise = low, noise
         m = rows.n
-        self._square, self._relative = (noise.new_empty(m, 1) for _ in range(2))
-        self._inner = noise.new_empty(low.rank, m)
+        self._rest, self._square, self._wrong = (noise.new_empty(m, 1) for _ in range(3))
+        self._inside, self._across = (noise.new_empty(low.rank, m) for _ in range(2))
         left = noise.new_empty(m, len(noise))
         train_error = problem.rows.row_error[:, None]
 
         def use(j: slice, block: Tensor) -> None:
             own = rows.rows(j)
-            k = problem.whitened(block)
-            squares = k.square()
-            total = squares.sum(0)[:, None]
-            relative = 2.0 * (own.row_error[:, None] + (squares.T @ train_error) / total.clamp_min(1e-300))
-            self._square[j] = total
-            self._relative[j] = relative + 4.0 * growth(problem.n + low.rank)
-            self._inner[:, j] = low.vectors.T @ low.transposed(k)
             features, off, _ = low.map.features(own)
-            left[j] = self._left(features, off)
+            k = problem.whitened(block)
+            e = k - low.times(features.T)
+            self._rest[j] = 1.0 - features.square().sum(1, keepdim=True)
+            self._square[j] = e.square().sum(0)[:, None]
+            self._inside[:, j] = low.vectors.T @ features.T
+            self._across[:, j] = low.vectors.T @ low.transposed(e)
+            # Norm of the rounding errors of e: those of the entries of k, and those of the product.
+            entries = (k * (train_error + own.row_error)).square().sum(0).sqrt()
+            product = growth(low.rank) * float(low.values.sum()) ** 0.5 * features.square().sum(1).sqrt()
+            self._wrong[j] = (entries + product)[:, None]
+            left[j] = self._left(self._inside[:, j], off)
 
         problem.rows.cross(rows, use)
-        # What Q explains at most: as much as P, less what rounding hides.
-        self.most_explained = self._explained(noise - low.slack, 1.0)
+        # What Q explains at most: as much as P, and what rounding hides.
+        self.most_explained = 1.0 - self._variance(noise - low.slack, -1.0)
         self.lower = torch.maximum(1.0 - self.most_explained, left).clamp_min(0.0)
 
     def least_explained(self, shift: float) -> Tensor:
         """``k'(P + t I)^-1 k``, (m, q)."""
-        return self._explained(self.noise + shift, -1.0)
+        return 1.0 - self._variance(self.noise + shift, 1.0)
 
     def upper(self, shift: float) -> Tensor:
         """Of v, for a t in (E12)."""
-        return (1.0 - self.least_explained(shift)).clamp_max(1.0)
+        return self._variance(self.noise + shift, 1.0).clamp_max(1.0)
 
-    def _explained(self, level: Tensor, side: float) -> Tensor:
-        """``k'(L L' + level I)^-1 k``, (m, q), from above or from below."""
-        inverse = 1.0 / (self.low.values[:, None] + level)
-        return (self._square - self._inner.square().T @ inverse + side * self._relative * self._square) / level
+    def _variance(self, level: Tensor, side: float) -> Tensor:
+        """(E12b), (m, q), from above or from below.
 
-    def _left(self, features: Tensor, off: Tensor) -> Tensor:
-        """(E13), (m, q); rounding of the features of training and test rows together lowers it."""
-        top = float(self.low.values[-1:].sum()) + 1.0
-        slack = self.low.slack + 2.0 * top**0.5 * off + off.square()
-        inside = (features @ self.low.vectors).square()
-        columns = []
-        for noise in self.noise:
-            level = (noise - slack).clamp_min(0.0)[:, None]
-            share = level / (self.low.values + level).clamp_min(1e-300)
-            columns.append((inside * share).sum(1) - slack)
-        return torch.stack(columns, 1)
+        Rounding: an error w of k moves ``k'M k`` by ``2 w'M k + w'M w``, where ``|M k| <= sqrt(k'M k / level)``;
+        one of ``U'L'e`` by ``growth |L|_F |e|`` passes ``D c`` and ``D h / level``, and one of ``L'L`` by
+        ``growth |g|`` both of them twice.
+        """
+        inverse, each = 1.0 / (self.low.values[:, None] + level), growth(self.low.n + self.low.rank)
+        inside, across = self._inside, self._across
+        first = level * (inside.square().T @ inverse)
+        second = 2.0 * ((inside * across).T @ inverse)
+        third = (self._square - across.square().T @ inverse) / level
+        value = self._rest + first - second - third
+        ways = level.sqrt() * (inside.square().T @ inverse.square()).sqrt()
+        ways = ways + (across.square().T @ inverse.square()).sqrt() / level.sqrt()
+        sizes = 1.0 + first + 2.0 * self._square / level
+        sizes = sizes + 2.0 * float(self.low.values.sum()) ** 0.5 * self._square.sqrt() * ways / level.sqrt()
+        sizes = sizes + float(self.low.values[-1:].sum()) * ways.square()
+        moved = self._wrong / level.sqrt()
+        wrong = (2.0 * (1.0 - value).clamp_min(1.0).sqrt() + moved) * moved + each * sizes
+        return value + side * wrong
+
+    def _left(self, inside: Tensor, off: Tensor) -> Tensor:
+        """(E13), (m, q), lowered by the rounding of the features: of training rows in L, of the test row in l."""
+        squares = inside.square()
+        size = squares.sum(0)
+        moved = (2.0 * size.sqrt() + off) * off + growth(self.low.rank) * size
+        shares = self.noise / (self.low.values[:, None] + self.noise + self.low.slack)
+        return squares.T @ shares - moved[:, None]
 
 
 def crossed(problem: Problem, rows: ReferenceKernel, a: Tensor) -> tuple[Tensor, Tensor]:

@@ -21,6 +21,8 @@ __all__ = ["ReferenceKernel"]
 # the exponentials, not by memory.
 _TILE = {"cpu": (512, 1024), "cuda": (8192, 8192)}
 _CROSS_BYTES = 2**26
+# Squared norm of a row above which distances are taken by differences: slower, and right however far out rows are.
+_FAR = 1e6
 
 
 @dataclass(frozen=True)
@@ -33,11 +35,20 @@ class ReferenceKernel:
     points : Tensor, (n, d), float64
         Inputs divided by their length-scales, and centred: digits are lost far from the origin.
     gates : Tensor, (n, b), or None
+    differences : bool
+        Distances by differences, always so for matern12: the root of a cancelled difference would be wrong by 1e-8.
     """
 
     kernel: Kernel
     points: Tensor
     gates: Tensor | None = None
+    differences: bool = False
+
+    @classmethod
+    def on(cls, kernel: Kernel, points: Tensor, gates: Tensor | None = None) -> ReferenceKernel:
+        """The kernel on training rows, in the form that is accurate for them."""
+        far = float(points.square().sum(1).max()) > _FAR if len(points) else False
+        return cls(kernel, points, gates, kernel.degrees == 1 or far)
 
     @property
     def n(self) -> int:
@@ -47,17 +58,19 @@ class ReferenceKernel:
     def row_error(self) -> Tensor:
         """Rounding: the entry (u, v) is right to ``row_error[u] + row_error[v]`` of itself, (n,).        (U2)
 
-        In the product form the exponent of a pair has an absolute error proportional to the squared norms of its
-        two rows. An outlying row has large errors, but only in entries that are next to nothing.
+        In the product form the exponent of a pair has an absolute error e proportional to the squared norms of its
+        two rows. An outlying row has large errors, but only in entries that are next to nothing. The entry is then
+        right to a factor ``exp(e_u + e_v)``, which is less than the mean of ``exp(2 e_u)`` and ``exp(2 e_v)``.
         """
         d = self.points.shape[1]
         gates = 0 if self.gates is None else self.gates.shape[1]
         always = 0.5 * (growth(gates + 1) + 8.0 * UNIT)
         norms = self.points.square().sum(1)
-        if self.kernel.degrees == 1:  # distances by differences; |dk/k| = r |dr/r|, and k < 1e-300 beyond r = 700
-            return torch.full_like(norms, 350.0 * growth(d + 4) + always)
+        if self.differences:  # |dk/k| <= r |dr/r| or s |dr/r|, and k < 1e-300 where either is beyond 1400
+            return torch.full_like(norms, 700.0 * growth(d + 4) + always)
         slope = 1.0 if self.kernel.degrees is None else 3.0
-        return slope * growth(d + 2) * norms + always
+        # A row that is further out than this shares nothing with rows whose distances are not by differences.
+        return 0.5 * torch.expm1(2.0 * (slope * growth(d + 2) * norms).clamp_max(30.0)) + always
 
     def at(self, points: Tensor, gates: Tensor | None) -> ReferenceKernel:
         """The same kernel on other rows."""
@@ -137,18 +150,20 @@ class ReferenceKernel:
         if buffers is None:
             buffers = left.points.new_empty(shape), left.points.new_empty(shape)
         tile, scratch = (buffer.reshape(-1)[: shape[0] * shape[1]].view(shape) for buffer in buffers)
-        if self.kernel.degrees == 1:
-            # The root of a cancelled difference would be wrong by 1e-8; distances by differences are not.
+        if self.differences:
             tile.copy_(torch.cdist(left.points, right.points, compute_mode="donot_use_mm_for_euclid_dist"))
-            tile.neg_().exp_()
+            if self.kernel.degrees != 1:
+                tile.square_().mul_(-0.5)
         else:
             # -s/2 in one product: [a, -|a|^2/2, 1] [b, 1, -|b|^2/2]'.
             torch.mm(left.first, right.second.T, out=tile)
             tile.clamp_(max=0.0)
-            if self.kernel.degrees is None:
-                tile.exp_()
-            else:
-                _matern_(tile, self.kernel.degrees, scratch)
+        if self.kernel.degrees is None:
+            tile.exp_()
+        elif self.kernel.degrees == 1:
+            tile.neg_().exp_()
+        else:
+            _matern_(tile, self.kernel.degrees, scratch)
         if left.gates is not None and right.gates is not None:
             tile.mul_(torch.mm(left.gates, right.gates.T, out=scratch))
         return tile
