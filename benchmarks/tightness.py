@@ -1,0 +1,237 @@
+"""How tight certificates are, and what they cost: against the exact GP itself, on real data.
+
+python benchmarks/tightness.py [--datasets abalone,elevators,kin40k] [--threads 2] [--truth-device cpu] [--tables]
+
+An SSGP (p = 64) is fitted to the first split of each data set. The exact GP with its parameters is computed densely:
+the truth. Its Cholesky factorisation alone is timed on the same threads as the certificates. Certificates are then made
+with growing budgets. Writes results/tightness_DATASET.json, and from all that are there tightness.md and tightness.png.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from typing import Any
+
+import numpy as np
+import torch
+
+from _common import RESULTS, load_split, write_result
+from _report import table
+from prismgp import SSGPRegressor, certify
+from prismgp.kernels import get_kernel, squared_distance
+
+DATASETS = ("abalone", "elevators", "kin40k")
+P = 64
+# Rank, products; None: the defaults.
+BUDGETS: dict[str, list[tuple[int | None, int | None]]] = {
+    "abalone": [(50, 4), (100, 4), (200, 4), (200, 8), (400, 8), (None, None)],
+    "elevators": [(200, 8), (400, 8), (800, 6), (1600, 6), (1600, 16), (None, None)],
+    "kin40k": [(500, 10), (1000, 20), (2000, 20), (3000, 30), (4000, 40), (None, None)],
+}
+KINDS = ("half_width", "certified", "true")
+COLOURS = {"abalone": "#0072B2", "elevators": "#D55E00", "kin40k": "#009E73"}
+
+
+class Truth:
+    """The exact GP at the parameters of a model, densely, in the data's units."""
+
+    def __init__(self, model: SSGPRegressor, x: np.ndarray, y: np.ndarray, test: np.ndarray, device: str) -> None:
+        s, params = model._standardiser, model._params
+        lengthscale = torch.as_tensor(params.lengthscale)
+        points, there = (torch.as_tensor((each - s.x_shift) / s.x_scale) / lengthscale for each in (x, test))
+        kernel = get_kernel(model.kernel)
+        signal, noise, scale = float(params.signal[0]), float(params.noise[0]), float(s.y_scale[0])
+        target = (torch.as_tensor((y - s.y_shift[0]) / scale) - float(params.mean[0])).to(device)
+        points, there = points.to(device), there.to(device)
+        # In place, block by block: at 36,000 rows one matrix takes 10 GB.
+        matrix = torch.empty(len(x), len(x), dtype=torch.float64, device=device)
+        for i in range(0, len(x), 2048):
+            matrix[i : i + 2048] = signal * kernel.value(squared_distance(points[i : i + 2048], points))
+        matrix.diagonal().fill_(signal + noise)
+        lower = torch.linalg.cholesky(matrix)
+        del matrix
+        half = torch.linalg.solve_triangular(lower, target[:, None], upper=False)
+        means, variances = [], []
+        for i in range(0, len(test), 1024):
+            cross = signal * kernel.value(squared_distance(points, there[i : i + 1024]))
+            solved = torch.linalg.solve_triangular(lower, cross, upper=False)
+            means.append((solved.T @ half)[:, 0])
+            variances.append(signal - solved.square().sum(0))
+        self.mean = (torch.cat(means) + float(params.mean[0])).cpu().numpy() * scale + float(s.y_shift[0])
+        self.std = np.sqrt((torch.cat(variances).clamp_min(0.0) + noise).cpu().numpy()) * scale
+        n = len(x)
+        logdet = 2.0 * float(lower.diagonal().log().sum())
+        density = -0.5 * (n * np.log(2 * np.pi) + logdet + float(half.square().sum()))
+        self.log_evidence = density - n * np.log(scale)
+        self.noise_std = noise**0.5 * scale
+
+
+def cholesky_seconds(n: int) -> float:
+    """One factorisation of a matrix of the size of the exact GP's, alone; forming it is not counted."""
+    matrix = torch.full((n, n), 0.5, dtype=torch.float64)
+    matrix.diagonal().fill_(1.5)
+    began = time.perf_counter()
+    torch.linalg.cholesky(matrix)
+    return time.perf_counter() - began
+
+
+def measure(dataset: str, truth_device: str) -> dict[str, Any]:
+    x, y, test, _ = load_split(dataset, 0)
+    SSGPRegressor(8, random_state=0).fit(x[:500], y[:500])  # the first fit of a process pays for loading things
+    began = time.perf_counter()
+    model = SSGPRegressor(P, random_state=0).fit(x, y)
+    fit_seconds = time.perf_counter() - began
+    exact_seconds = cholesky_seconds(len(x))
+    truth = Truth(model, x, y, test, truth_device)
+    print(f"{dataset}: fit {fit_seconds:.1f} s, Cholesky of the exact GP {exact_seconds:.1f} s", flush=True)
+    mean, std = model.predict(test, return_std=True)
+    rows = []
+    for rank, products in BUDGETS[dataset]:
+        began = time.perf_counter()
+        found = certify(model, x, y, test, rank=rank, products=products, random_state=0)
+        seconds = time.perf_counter() - began
+        rows.append(
+            {
+                "asked": [rank, products],
+                **found.spent,
+                "seconds": seconds,
+                "evidence_width_per_row": found.log_evidence.width / len(x),
+                "evidence_contained": bool(found.log_evidence.contains(truth.log_evidence)),
+                **compared("mean", found.mean, truth.mean, truth.noise_std),
+                **compared("std", found.std, truth.std, truth.noise_std),
+                "holds": found.holds,
+                "probability": found.probability,
+            }
+        )
+        print(line(rows[-1], fit_seconds, exact_seconds), flush=True)
+    return {
+        "dataset": dataset,
+        "rows": len(x),
+        "inputs": x.shape[1],
+        "test_points": len(test),
+        "p": P,
+        "noise_share": float(model.noise_variance_ / model.signal_variance_),
+        "fit_seconds": fit_seconds,
+        "cholesky_seconds": exact_seconds,
+        "truth_device": truth_device,
+        "true_difference": {
+            "mean": float(np.max(np.abs(mean - truth.mean)) / truth.noise_std),
+            "std": float(np.max(np.abs(std - truth.std)) / truth.noise_std),
+        },
+        "budgets": rows,
+        "device": "cpu",
+        "jobs": 1,
+    }
+
+
+def compared(what: str, found: Any, truth: np.ndarray, noise: float) -> dict[str, Any]:
+    """In units of the noise std: half of the widest interval, the certified difference and the true one."""
+    # The truth is computed in float64 too; it may be off by its own rounding.
+    slack = 1e-7 * noise
+    inside = (found.lower - slack <= truth) & (truth <= found.upper + slack)
+    return {
+        f"{what}_half_width": float(np.max(found.width)) / 2 / noise,
+        f"{what}_certified": float(np.max(found.difference)) / noise,
+        f"{what}_true": float(np.max(np.abs(found.ours - truth))) / noise,
+        f"{what}_contained": bool(inside.all()),
+    }
+
+
+def line(row: dict[str, Any], fit: float, exact: float) -> str:
+    return (
+        f"  rank {row['rank']}, {row['products']} products: {row['seconds']:.1f} s "
+        f"({row['seconds'] / fit:.1f} fits, {row['seconds'] / exact:.2f} Cholesky), "
+        f"mean +-{row['mean_half_width']:.2g}, "
+        f"std +-{row['std_half_width']:.2g} noise std, evidence {row['evidence_width_per_row']:.2g} per row"
+    )
+
+
+def tables(results: list[dict[str, Any]]) -> None:
+    """Markdown and figure of what is stored."""
+    about = (
+        f"SSGP, p = {P}, first split, defaults otherwise; all differences are in units of the noise standard deviation, "
+        "the largest over all test points. Half-width: half of the widest interval, that is how well the exact value is "
+        "known. Command: `python benchmarks/tightness.py`."
+    )
+    lines = ["# Tightness of certificates", "", about, ""]
+    header = ["rank", "products", "s", "fits", "Cholesky", "mean: half-width", "certified", "true"]
+    header += ["std: half-width", "certified", "true", "evidence width per row", "exact value inside"]
+    for result in results:
+        size = f"{result['rows']:,} rows, {result['inputs']} inputs, {result['test_points']:,} test points"
+        about = (
+            f"Fit {result['fit_seconds']:.1f} s; one Cholesky factorisation {result['cholesky_seconds']:.2f} s; "
+            f"{result['machine']['threads']} threads. Noise variance over signal variance {result['noise_share']:.2g}."
+        )
+        lines += [f"## {result['dataset']}: {size}", "", about, ""]
+        rows = []
+        for row in result["budgets"]:
+            inside = row["mean_contained"] and row["std_contained"] and row["evidence_contained"]
+            rows.append(
+                [
+                    f"{row['rank']:,}",
+                    str(row["products"]),
+                    f"{row['seconds']:.1f}",
+                    f"{row['seconds'] / result['fit_seconds']:.1f}",
+                    f"{row['seconds'] / result['cholesky_seconds']:.2f}",
+                    *(
+                        f"{row[f'{what}_{kind}']:.3g}"
+                        for what in ("mean", "std")
+                        for kind in ("half_width", "certified", "true")
+                    ),
+                    f"{row['evidence_width_per_row']:.2g}",
+                    "yes" if inside else "NO",
+                ]
+            )
+        lines += table(header, rows)
+    (RESULTS / "tightness.md").write_text("\n".join(lines))
+    figure(results)
+
+
+def figure(results: list[dict[str, Any]]) -> None:
+    import matplotlib.pyplot as plt
+
+    fig, axes = plt.subplots(1, 2, figsize=(9.5, 3.9), sharey=True, layout="constrained")
+    for axis, what in zip(axes, ("mean", "std"), strict=True):
+        for result in results:
+            rows = sorted(result["budgets"][:-1], key=lambda row: row["seconds"])
+            time_ = [row["seconds"] / result["cholesky_seconds"] for row in rows]
+            colour = COLOURS[result["dataset"]]
+            label = f"{result['dataset']}, n = {result['rows']:,}"
+            axis.plot(time_, [row[f"{what}_half_width"] for row in rows], "o-", color=colour, label=label)
+            default = result["budgets"][-1]
+            spot = default["seconds"] / result["cholesky_seconds"], default[f"{what}_half_width"]
+            axis.plot(*spot, "*", color=colour, markersize=15, markeredgecolor="white")
+            axis.axhline(result["true_difference"][what], color=colour, linewidth=0.8, linestyle=":")
+        axis.axhline(0.01, color="#888888", linewidth=1)
+        axis.axvline(1.0, color="#888888", linewidth=1)
+        axis.set(xscale="log", yscale="log", xlabel="time, in Cholesky factorisations of the exact GP")
+        axis.set_title(f"Exact GP's {what}: known to ± ...", fontsize=11)
+    axes[0].set_ylabel("half of the widest interval, noise std")
+    axes[0].legend(frameon=False, fontsize=9)
+    fig.supxlabel(
+        "stars: default budget; dotted: true largest difference between SSGP and exact GP; grey: 1% of the noise, one Cholesky",
+        fontsize=8,
+    )
+    fig.savefig(RESULTS / "tightness.png", dpi=150)
+    plt.close(fig)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--datasets", default=",".join(DATASETS))
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--truth-device", default="cpu")
+    parser.add_argument("--tables", action="store_true", help="only make table and figure from what is stored")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    if not options.tables:
+        for dataset in options.datasets.split(","):
+            write_result(f"tightness_{dataset}", measure(dataset, options.truth_device))
+    paths = [RESULTS / f"tightness_{dataset}.json" for dataset in DATASETS]
+    tables([json.loads(path.read_text()) for path in paths if path.exists()])
+
+
+if __name__ == "__main__":
+    main()
