@@ -151,9 +151,9 @@ def line(row: dict[str, Any], fit: float, exact: float) -> str:
 def tables(results: list[dict[str, Any]]) -> None:
     """Markdown and figure of what is stored."""
     about = (
-        f"SSGP, p = {P}, first split, defaults otherwise; all differences are in units of the noise standard deviation, "
-        "the largest over all test points. Half-width: half of the widest interval, that is how well the exact value is "
-        "known. Command: `python benchmarks/tightness.py`."
+        f"SSGP, p = {P}, first split, defaults otherwise; differences are in units of the noise std, the largest "
+        "over all test points. Half-width: half of the widest interval, that is how well the exact value is known. "
+        "Command: `python benchmarks/tightness.py`."
     )
     lines = ["# Tightness of certificates", "", about, ""]
     header = ["rank", "products", "s", "fits", "Cholesky", "mean: half-width", "certified", "true"]
@@ -211,7 +211,7 @@ def figure(results: list[dict[str, Any]]) -> None:
     axes[0].set_ylabel("half of the widest interval, noise std")
     axes[0].legend(frameon=False, fontsize=9)
     fig.supxlabel(
-        "stars: default budget; dotted: true largest difference between SSGP and exact GP; grey: 1% of the noise, one Cholesky",
+        "stars: default budget; dotted: true largest difference; grey: 1% of the noise, one Cholesky",
         fontsize=8,
     )
     fig.savefig(RESULTS / "tightness.png", dpi=150)
