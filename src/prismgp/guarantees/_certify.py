@@ -58,7 +58,8 @@ def certify(
         Products with the exact kernel matrix, at most; O(n^2) time each, no matrix is held. None: from n; zero
         beyond some 400,000 rows.
     seconds : float, optional
-        Time after which no further product is begun. The pivoted Cholesky is made in any case.
+        Time after which no further product is begun, but for one that checks those made. The pivoted Cholesky, and
+        what follows from it in time linear in n, is made in any case.
     delta : float, default 0.01
         Probability with which any of the random bounds may fail; 0: bounds without randomness only.
     tolerance : float, default 0.01
@@ -165,9 +166,9 @@ def _ensemble(
 ) -> Certificate:
     """The mixture with every member replaced by its exact GP."""
     mean = variance = noise = None
+    failing = [each for each in certificates if not each.holds]
     if members[0].problem.test is not None:
         mean, variance, noise = _mixed(model, members, found)
-    failing = [each for each in certificates if not each.holds]
     spent = {key: sum(each.spent[key] for each in certificates) for key in ("products", "seconds")}
     return Certificate(
         name=type(model).__name__,
@@ -208,12 +209,21 @@ def _mixed(
     low, high = bounds("mean", False)
     lower, upper = (weights * low).sum(0), (weights * high).sum(0)
     centre = (weights * ours).sum(0)
+    temperature = np.asarray(mixture.temperature)
+    noise = _column(model, temperature * (weights * noises).sum(0) * scale**2)
+    own_variance = temperature * (weights * (spreads + (ours - centre) ** 2)).sum(0)
+    if any(each.reason for each in found):  # a member of which nothing is known, and nothing is of the whole
+        most = np.full(centre.shape, np.inf)
+        unknown = (
+            Interval(-most, most, 1.0, "none", centre),
+            Interval(np.zeros_like(most), most, 1.0, "none", own_variance),
+        )
+        return _shaped(model, unknown[0], scale, shift), _shaped(model, unknown[1], scale**2, 0.0), noise
     # m_k - m = (1 - w_k) m_k - sum of the others.
     away_low = (1 - weights) * low - (upper - weights * high)
     away_high = (1 - weights) * high - (lower - weights * low)
     square_high = np.maximum(away_low**2, away_high**2)
     square_low = np.where((away_low < 0) & (away_high > 0), 0.0, np.minimum(away_low**2, away_high**2))
-    temperature = np.asarray(mixture.temperature)
 
     def variance(sure: bool) -> Interval:
         v_low, v_high = bounds("variance", sure)
@@ -223,11 +233,10 @@ def _mixed(
             temperature * (weights * (v_high + square_high)).sum(0),
             probability,
             "members together",
-            temperature * (weights * (spreads + (ours - centre) ** 2)).sum(0),
+            own_variance,
         )
 
     mean = Interval(lower, upper, 1.0, "members together", centre)
     random = variance(False)
     whole = random if random.probability == 1.0 else random.within(variance(True), method="members together")
-    noise = temperature * (weights * noises).sum(0) * scale**2
-    return _shaped(model, mean, scale, shift), _shaped(model, whole, scale**2, 0.0), _column(model, noise)
+    return _shaped(model, mean, scale, shift), _shaped(model, whole, scale**2, 0.0), noise

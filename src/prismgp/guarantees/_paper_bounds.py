@@ -35,7 +35,9 @@ def paper_bounds(found: Findings, problem: Problem) -> dict[str, Any]:
     additive = 0.5 * (len(problem.ratio) * problem.n * above + c * found.quadratic)
     heuristic = "heuristic"
     return {
-        "closeness": _entry(error, True, f"lambda, the kernel error; probability {found.spectral.probability:.4g}"),
+        "closeness": _entry(
+            error, not found.reason, f"lambda, the kernel error; probability {found.spectral.probability:.4g}"
+        ),
         "mean_factor": _entry(
             c, False, f"{heuristic}: Theorem 3 says the mean is right to this factor; false, as k_* is approximated too"
         ),
@@ -46,7 +48,9 @@ def paper_bounds(found: Findings, problem: Problem) -> dict[str, Any]:
             max(tau, c), False, f"{heuristic}: Lemma 10; false where eigenvalues plus noise lie on both sides of one"
         ),
         "evidence_difference": _entry(
-            additive, True, "corrected Lemma 10: |l - l'| <= 1/2 (n log(1 + c) + c y'Q^-1 y), c = lambda / noise"
+            additive,
+            not found.reason,
+            "corrected Lemma 10: |l - l'| <= 1/2 (n log(1 + c) + c y'Q^-1 y), c = lambda / noise",
         ),
     }
 

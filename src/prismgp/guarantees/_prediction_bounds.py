@@ -103,7 +103,8 @@ class VarianceByRank:
         sizes = sizes + float(self.low.values[-1:].sum()) * ways.square()
         moved = self._wrong / level.sqrt()
         wrong = (2.0 * (1.0 - value).clamp_min(1.0).sqrt() + moved) * moved + each * sizes
-        return value + side * wrong
+        bound: Tensor = value + side * wrong
+        return bound
 
     def _left(self, inside: Tensor, off: Tensor) -> Tensor:
         """(E13), (m, q), lowered by the rounding of the features: of training rows in L, of the test row in l."""
