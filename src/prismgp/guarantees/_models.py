@@ -245,7 +245,7 @@ def _check_same_rows(
 
 
 def _sums(blocks: list[Statistics]) -> tuple[Tensor, Tensor]:
-    """``[Phi, 1]' V^-1 [1, Y]`` as the model remembers it, and the norms of the columns behind each entry, multiplied."""
+    """``[Phi, 1]' V^-1 [1, Y]`` as the model remembers it, and for each entry the norms of its columns, multiplied."""
     sums, sizes = [], []
     for block in blocks:
         k = block.width

@@ -80,8 +80,8 @@ def _greedy(kernel: ReferenceKernel, rank: int, weight: Tensor | None, *, given:
         columns -= lower[:, :done] @ lower[candidates, :done].T
         local = columns[candidates].clone()
         own = None if weight is None else weight[candidates]
-        order, factor = _pivot_block(local, own, everything=done < given)
-        order, factor = order[:room], factor[:room, :room]  # a block is looked at in full even where it does not fit
+        # A block is looked at in full even where it does not fit: its first pivots are those of a larger rank.
+        order, factor = _pivot_block(local, own, most=room, everything=done < given)
         new = torch.linalg.solve_triangular(factor, columns[:, order].T, upper=False).T
         lower[:, done : done + len(order)] = new
         squares = new.square()
@@ -95,14 +95,13 @@ def _greedy(kernel: ReferenceKernel, rank: int, weight: Tensor | None, *, given:
     return index, torch.as_tensor(traces, dtype=torch.float64)
 
 
-def _pivot_block(local: Tensor, weight: Tensor | None, *, everything: bool) -> tuple[Tensor, Tensor]:
-    """Greedy order within a block of candidates, and the Cholesky factor in that order."""
-    size = len(local)
+def _pivot_block(local: Tensor, weight: Tensor | None, *, most: int, everything: bool) -> tuple[Tensor, Tensor]:
+    """Greedy order within a block of candidates, at most so many, and the Cholesky factor in that order."""
     left = local.diagonal().clone()
     lower = torch.zeros_like(local)
     order: list[int] = []
     best = float((left if weight is None else left * weight).max())
-    for k in range(size):
+    for k in range(min(len(local), most)):
         worth = left.clone() if weight is None else left * weight
         worth[order] = -1.0
         i = k if everything else int(worth.argmax())
