@@ -50,6 +50,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("certificate"), help="folder for everything that is made")
     parser.add_argument("--rows", type=int, default=3000, help="of the gas sensor (default: %(default)s)")
+    parser.add_argument("--frequencies", type=int, default=256, help="of the gas sensor (default: %(default)s)")
     arguments = parser.parse_args()
     out = arguments.out
     out.mkdir(parents=True, exist_ok=True)
@@ -61,7 +62,7 @@ def main() -> None:
     run("fit", out / "curve.csv", "--target", "signal", "-p", 24, "-o", out / "curve.prism", "-q")
     files = ["--json", out / "curve.json", "--figure", out / "certificate_curve.png"]
     run("certify", out / "curve.prism", out / "curve.csv", "--test", out / "grid.csv", *files)
-    fit = ["--target", "gas", "-p", 256, "--holdout", 0.2, "-o", out / "sensor.prism"]
+    fit = ["--target", "gas", "-p", arguments.frequencies, "--holdout", 0.2, "-o", out / "sensor.prism"]
     run("fit", out / "sensor.csv", *fit, "-q")
     files = ["--json", out / "sensor.json", "--figure", out / "certificate_sensor.png"]
     run("certify", out / "sensor.prism", out / "sensor.csv", "--holdout", 0.2, *files)
