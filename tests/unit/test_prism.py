@@ -254,7 +254,7 @@ def test_attributes(fitted):
     assert [sum(sizes) for sizes in fit.history_["cluster_sizes"]] == [status["held_out_rows"]] * 2
     assert status["rows"] == len(x)
     assert status["held_out_rows"] == 15
-    assert set(status["weights"]) == {"member 0", "member 1", "ssgp"}
+    assert set(status["weights"]) == {"member 0", "member 1", "ssgp with learned noise", "ssgp"}
     assert sum(status["weights"].values()) == pytest.approx(1.0)
     assert [member["noise"] for member in status["members"]] == ["input", "constant"]
     assert all(member["steps"] == 6 for member in status["members"])
@@ -465,7 +465,8 @@ def test_interrupt_keeps_what_is_there(monkeypatch, step):
     assert status["interrupted"]
     assert [member["steps"] for member in status["members"]] == [6, step - 1]
     # The second member has a state only if there was a check before the interrupt.
-    assert set(status["weights"]) == {"member 0", "ssgp"} | ({"member 1"} if step == 4 else set())
+    learned = {"member 0", "ssgp with learned noise", "ssgp"}
+    assert set(status["weights"]) == learned | ({"member 1"} if step == 4 else set())
     assert fit.n_iter_ == 6 + step - 1
     assert len({len(values) for values in fit.history_.values()}) == 1
     mean, std = fit.predict(x, return_std=True)

@@ -29,7 +29,7 @@ def test_a_clearly_better_expert_gets_all_weight(rng, place):
     f, y = problem(rng)
     experts = [expert(f + rng.normal(size=f.shape), noise=1.1) for _ in range(3)]
     experts[place] = expert(f)
-    found = stack(y, experts, plain=True)
+    found = stack(y, experts, simple=1)
     assert found.weights[place] > 0.97
     assert found.weights.sum() == pytest.approx(1.0, abs=1e-12)
     assert (found.weights >= 0).all()
@@ -37,10 +37,10 @@ def test_a_clearly_better_expert_gets_all_weight(rng, place):
 
 def test_equal_experts_share(rng):
     f, y = problem(rng)
-    found = stack(y, [expert(f), expert(f)], plain=False)
+    found = stack(y, [expert(f), expert(f)], simple=0)
     np.testing.assert_allclose(found.weights, 0.5, atol=1e-3)
     # Equal predictions are no reason to use networks.
-    found = stack(y, [expert(f), expert(f), expert(f)], plain=True)
+    found = stack(y, [expert(f), expert(f), expert(f)], simple=1)
     np.testing.assert_array_equal(found.weights, [0.0, 0.0, 1.0])
     np.testing.assert_array_equal(found.temperature, 1.0)
 
@@ -53,40 +53,57 @@ def test_the_plain_ssgp_is_left_alone_unless_the_mixture_is_convincing(rng):
             f, y = problem(rng, m=60)
             plain = expert(f + 0.3 * rng.normal(size=f.shape), noise=0.15)
             members = [expert((1 - gain) * plain.mean + gain * f, noise=0.15) for _ in range(4)]
-            wins[gain] += stack(y, [*members, plain], plain=True).weights[-1] < 1.0
+            wins[gain] += stack(y, [*members, plain], simple=1).weights[-1] < 1.0
     assert wins[0.0] <= 2
     f, y = problem(rng, m=200)
     members = [expert(f) for _ in range(4)]
-    assert stack(y, [*members, expert(0 * f, noise=1.0)], plain=True).weights[-1] == 0.0
+    assert stack(y, [*members, expert(0 * f, noise=1.0)], simple=1).weights[-1] == 0.0
 
 
 def test_experts_with_errors_of_their_own_are_averaged(rng):
     f, y = problem(rng, 2_000, noise=0.01)
     experts = [expert(f + 0.5 * rng.normal(size=f.shape), variance=0.25, noise=0.01) for _ in range(4)]
-    found = stack(y, experts, plain=False)
+    found = stack(y, experts, simple=0)
     assert found.weights.min() > 0.1
-    alone = stack(y, experts[:1], plain=False)
+    alone = stack(y, experts[:1], simple=0)
     assert found.nlpd < alone.nlpd
 
 
 def test_a_wide_useless_expert_gets_nothing(rng):
     """Exactly nothing: even a small share of a wide expert widens every prediction."""
     f, y = problem(rng)
-    found = stack(y, [expert(f), expert(f), expert(np.zeros_like(f), variance=50.0)], plain=True)
+    found = stack(y, [expert(f), expert(f), expert(np.zeros_like(f), variance=50.0)], simple=1)
     assert found.weights[2] == 0.0
     assert found.weights.sum() == pytest.approx(1.0, abs=1e-12)
 
 
-@pytest.mark.parametrize("plain", [True, False])
-def test_one_expert_has_all_weight(rng, plain):
+@pytest.mark.parametrize("simple", [0, 1])
+def test_one_expert_has_all_weight(rng, simple):
     f, y = problem(rng)
-    np.testing.assert_array_equal(stack(y, [expert(f)], plain=plain).weights, [1.0])
+    np.testing.assert_array_equal(stack(y, [expert(f)], simple=simple).weights, [1.0])
+
+
+def test_the_simplest_that_nothing_beats_stands_alone(rng):
+    """Plain SSGP, last, before the same with learned noise, before members, unless these are convincingly better."""
+    f, y = problem(rng, 400)
+    worse, bad = f + 0.3 * rng.normal(size=f.shape), f + 2.0
+    good, wide = expert(f), expert(f, noise=100.0)
+    # Learned noise is what counts; the members, of the same density, are not taken.
+    alone = stack(y, [good, good, good, wide], simple=2)
+    np.testing.assert_array_equal(alone.weights, [0, 0, 1, 0])
+    np.testing.assert_array_equal(alone.temperature, [1.0])
+    # It is of no use: the plain one.
+    np.testing.assert_array_equal(stack(y, [wide, wide, wide, good], simple=2).weights, [0, 0, 0, 1])
+    np.testing.assert_array_equal(stack(y, [good, good, good, good], simple=2).weights, [0, 0, 0, 1])
+    # The members are far better than both.
+    found = stack(y, [good, good, expert(bad), expert(worse + 2.0)], simple=2)
+    assert found.weights[:2].sum() > 0.9
 
 
 def test_few_rows_move_the_weights_little():
     """One held-out row must not decide."""
     f, y = problem(np.random.default_rng(0), 1)
-    found = stack(y, [expert(f), expert(f + 0.5)], plain=False)
+    found = stack(y, [expert(f), expert(f + 0.5)], simple=0)
     assert (found.weights > 0.2).all()
 
 
@@ -101,7 +118,7 @@ def test_weights_are_those_of_the_best_density(rng):
         mean, variance = reference.mixture_moments(np.array([w, 1 - w]), means, totals)
         pull = -0.5 * np.log(w) - 0.5 * np.log(1 - w)
         losses.append(-distributions.norm.logpdf(y, mean, np.sqrt(variance)).sum() + 10 * pull)
-    found = stack(y, experts, plain=False)
+    found = stack(y, experts, simple=0)
     assert found.weights[0] == pytest.approx(grid[int(np.argmin(losses))], abs=5e-3)
 
 
@@ -159,7 +176,7 @@ def test_noise_scale_is_bounded():
 @pytest.mark.parametrize("factor", [0.5, 1.0, 3.0])
 def test_temperature_recovers_a_known_factor(rng, factor):
     f, y = problem(rng, 5_000, q=2, noise=0.11)
-    found = stack(y, [expert(f, variance=0.01 / factor, noise=0.1 / factor)], plain=False)
+    found = stack(y, [expert(f, variance=0.01 / factor, noise=0.1 / factor)], simple=0)
     assert found.temperature.shape == (2,)
     np.testing.assert_allclose(found.temperature, factor, rtol=0.1)
     expected = -distributions.norm.logpdf(y, f, np.sqrt(found.temperature * 0.11 / factor)).sum(1).mean()
@@ -168,12 +185,12 @@ def test_temperature_recovers_a_known_factor(rng, factor):
 
 def test_temperature_stays_near_one_on_few_rows():
     f, y = problem(np.random.default_rng(0), 3)
-    found = stack(y, [expert(f, variance=0.01, noise=0.2)], plain=False)
+    found = stack(y, [expert(f, variance=0.01, noise=0.2)], simple=0)
     assert 0.9 < found.temperature[0] < 1.1
 
 
 def test_temperature_is_per_output(rng):
     f = rng.normal(size=(5_000, 2))
     y = f + np.array([0.5, 2.0]) * rng.normal(size=f.shape)
-    found = stack(y, [expert(f, variance=0.5, noise=0.5)], plain=False)
+    found = stack(y, [expert(f, variance=0.5, noise=0.5)], simple=0)
     np.testing.assert_allclose(found.temperature, [0.25, 4.0], rtol=0.1)

@@ -21,6 +21,7 @@ from prismgp.frequencies import FREQUENCY_KINDS
 from prismgp.parameters import Parameters
 from prismgp.revised import (
     Expert,
+    InformedMap,
     Mixture,
     PlainMap,
     ReconfiguredMap,
@@ -390,7 +391,7 @@ class PrismGPRegressor(GPRegressor):
 def _frequencies(leader: Expert) -> Array:
     """Base frequencies, before division by the length-scales."""
     feature_map = leader.map
-    if isinstance(feature_map, ReconfiguredMap):
+    if isinstance(feature_map, ReconfiguredMap | InformedMap):
         feature_map = feature_map.plain
     if isinstance(feature_map, PlainMap):
         return feature_map.w.double().cpu().numpy().T * leader.params.lengthscale

@@ -20,7 +20,7 @@ from prismgp.guarantees._problem import Features, Problem, TestPoints
 from prismgp.guarantees._reference import ReferenceKernel
 from prismgp.kernels import get_kernel
 from prismgp.parameters import Parameters
-from prismgp.revised import Expert, PlainMap, ReconfiguredMap, RevisedMap
+from prismgp.revised import Expert, ReconfiguredMap, RevisedMap
 from prismgp.revised._network import limited
 from prismgp.statistics import Statistics
 
@@ -127,16 +127,17 @@ def _expert_problem(
             gates = None if encoded.gates is None else encoded.gates.double()
             noise = None if encoded.log_noise is None else encoded.log_noise.double()
             return _Inputs(seen / lengthscale, gates, Features(encoded.phi.double(), gates), noise)
-        phi = kind.features(rows)[0].double()
+        phi, log_noise = kind.features(rows)
         seen = (kind.reconfigure(rows) - kind.shift) / kind.scale if isinstance(kind, ReconfiguredMap) else rows
-        return _Inputs(seen / lengthscale, None, Features(phi, None), None)
+        noise = None if log_noise is None else log_noise.double()
+        return _Inputs(seen / lengthscale, None, Features(phi.double(), None), noise)
 
     def predict(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         mean, variance, noise = expert.predict(rows, variance=True)
         assert variance is not None
         return mean, variance, noise
 
-    if not isinstance(kind, PlainMap):
+    if isinstance(kind, RevisedMap | ReconfiguredMap):
         named = "latent inputs" if isinstance(kind, RevisedMap) else "re-configured inputs"
     return _problem(
         expert.name,

@@ -10,7 +10,7 @@ The data flow of the joint recipe:
 - ``_fit.py``: all of it, in order.
 """
 
-from prismgp.revised._experts import Expert, FeatureMap, Mixture, PlainMap, ReconfiguredMap
+from prismgp.revised._experts import Expert, FeatureMap, InformedMap, Mixture, PlainMap, ReconfiguredMap
 from prismgp.revised._fit import JointFit, JointRecipe
 from prismgp.revised._network import NetworkSizes, RevisedMap
 from prismgp.revised._stack import Stack, noise_scale, stack
@@ -19,6 +19,7 @@ from prismgp.revised._train import MemberSettings, TrainedMember, TrainingRows, 
 __all__ = [
     "Expert",
     "FeatureMap",
+    "InformedMap",
     "JointFit",
     "JointRecipe",
     "MemberSettings",

@@ -17,10 +17,11 @@ from prismgp.features import projection, spectral_features
 from prismgp.parameters import Parameters
 from prismgp.posterior import WeightPosterior
 from prismgp.reconfigure import MixtureVAE
+from prismgp.revised._network import RevisedMap
 from prismgp.revised._stack import HeldOut
 from prismgp.statistics import Statistics, accumulate_features
 
-__all__ = ["Expert", "FeatureMap", "Mixture", "PlainMap", "ReconfiguredMap", "map_statistics"]
+__all__ = ["Expert", "FeatureMap", "InformedMap", "Mixture", "PlainMap", "ReconfiguredMap", "map_statistics"]
 
 
 class FeatureMap(Protocol):
@@ -51,6 +52,20 @@ class PlainMap:
 
     def to(self, device: torch.device) -> PlainMap:
         return PlainMap(self.w.to(device))
+
+
+@dataclass(frozen=True)
+class InformedMap:
+    """The plain SSGP with noise that depends on the inputs, as a trained network knows it."""
+
+    plain: PlainMap
+    network: RevisedMap
+
+    def features(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        return self.plain.features(x)[0], self.network.features(x)[1]
+
+    def to(self, device: torch.device) -> InformedMap:
+        return InformedMap(self.plain.to(device), self.network.to(device))
 
 
 @dataclass(frozen=True)
@@ -124,6 +139,23 @@ class Expert:
             # How it went; the factors themselves are in the posterior.
             tuple(replace(out.factor, lower=torch.empty(0)) for out in solved),
         )
+
+    @classmethod
+    def informed(cls, plain: Expert, network: RevisedMap, chunks: Iterable[tuple[Tensor, Tensor]]) -> Expert:
+        """The plain SSGP with the noise of a network: same kernel, and the scale of both variances that the evidence
+        then wants, which for a fixed ratio of the two is ``s2 = r'A^-1 r / n``.                            (V6)
+        """
+        assert isinstance(plain.map, PlainMap)
+        feature_map = InformedMap(plain.map, network)
+        stats = map_statistics(feature_map, chunks, len(plain.params.mean))
+        solved = solve_outputs(stats, plain.params)
+        factor = np.array([max(-2.0 * out.quad / stats.n, 1e-8) for out in solved])
+        params = replace(
+            plain.params,
+            log_signal=plain.params.log_signal + np.log(factor),
+            log_noise=plain.params.log_noise + np.log(factor),
+        )
+        return cls.of(f"{plain.name} with learned noise", feature_map, params, stats)
 
     def with_statistics(self, statistics: Statistics) -> Expert:
         """The same expert with the posterior of other rows."""

@@ -18,7 +18,7 @@ from prismgp.kernels import Kernel
 from prismgp.parameters import Parameters
 from prismgp.reconfigure import Rows, torch_generator
 from prismgp.reconfigure._rows import Indices
-from prismgp.revised._experts import Expert, Mixture, map_statistics
+from prismgp.revised._experts import Expert, InformedMap, Mixture, PlainMap, map_statistics
 from prismgp.revised._network import NetworkSizes, RevisedMap
 from prismgp.revised._stack import HeldOut, noise_scale, stack
 from prismgp.revised._train import MemberSettings, TrainedMember, TrainingRows, held_out_rows, train_member
@@ -186,8 +186,10 @@ class JointRecipe:
                 network = network.to(self.device, self.dtype).eval()
                 stats = map_statistics(network, self._chunks(network.sizes.width), q)
                 experts.append(Expert.of(f"member {number}", network, network.parameters_now(), stats))
+            experts += self._informed(result, plain, trained)
         except KeyboardInterrupt:  # those that are done will do
             result.interrupted = True
+        simple = 1 + sum(isinstance(expert.map, InformedMap) for expert in experts)
         experts.append(plain)
         for k, expert in enumerate(experts):
             rows = _chunk_rows(expert.statistics.width)
@@ -199,11 +201,20 @@ class JointRecipe:
                 experts[k] = replace(expert, noise_scale=scale)
                 found = replace(found, noise=found.noise * scale)
             seen.append(found)
-        chosen = stack(target, seen, plain=True)
+        chosen = stack(target, seen, simple=simple)
         kept = np.flatnonzero(chosen.weights > 0)
         result.mixture = Mixture(tuple(experts[k] for k in kept), chosen.weights[kept], chosen.temperature)
         result.weights = {expert.name: float(w) for expert, w in zip(experts, chosen.weights, strict=True)}
         result.held_out_nlpd = chosen.nlpd
+
+    def _informed(self, result: JointFit, plain: Expert, trained: list[tuple[int, RevisedMap]]) -> list[Expert]:
+        """The plain SSGP with the noise of the best member that has one: sometimes that is all there is to learn."""
+        noisy = [(number, network) for number, network in trained if network.noise_head is not None]
+        if not noisy or not isinstance(plain.map, PlainMap):
+            return []
+        reached = [result.members[number]["held_out_nlpd"] for number, _ in noisy]
+        _, network = noisy[int(np.argmin([np.inf if nlpd is None else nlpd for nlpd in reached]))]
+        return [Expert.informed(plain, network, self._chunks(plain.statistics.width))]
 
     def _training_rows(self, held_out: Indices) -> TrainingRows:
         s = self.standardiser

@@ -3,7 +3,8 @@
 Members are trained to explain their training rows, so their own noise is too small where they over-fit; rows
 they have not seen tell how much. All three steps look at the density of what ``predict`` returns, the Gaussian
 with the moments of the mixture. A few pseudo-rows draw the noise factor and the temperature to one and the weights to
-equal members, because small data holds out few rows; and the plain SSGP is left alone unless the gain is convincing.
+equal members, because small data holds out few rows; and the plain SSGP, without or with learned noise, is left alone
+unless the gain is convincing.
 """
 
 from __future__ import annotations
@@ -69,31 +70,43 @@ def noise_scale(y: Array, mean: Array, variance: Array, noise: Array) -> tuple[A
     return np.exp(_NOISE_GRID[best]), float(nlpd[best, np.arange(len(best))].mean())
 
 
-def stack(y: Array, experts: list[HeldOut], *, plain: bool) -> Stack:
+def stack(y: Array, experts: list[HeldOut], *, simple: int) -> Stack:
     """Weights that maximise the held-out density of the mixture's moments, then its temperature.
 
-    If the mixture is not convincingly better than the plain SSGP, that is left alone, as it is.
+    The simplest is left alone, as it is, unless something less simple is convincingly better: first each of the
+    last experts against the one after it, then the mixture of all against what came out of that.
 
     Parameters
     ----------
     y : ndarray, (m, q)
     experts : list of HeldOut
-    plain : bool
-        Whether the last expert is the plain SSGP.
+    simple : int
+        How many of the last experts may stand alone: the plain SSGP, last, and before it the same with learned noise.
     """
     means = np.stack([expert.mean for expert in experts])
     totals = np.stack([expert.total for expert in experts])
-    weights = _weights(y, means, totals, _weights_before(len(experts), plain=plain))
+    weights = _weights(y, means, totals, _weights_before(len(experts), plain=simple > 0))
     mean, variance = moments(weights, means, totals)
     squares = ((y - mean) ** 2 / variance).sum(0)
     temperature = (squares + _TEMPERATURE_ROWS) / (len(y) + _TEMPERATURE_ROWS)
     nlpd = _nlpd(y, mean, variance * temperature).sum(1)
-    if plain and len(experts) > 1:
-        alone = _nlpd(y, means[-1], totals[-1]).sum(1)
+    if 0 < simple < len(experts):
+        base, alone = _simplest(y, means, totals, simple)
         if not _convincing(alone - nlpd, adjusted=2 * (len(experts) - 1)):
-            only = (np.arange(len(experts)) == len(experts) - 1).astype(np.float64)
+            only = (np.arange(len(experts)) == base).astype(np.float64)
             return Stack(only, np.ones_like(temperature), float(alone.mean()))
     return Stack(weights, temperature, float(nlpd.mean()))
+
+
+def _simplest(y: Array, means: Array, totals: Array, simple: int) -> tuple[int, Array]:
+    """The simplest expert to which none of the less simple ones is convincingly superior, and its NLPD by row."""
+    base = len(means) - 1
+    alone = _nlpd(y, means[base], totals[base]).sum(1)
+    for k in range(len(means) - 2, len(means) - 1 - simple, -1):
+        other = _nlpd(y, means[k], totals[k]).sum(1)
+        if _convincing(alone - other, adjusted=2):
+            base, alone = k, other
+    return base, alone
 
 
 def _convincing(gains: Array, *, adjusted: int) -> bool:

@@ -15,7 +15,7 @@ from prismgp._types import Tensor
 from prismgp.exceptions import ModelFileError
 from prismgp.parameters import Parameters
 from prismgp.reconfigure import state_tensors, vae_from_tensors
-from prismgp.revised._experts import Expert, FeatureMap, Mixture, PlainMap, ReconfiguredMap
+from prismgp.revised._experts import Expert, FeatureMap, InformedMap, Mixture, PlainMap, ReconfiguredMap
 from prismgp.revised._network import NetworkSizes, RevisedMap
 from prismgp.statistics import Statistics
 
@@ -93,10 +93,13 @@ def _expert(own: dict[str, Tensor], entry: dict[str, Any], *, d: int, q: int, dt
 
 
 def _kind(feature_map: FeatureMap) -> str:
-    return {PlainMap: "plain", ReconfiguredMap: "reconfigured", RevisedMap: "revised"}[type(feature_map)]
+    kinds = {PlainMap: "plain", InformedMap: "informed", ReconfiguredMap: "reconfigured", RevisedMap: "revised"}
+    return kinds[type(feature_map)]
 
 
 def _detail(feature_map: FeatureMap) -> str:
+    if isinstance(feature_map, InformedMap):
+        return feature_map.network.sizes.gating
     if isinstance(feature_map, RevisedMap):
         return feature_map.sizes.gating
     return feature_map.output if isinstance(feature_map, ReconfiguredMap) else ""
@@ -107,6 +110,9 @@ def _map_tensors(feature_map: FeatureMap) -> dict[str, Tensor]:
         return {"w": feature_map.w}
     if isinstance(feature_map, RevisedMap):
         return feature_map.state_dict()
+    if isinstance(feature_map, InformedMap):
+        network = {f"network.{name}": value for name, value in feature_map.network.state_dict().items()}
+        return {"w": feature_map.plain.w, **network}
     assert isinstance(feature_map, ReconfiguredMap)
     size = len(feature_map.vae.encoder.first_weight.T)
     own = {"w": feature_map.plain.w, "shift": feature_map.shift, "scale": feature_map.scale}
@@ -122,14 +128,17 @@ def _feature_map(
         if len(params.log_lengthscale) != d + network.sizes.latent:
             raise ModelFileError("the length-scales are not those of the network")
         return network.to(dtype), network.sizes.width
-    if kind not in ("plain", "reconfigured") or tensors["w"].ndim != 2:
+    if kind not in ("plain", "informed", "reconfigured") or tensors["w"].ndim != 2:
         raise ModelFileError(f"an expert of kind {kind!r} is unknown to this version")
     inputs, p = tensors["w"].shape
     plain = PlainMap(tensors["w"].to(dtype))
-    if kind == "plain":
+    if kind in ("plain", "informed"):
         if inputs != d:
             raise ModelFileError(f"the plain SSGP has {inputs} inputs, the model {d}")
-        return plain, 2 * p
+        if kind == "plain":
+            return plain, 2 * p
+        own = {name[len("network.") :]: value for name, value in tensors.items() if name.startswith("network.")}
+        return InformedMap(plain, _network(own, detail, d=d, q=q).to(dtype)), 2 * p
     inner = {name: value for name, value in tensors.items() if name not in ("w", "shift", "scale")}
     vae, _, _ = vae_from_tensors(inner)
     columns = vae.prior.directions.shape[1] if detail == "latent" else d
