@@ -80,6 +80,8 @@ def test_spectral_norm_by_lanczos(steps, starts, delta):  # (S2), (K1)
             interval = spectral_by_lanczos(found, problem, delta=delta)
             assert interval.probability == 1.0 - delta
             assert interval.lower <= value  # Ritz values are inside the spectrum, always
+            # 2k steps with E are k steps with its square.
+            assert interval.upper >= interval.lower / math.sqrt(1.0 - ritz_shortfall(60, steps // 2, starts, delta))
             failures += not interval.upper >= value
             trials += 1
             ratios.append(interval.upper / value)

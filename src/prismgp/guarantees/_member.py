@@ -94,13 +94,14 @@ def certify_problem(problem: Problem, effort: Effort) -> Findings:
 
 
 def _low_rank(problem: Problem, effort: Effort, generator: torch.Generator) -> LowRank:
-    pivots, traces = select_pivots(problem.rows, effort.rank, weight=problem.weight, generator=generator)
+    pivots, remaining = select_pivots(problem.rows, effort.rank, weight=problem.weight, generator=generator)
     # Jitter j takes some n j from what the pivots explain, and rounding takes e / sqrt(j) per row. Too little to be
     # seen beside what is left, and enough for rounding to stay a small part of the noise.
     trace = float(problem.n) if problem.weight is None else float(problem.weight.sum())
-    left = float(traces[-1]) / trace if len(traces) else 1.0
     each = len(pivots) ** 0.5 * (16.0 * UNIT + float(problem.rows.row_error.mean()))
-    jitter = max(1e-3 * left, each ** (2.0 / 3.0), (400.0 * trace * each / float(problem.ratio.min())) ** 2)
+    jitter = max(
+        1e-3 * remaining / trace, each ** (2.0 / 3.0), (400.0 * trace * each / float(problem.ratio.min())) ** 2
+    )
     return LowRank.of(NystromMap.of(problem.rows.rows(pivots), jitter=min(jitter, 1.0)), problem.rows, problem.weight)
 
 

@@ -30,8 +30,8 @@ _EXHAUSTED = 1e-13  # remaining share of the diagonal below which nothing but ro
 
 def select_pivots(
     kernel: ReferenceKernel, rank: int, *, weight: Tensor | None, generator: torch.Generator
-) -> tuple[Tensor, Tensor]:
-    """Indices of at most ``rank`` pivots, and the trace that remained after each.
+) -> tuple[Tensor, float]:
+    """Indices of at most ``rank`` pivots, and the trace that remains among the rows that could have been one.
 
     Beyond 50,000 rows pivots are sought among a random part of the rows, and the last tenth among those that
     the others describe worst, so that no outlying row is left out.
@@ -44,28 +44,25 @@ def select_pivots(
     n = kernel.n
     device = kernel.points.device
     if n <= _CANDIDATES:
-        chosen, traces = _greedy(kernel, rank, weight)
-        return chosen, traces
+        return _greedy(kernel, rank, weight)
     some = torch.randperm(n, generator=generator)[:_CANDIDATES].to(device)
     own = None if weight is None else weight[some]
-    first, traces = _greedy(kernel.rows(some), rank - rank // 10, own)
+    first, _ = _greedy(kernel.rows(some), rank - rank // 10, own)
     pivots = some[first]
     left = NystromMap.of(kernel.rows(pivots)).remaining(kernel)
     worst = (left if weight is None else left * weight).topk(_CANDIDATES // 5).indices
     # Continue from the pivots found: they come first among the rows looked at, and are taken again.
     pool = torch.cat([pivots, worst])
-    more, tail = _greedy(kernel.rows(pool), rank, None if weight is None else weight[pool], given=len(pivots))
-    # Traces of parts of the rows, in the units of all of them.
-    return pool[more], torch.cat([traces * (n / len(some)), tail[len(pivots) :]])
+    more, trace = _greedy(kernel.rows(pool), rank, None if weight is None else weight[pool], given=len(pivots))
+    return pool[more], trace
 
 
-def _greedy(kernel: ReferenceKernel, rank: int, weight: Tensor | None, *, given: int = 0) -> tuple[Tensor, Tensor]:
+def _greedy(kernel: ReferenceKernel, rank: int, weight: Tensor | None, *, given: int = 0) -> tuple[Tensor, float]:
     """Pivoted Cholesky by blocks of candidates; ``given``: the first rows are pivots whatever they are worth."""
     n = kernel.n
     left = kernel.points.new_ones(n)
     lower = kernel.points.new_zeros(n, min(rank, n))
     pivots: list[int] = []
-    traces: list[float] = []
     while len(pivots) < min(rank, n):
         done = len(pivots)
         room = min(rank, n) - done
@@ -73,7 +70,8 @@ def _greedy(kernel: ReferenceKernel, rank: int, weight: Tensor | None, *, given:
             candidates = torch.arange(done, min(done + min(_BLOCK, room), given), device=left.device)
         else:
             worth = left if weight is None else left * weight
-            candidates = worth.topk(min(_BLOCK, n)).indices
+            # At first all rows are worth the same: a stable order is the same on every device.
+            candidates = worth.sort(descending=True, stable=True).indices[:_BLOCK]
             if float(left[candidates].max()) < _EXHAUSTED:
                 break
         columns = kernel.block(kernel.rows(candidates))
@@ -84,15 +82,12 @@ def _greedy(kernel: ReferenceKernel, rank: int, weight: Tensor | None, *, given:
         order, factor = _pivot_block(local, own, most=room, everything=done < given)
         new = torch.linalg.solve_triangular(factor, columns[:, order].T, upper=False).T
         lower[:, done : done + len(order)] = new
-        squares = new.square()
-        for k in range(len(order)):
-            left -= squares[:, k]
-            traces.append(float((left.clamp_min(0.0) if weight is None else left.clamp_min(0.0) * weight).sum()))
+        left -= new.square().sum(1)
         pivots.extend(candidates[order].tolist())
         left[candidates[order]] = 0.0  # exactly: it is only rounding that remains
         left.clamp_(min=0.0)
     index = torch.as_tensor(pivots, dtype=torch.long, device=left.device)
-    return index, torch.as_tensor(traces, dtype=torch.float64)
+    return index, float((left if weight is None else left * weight).sum())
 
 
 def _pivot_block(local: Tensor, weight: Tensor | None, *, most: int, everything: bool) -> tuple[Tensor, Tensor]:
