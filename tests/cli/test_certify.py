@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -62,6 +63,8 @@ def test_summary_for_people(run: Run, model: Path, train: Path, tmp_path: Path) 
         "Compared with the exact GP on the same inputs",
         f"Test points 40 rows of {tmp_path}/new.csv",
         "of the noise std, at every one of 40 test points",
+        "of the noise std at 50% and ",
+        "at 95% of the test points",
         "Predicted std",
         "Log evidence",
         "Kernel matrix |K - K'| is in [",
@@ -290,3 +293,14 @@ def test_drawing_needs_test_points(frame: pd.DataFrame, tmp_path: Path) -> None:
     certificate = SSGPRegressor(4, random_state=0, max_iter=5).fit(x, y).certify(x, y, random_state=0)
     with pytest.raises(prismgp.exceptions.DataError, match="no test points"):
         draw_certificate(certificate, tmp_path / "c.png")
+
+
+def test_typical_points(run: Run, model: Path, train: Path) -> None:
+    found = certify(run, model, train)
+    mean = {name: np.array(found["mean"][name]) for name in ("lower", "upper", "ours")}
+    most = np.maximum(mean["upper"] - mean["ours"], mean["ours"] - mean["lower"]) / np.sqrt(found["noise_variance"])
+    text = " ".join(run("certify", model, train).out.split())
+    half, nearly = re.search(r"Typical mean within (\S+)% of the noise std at 50% and (\S+)% .* at 95%", text).groups()
+    assert np.mean(100 * most <= float(half) * 1.01) >= 0.5
+    assert np.mean(100 * most <= float(nearly) * 1.01) >= 0.95
+    assert float(half) < float(nearly) <= 100 * most.max()

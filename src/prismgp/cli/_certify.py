@@ -304,6 +304,8 @@ def _print(args: argparse.Namespace, model: GPRegressor, certificate: Certificat
     say()
     rows = [(subject.capitalize(), common.one_line(text)) for subject, text in certificate.summary()]
     rows.insert(1, ("Test points", where))
+    if certificate.holds:
+        rows.insert(3, ("Typical mean", _typical(certificate)))
     common.print_rows(rows, wrapped=True)
     if certificate.members:
         say()
@@ -312,6 +314,18 @@ def _print(args: argparse.Namespace, model: GPRegressor, certificate: Certificat
     if written:
         say()
         say(f"Wrote {' and '.join(written)}")
+
+
+def _typical(certificate: Certificate) -> str:
+    """The worst point of many is seldom the one that matters."""
+    assert certificate.mean is not None
+    assert certificate.noise_variance is not None
+    share = np.ravel(certificate.mean.difference / np.sqrt(certificate.noise_variance))
+    parts = [
+        f"{_number(100 * float(np.quantile(share, level, method='higher')))}% of the noise std at {level:.0%}"
+        for level in (0.5, 0.95)
+    ]
+    return f"within {' and '.join(parts)} of the test points"
 
 
 def _print_members(model: GPRegressor, certificate: Certificate) -> None:
