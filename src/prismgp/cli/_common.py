@@ -244,7 +244,9 @@ def print_rows(rows: Sequence[tuple[str, str]], *, indent: int = 2, error: bool 
     width = max((len(label) for label, _ in rows), default=0)
     room = min(shutil.get_terminal_size((100, 24)).columns, 110) - indent - width - 2
     for label, value in rows:
-        lines = textwrap.wrap(value, max(room, 40)) if wrapped else [value]
+        lines = [value]
+        if wrapped:  # but a path stays whole
+            lines = textwrap.wrap(value, max(room, 40), break_long_words=False, break_on_hyphens=False)
         for start, line in zip([label, *([""] * len(lines))], lines, strict=False):
             say(f"{'':{indent}}{start:<{width}}  {line}".rstrip(), error=error)
 
