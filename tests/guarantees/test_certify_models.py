@@ -131,9 +131,11 @@ def member_gp(expert, kernel, x, target, x_test):
             gates = None if code.gates is None else code.gates.double().numpy()
             noise = np.zeros(len(each)) if code.log_noise is None else code.log_noise.double().numpy()
             return points, gates, np.exp(noise)
+        log_noise = expert.map.features(each)[1]
+        noise = np.ones(len(each)) if log_noise is None else np.exp(log_noise.double().numpy())
         if isinstance(expert.map, ReconfiguredMap):
             each = (expert.map.reconfigure(each) - expert.map.shift) / expert.map.scale
-        return each.numpy(), None, np.ones(len(each))
+        return each.numpy(), None, noise
 
     (a, g, v), (b, h, _) = seen(x), seen(x_test)
     k, cross = (reference.kernel(kernel, a, other, expert.params.lengthscale) for other in (a, b))
@@ -178,7 +180,7 @@ def test_ensembles(recipe):
     assert certificate.probability == pytest.approx(1.0 - lost)
     assert certificate.probability >= 0.99 - 1e-12
     json.dumps(certificate.to_dict(), allow_nan=False)
-    assert "as that member" in repr(certificate)
+    assert "every member replaced" in repr(certificate)
 
 
 @pytest.fixture(scope="module")
