@@ -127,7 +127,7 @@ def _expert_problem(
             gates = None if encoded.gates is None else encoded.gates.double()
             noise = None if encoded.log_noise is None else encoded.log_noise.double()
             return _Inputs(seen / lengthscale, gates, Features(encoded.phi.double(), gates), noise)
-        phi, log_noise = kind.features(rows)
+        phi, log_noise = kind.training_features(rows)
         seen = (kind.reconfigure(rows) - kind.shift) / kind.scale if isinstance(kind, ReconfiguredMap) else rows
         noise = None if log_noise is None else log_noise.double()
         return _Inputs(seen / lengthscale, None, Features(phi.double(), None), noise)

@@ -25,16 +25,21 @@ __all__ = ["Expert", "FeatureMap", "InformedMap", "Mixture", "PlainMap", "Reconf
 
 
 class FeatureMap(Protocol):
-    """Features of standardised rows, and the logarithms of their relative noise or None."""
+    """Features of standardised rows, and the logarithms of their relative noise or None.
+
+    For predictions, and for training: the two differ where the posterior does not know of the noise.
+    """
 
     def features(self, x: Tensor) -> tuple[Tensor, Tensor | None]: ...
+
+    def training_features(self, x: Tensor) -> tuple[Tensor, Tensor | None]: ...
 
     def to(self, device: torch.device) -> Self: ...
 
 
 def map_statistics(feature_map: FeatureMap, chunks: Iterable[tuple[Tensor, Tensor]], q: int) -> Statistics:
     """Statistics of standardised rows and their targets under a feature map."""
-    return accumulate_features(((*feature_map.features(x), y) for x, y in chunks), q)
+    return accumulate_features(((*feature_map.training_features(x), y) for x, y in chunks), q)
 
 
 @dataclass(frozen=True)
@@ -50,22 +55,33 @@ class PlainMap:
     def features(self, x: Tensor) -> tuple[Tensor, None]:
         return spectral_features(x.to(self.w.dtype), self.w), None
 
+    training_features = features
+
     def to(self, device: torch.device) -> PlainMap:
         return PlainMap(self.w.to(device))
 
 
 @dataclass(frozen=True)
 class InformedMap:
-    """The plain SSGP with noise that depends on the inputs, as a trained network knows it."""
+    """The plain SSGP, and noise that depends on the inputs as a trained network knows it.
+
+    The posterior is the plain one, so that the predicted mean is too; only the noise of predictions differs, from
+    row to row, ``level`` being the logarithm of its average.                                             (V6)
+    """
 
     plain: PlainMap
     network: RevisedMap
+    level: float
 
     def features(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        return self.plain.features(x)[0], self.network.features(x)[1]
+        _, log_noise = self.network.features(x)
+        return self.plain.features(x)[0], None if log_noise is None else log_noise - self.level
+
+    def training_features(self, x: Tensor) -> tuple[Tensor, None]:
+        return self.plain.features(x)
 
     def to(self, device: torch.device) -> InformedMap:
-        return InformedMap(self.plain.to(device), self.network.to(device))
+        return InformedMap(self.plain.to(device), self.network.to(device), self.level)
 
 
 @dataclass(frozen=True)
@@ -89,6 +105,8 @@ class ReconfiguredMap:
 
     def features(self, x: Tensor) -> tuple[Tensor, None]:
         return self.plain.features((self.reconfigure(x) - self.shift) / self.scale)
+
+    training_features = features
 
     def to(self, device: torch.device) -> ReconfiguredMap:
         return ReconfiguredMap(
@@ -140,22 +158,13 @@ class Expert:
             tuple(replace(out.factor, lower=torch.empty(0)) for out in solved),
         )
 
-    @classmethod
-    def informed(cls, plain: Expert, network: RevisedMap, chunks: Iterable[tuple[Tensor, Tensor]]) -> Expert:
-        """The plain SSGP with the noise of a network: same kernel, and the scale of both variances that the evidence
-        then wants, which for a fixed ratio of the two is ``s2 = r'A^-1 r / n``.                            (V6)
-        """
-        assert isinstance(plain.map, PlainMap)
-        feature_map = InformedMap(plain.map, network)
-        stats = map_statistics(feature_map, chunks, len(plain.params.mean))
-        solved = solve_outputs(stats, plain.params)
-        factor = np.array([max(-2.0 * out.quad / stats.n, 1e-8) for out in solved])
-        params = replace(
-            plain.params,
-            log_signal=plain.params.log_signal + np.log(factor),
-            log_noise=plain.params.log_noise + np.log(factor),
-        )
-        return cls.of(f"{plain.name} with learned noise", feature_map, params, stats)
+    def informed(self, network: RevisedMap, x: Tensor) -> Expert:
+        """This plain expert with the noise of a network, whose average at rows x is to be this expert's."""
+        assert isinstance(self.map, PlainMap)
+        _, log_noise = network.features(x)
+        assert log_noise is not None
+        level = float(torch.logsumexp(log_noise.double(), 0)) - math.log(len(x))
+        return replace(self, name=f"{self.name} with learned noise", map=InformedMap(self.map, network, level))
 
     def with_statistics(self, statistics: Statistics) -> Expert:
         """The same expert with the posterior of other rows."""

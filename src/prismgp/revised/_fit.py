@@ -186,7 +186,7 @@ class JointRecipe:
                 network = network.to(self.device, self.dtype).eval()
                 stats = map_statistics(network, self._chunks(network.sizes.width), q)
                 experts.append(Expert.of(f"member {number}", network, network.parameters_now(), stats))
-            experts += self._informed(result, plain, trained)
+            experts += self._informed(result, plain, trained, x)
         except KeyboardInterrupt:  # those that are done will do
             result.interrupted = True
         simple = 1 + sum(isinstance(expert.map, InformedMap) for expert in experts)
@@ -207,14 +207,15 @@ class JointRecipe:
         result.weights = {expert.name: float(w) for expert, w in zip(experts, chosen.weights, strict=True)}
         result.held_out_nlpd = chosen.nlpd
 
-    def _informed(self, result: JointFit, plain: Expert, trained: list[tuple[int, RevisedMap]]) -> list[Expert]:
+    @staticmethod
+    def _informed(result: JointFit, plain: Expert, trained: list[tuple[int, RevisedMap]], x: Tensor) -> list[Expert]:
         """The plain SSGP with the noise of the best member that has one: sometimes that is all there is to learn."""
         noisy = [(number, network) for number, network in trained if network.noise_head is not None]
         if not noisy or not isinstance(plain.map, PlainMap):
             return []
         reached = [result.members[number]["held_out_nlpd"] for number, _ in noisy]
         _, network = noisy[int(np.argmin([np.inf if nlpd is None else nlpd for nlpd in reached]))]
-        return [Expert.informed(plain, network, self._chunks(plain.statistics.width))]
+        return [plain.informed(network, x)]
 
     def _training_rows(self, held_out: Indices) -> TrainingRows:
         s = self.standardiser

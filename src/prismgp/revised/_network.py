@@ -148,6 +148,8 @@ class RevisedMap(torch.nn.Module):
             encoded = self(x.to(self.mean.dtype))
             return encoded.features(), encoded.log_noise
 
+    training_features = features
+
     @torch.no_grad()
     def limit(self) -> None:
         """Keep the variances in the range that factorisations resolve."""

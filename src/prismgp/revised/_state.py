@@ -112,7 +112,7 @@ def _map_tensors(feature_map: FeatureMap) -> dict[str, Tensor]:
         return feature_map.state_dict()
     if isinstance(feature_map, InformedMap):
         network = {f"network.{name}": value for name, value in feature_map.network.state_dict().items()}
-        return {"w": feature_map.plain.w, **network}
+        return {"w": feature_map.plain.w, "level": torch.tensor([feature_map.level], dtype=torch.float64), **network}
     assert isinstance(feature_map, ReconfiguredMap)
     size = len(feature_map.vae.encoder.first_weight.T)
     own = {"w": feature_map.plain.w, "shift": feature_map.shift, "scale": feature_map.scale}
@@ -138,7 +138,8 @@ def _feature_map(
         if kind == "plain":
             return plain, 2 * p
         own = {name[len("network.") :]: value for name, value in tensors.items() if name.startswith("network.")}
-        return InformedMap(plain, _network(own, detail, d=d, q=q).to(dtype)), 2 * p
+        (level,) = take(tensors, level=(1,))
+        return InformedMap(plain, _network(own, detail, d=d, q=q).to(dtype), float(level)), 2 * p
     inner = {name: value for name, value in tensors.items() if name not in ("w", "shift", "scale")}
     vae, _, _ = vae_from_tensors(inner)
     columns = vae.prior.directions.shape[1] if detail == "latent" else d
