@@ -14,6 +14,7 @@ import pytest
 import torch
 from scipy import stats
 
+from prismgp.guarantees._effort import Effort
 from prismgp.guarantees._evidence_bounds import logdet_by_probes, logdet_by_rank, logdet_task
 from prismgp.guarantees._kernel_error import (
     frobenius_by_pairs,
@@ -24,6 +25,7 @@ from prismgp.guarantees._kernel_error import (
 )
 from prismgp.guarantees._krylov import Lanczos, lanczos, ritz_shortfall
 from prismgp.guarantees._lowrank import LowRank
+from prismgp.guarantees._member import _Run
 from prismgp.guarantees._nystrom import NystromMap, select_pivots
 from prismgp.guarantees._passes import Budget, run_together
 from tests.guarantees.exact import KERNELS, LONG, kernel_matrix, random_case, truth, unit_gates
@@ -194,3 +196,40 @@ def test_frobenius_norm_by_pairs(pairs, delta):  # (S3)
     assert trials == SEEDS
     assert rarely(failures, trials, delta)
     assert np.min(ratios) < 0.75
+
+
+def test_the_bound_of_maurer_and_pontil():  # (S3)
+    """The formula by itself: both sides at delta / 2 each, values in [0, 4]. It is too wide to be seen to fail."""
+    case = next(cases())
+    problem, pairs, delta = case.problem(), 500, 0.1
+    rng = np.random.default_rng(3)
+    u = rng.integers(0, 60, pairs)
+    v = rng.integers(0, 59, pairs)
+    v = v + (v >= u)
+    error = kernel_matrix(case, case.x, case.x, None, None).astype(float) - case.phi @ case.phi.T
+    z = error[u, v] ** 2 / 4.0
+    log = math.log(2.0 / (delta / 2.0))
+    margin = math.sqrt(2.0 * z.var(ddof=1) * log / pairs) + 7.0 * log / (3.0 * (pairs - 1))
+    known = (np.diag(error) ** 2).sum()
+    ends = [math.sqrt(known + 60 * 59 * 4.0 * max(z.mean() + sign * margin, 0.0)) for sign in (-1, 1)]
+    found = frobenius_by_pairs(problem, pairs=pairs, delta=delta, seed=3)
+    assert (found.lower, found.upper) == pytest.approx(ends, rel=1e-9)
+
+
+def test_norm_of_what_is_left():  # (K2)
+    """The t of (E12) by Lanczos is above the norm of ``K - L L'``, and below the trace."""
+    for k, case in enumerate(cases()):
+        problem = case.problem()
+        spent = Effort(rank=6, products=20, seconds=None, delta=0.2, tolerance=0.0, seed=k)
+        run_of = _Run(problem, low_rank(problem, 6), spent, start(k))
+        run_of.work(Budget.of(19, None))
+        norm, low = run_of._norm_left(run_of.found["residual"], 0.2), run_of.low
+        w = np.ones(60) if case.weight is None else case.weight
+        whole = kernel_matrix(case, case.x, case.x, None, None).astype(float) * np.sqrt(np.multiply.outer(w, w))
+        own = low.features(slice(0, 60)).numpy()
+        value = np.linalg.eigvalsh(whole - own @ own.T)[-1]
+        assert norm is not None
+        assert value <= norm < low.excess
+        assert norm >= run_of.found["residual"].extremes()[1] / (
+            1.0 - ritz_shortfall(60, run_of.found["residual"].steps, 8, 0.2)
+        )

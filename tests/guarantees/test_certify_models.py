@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +13,8 @@ import torch
 import prismgp
 from prismgp import ExactGPRegressor, PrismGPRegressor, SSGPRegressor, certify
 from prismgp.exceptions import DataError, PrismGPWarning
+from prismgp.guarantees._certify import _mixed
+from prismgp.guarantees._interval import Interval
 from prismgp.revised import ReconfiguredMap, RevisedMap
 from prismgp.revised._network import limited
 from tests import reference
@@ -330,3 +333,43 @@ def test_paper_bounds():  # corrected Lemma 10
         for name in ("mean_factor", "variance_factor", "evidence_factor"):
             assert "heuristic" in found[name]["why"]
     assert close > 10  # the bound is of the size of what it bounds
+
+
+def test_mixtures_of_intervals():
+    """Whatever the members' values are inside their intervals, corners first, the mixture's are inside its own."""
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        k, shape = int(rng.integers(1, 5)), (3, 2)
+        weights, temperature = rng.dirichlet(np.ones(k)), rng.uniform(0.5, 2.0, 2)
+        model = SimpleNamespace(
+            _mixture=SimpleNamespace(temperature=temperature),
+            _standardiser=SimpleNamespace(y_scale=np.array([2.0, 3.0]), y_shift=np.array([1.0, -1.0])),
+            _target_ndim=2,
+        )
+        ends = [np.sort(rng.normal(size=(2, k, *shape)), axis=0) for _ in range(2)]
+        ends[1] = np.abs(ends[1])
+        ends[1].sort(axis=0)
+        nothing = np.zeros(shape)
+        test = SimpleNamespace(mean=nothing, variance=nothing, noise=nothing)
+        members = [SimpleNamespace(weight=w, problem=SimpleNamespace(test=test)) for w in weights]
+        found = [
+            SimpleNamespace(
+                reason="",
+                mean=Interval(ends[0][0, i], ends[0][1, i], 1.0, ""),
+                variance=Interval(ends[1][0, i], ends[1][1, i], 1.0, ""),
+            )
+            for i in range(k)
+        ]
+        mean, variance, _ = _mixed(model, members, found)
+        for corner in range(30):
+            share = rng.integers(0, 2, size=(2, k, *shape)) if corner < 20 else rng.uniform(size=(2, k, *shape))
+            means, variances = ((1 - t) * low + t * high for t, (low, high) in zip(share, ends, strict=True))
+            m, v = reference.mixture_moments(weights, means, variances)
+            inside = (
+                mean.lower - 1e-9 <= m * [2.0, 3.0] + [1.0, -1.0],
+                m * [2.0, 3.0] + [1.0, -1.0] <= mean.upper + 1e-9,
+            )
+            assert all(each.all() for each in inside)
+            v = v * temperature * [4.0, 9.0]
+            assert (variance.lower - 1e-9 <= v).all()
+            assert (v <= variance.upper + 1e-9).all()
