@@ -598,7 +598,7 @@ HOSTILE = {
     "gating": (lambda c: expert_of(c).update(detail="evil"), None, "gating"),
     "no experts": (lambda c: c["state"].update(experts=[]), None, "experts"),
     "experts dict": (lambda c: c["state"].update(experts={"0": 1}), None, "experts"),
-    "experts text": (lambda c: c["state"].update(experts=["a"] * 3), None, "usable"),
+    "experts text": (lambda c: c["state"].update(experts=["a"] * 4), None, "usable"),
     "too many experts": (lambda c: c["state"].update(experts=[{}] * 5_000), None, "experts"),
     "no state": (lambda c: c.pop("state"), None, "experts"),
     "rows text": (lambda c: expert_of(c).update(rows="many"), None, "range"),
@@ -623,9 +623,12 @@ HOSTILE = {
     "frequencies scalar": (None, lambda t: t.update({"e0.map.frequencies": zeros(())}), "usable"),
     "length-scale": (None, lambda t: t["e0.log_lengthscale"].fill_(1e4), "out of range"),
     "length-scales shape": (None, lambda t: t.update({"e0.log_lengthscale": zeros(9)}), "length-scales"),
-    "plain shape": (None, lambda t: t.update({"e2.map.w": zeros(3)}), "kind"),
-    "plain inputs": (None, lambda t: t.update({"e2.map.w": zeros(3, 4)}), "inputs"),
-    "no plain": (None, lambda t: t.pop("e2.map.w"), "w"),
+    "plain shape": (None, lambda t: t.update({"e3.map.w": zeros(3)}), "kind"),
+    "plain inputs": (None, lambda t: t.update({"e3.map.w": zeros(3, 4)}), "inputs"),
+    "no plain": (None, lambda t: t.pop("e3.map.w"), "w"),
+    "informed inputs": (None, lambda t: t.update({"e2.map.w": zeros(3, 4)}), "inputs"),
+    "no level": (None, lambda t: t.pop("e2.map.level"), "level"),
+    "no network beside the plain one": (None, lambda t: t.pop("e2.map.network.latent_head.bias"), "latent_head"),
     "scale zero": (None, lambda t: t["s.x_scale"].zero_(), "scale"),
 }
 # A file must not be able to ask for more memory than it has: these few bytes ask for terabytes.
@@ -652,7 +655,8 @@ HOSTILE_PAPER = {
 def file_bytes(fitted, tmp_path_factory):
     folder = tmp_path_factory.mktemp("files")
     fit, x, y = fitted
-    assert [expert.name for expert in fit._mixture.experts] == ["member 0", "member 1", "ssgp"]
+    names = ["member 0", "member 1", "ssgp with learned noise", "ssgp"]
+    assert [expert.name for expert in fit._mixture.experts] == names
     fit.save(folder / "joint")
     model(**PAPER).fit(x, y).save(folder / "paper")
     return {name: (folder / name).read_bytes() for name in ("joint", "paper")}
@@ -689,6 +693,21 @@ def test_untouched_contents_still_load(file_bytes, tmp_path):
     for data_ in file_bytes.values():
         (tmp_path / "m").write_bytes(rewritten(data_, None))
         prismgp.load(tmp_path / "m")
+
+
+def test_learned_noise_leaves_the_mean_alone(fitted):
+    """The plain SSGP with learned noise has the very mean and spread of the plain one, and another noise."""
+    fit, x, _ = fitted
+    *_, informed, plain = fit._mixture.experts
+    rows = fit._to_model(x)
+    (mean, spread, noise), (plain_mean, plain_spread, plain_noise) = (
+        expert.predict(rows, variance=True) for expert in (informed, plain)
+    )
+    torch.testing.assert_close(mean, plain_mean, rtol=0, atol=0)
+    torch.testing.assert_close(spread, plain_spread, rtol=0, atol=0)
+    assert float((noise / plain_noise).std()) > 0.0
+    assert 0.2 < float(noise.mean() / plain_noise.mean()) / float(informed.noise_scale[0]) < 5.0
+    assert informed.log_evidence == plain.log_evidence
 
 
 # -- wrong parameters ----------------------------------------------------------------------------------------
