@@ -57,7 +57,7 @@ def check(case: Case, exact: Truth, spent: Effort, *, random: bool = True) -> bo
 def some_case(seed: int) -> Case:
     """Kernels, dimensions, noise, sizes, weights, gates and outputs in all combinations."""
     rng = np.random.default_rng([17, seed])
-    n = int(rng.integers(20, 40)) if seed % 12 else int(rng.integers(40, 150))
+    n = int(rng.integers(20, 32)) if seed % 20 else int(rng.integers(40, 150))
     if seed % 700 == 0:
         n = int(rng.integers(300, 501))
     q = 2 if seed % 7 == 0 else 1
@@ -88,7 +88,7 @@ def test_every_bound_contains_the_exact_value(batch):
         # at a probability of failure that 2,000 cases will not see.
         rank = (1, 5, n // 3, n)[(seed // 2) % 4]
         held += check(case, exact, effort(case, rank, 0))
-        products = (1, 2, 4, 7)[seed % 4]
+        products = (1, 2, 3, 6)[seed % 4]
         delta = 1e-9 if seed % 5 == 0 else 0.0
         tolerance = 0.01 if seed % 2 else 0.0
         held += check(
@@ -156,7 +156,7 @@ MAY_FAIL = {"less noise", "duplicated rows, less noise"}
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_cases(name):
     held = total = 0
-    for seed in range(8):
+    for seed in range(4):
         rng = np.random.default_rng([3, seed])
         kernel = KERNELS[seed % 4]
         if name == "a model without error":
@@ -166,7 +166,7 @@ def test_hostile_cases(name):
         for rank, products, delta in ((1, 0, 0.0), (n, 1, 0.0), (n // 3, 2, 1e-9), (n // 2, 25, 1e-9), (n, 0, 0.0)):
             held += check(case, exact, effort(case, rank, products, delta=delta, seed=seed))
             total += 1
-    assert total == 40
+    assert total == 20
     if name not in MAY_FAIL:
         assert held == total
 
@@ -180,10 +180,10 @@ def test_noise_below_rounding_is_refused():
     assert check(replace(case, noise=np.array([1e-3])), exact, effort(case, 60, 5))
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(5))
 def test_what_many_rows_would_take(seed, monkeypatch):
     """Small tiles and chunks, features made again for every use, pivots from a part of the rows, sampled entries."""
-    case = some_case(4 * seed + seed % 4 + 1)
+    case = some_case(5 * seed + 1)
     exact, spent = truth(case), effort(case, 12, 5, delta=1e-9)
     whole = certify_problem(case.problem(), spent)
     monkeypatch.setattr(_reference, "_TILE", {"cpu": (7, 11)})

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import time
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -206,9 +207,14 @@ class _Run:
         better = spectral_by_lanczos(self.found.get("spectral"), self.problem, delta=delta)
         return by_rank if better is None else better.within(by_rank, method=f"{better.method}; {by_rank.method}")
 
+    @cached_property
+    def _forms(self) -> tuple[Tensor, Tensor]:
+        """``y'Q^-1 y`` from the rank alone."""
+        return quadratic_by_rank(self.b[:, : self.q], self.noise, self.low)
+
     def quadratics(self) -> tuple[Array, Array]:
         """Bounds on ``y'Q^-1 y`` by output."""
-        lower, upper = quadratic_by_rank(self.b[:, : self.q], self.noise, self.low)
+        lower, upper = self._forms
         if self.targets is not None:
             closer = quadratic(self.targets, self.low)
             lower, upper = torch.maximum(lower, closer[0]), torch.minimum(upper, closer[1])
@@ -245,7 +251,7 @@ class _Run:
         products, errors = crossed(
             problem, problem.test.rows, middle if targets is None else torch.cat([middle, targets.a], 1)
         )
-        quad_low, quad_high = quadratic_by_rank(self.b[:, :q], self.noise, low)
+        quad_low, quad_high = self._forms
         explained = by_rank.most_explained.clamp_min(0.0)
         spread = (explained - by_rank.least_explained(low.excess)).clamp_min(0.0)
         half = 0.5 * (spread * (quad_high - quad_low).clamp_min(0.0)).sqrt() + explained.sqrt() * wrong + errors[:, :q]
