@@ -134,7 +134,7 @@ def member_gp(expert, kernel, x, target, x_test):
             gates = None if code.gates is None else code.gates.double().numpy()
             noise = np.zeros(len(each)) if code.log_noise is None else code.log_noise.double().numpy()
             return points, gates, np.exp(noise)
-        log_noise = expert.map.features(each)[1]
+        log_noise = expert.map.training_features(each)[1]
         noise = np.ones(len(each)) if log_noise is None else np.exp(log_noise.double().numpy())
         if isinstance(expert.map, ReconfiguredMap):
             each = (expert.map.reconfigure(each) - expert.map.shift) / expert.map.scale
