@@ -28,8 +28,8 @@ BLOCK = 3_000
 # Rank, products; None: the defaults.
 BUDGETS: dict[str, list[tuple[int | None, int | None]]] = {
     "abalone": [(50, 4), (100, 4), (200, 4), (200, 8), (400, 8), (None, None)],
-    "elevators": [(200, 8), (400, 8), (800, 6), (1600, 6), (1600, 16), (None, None)],
-    "kin40k": [(500, 10), (1000, 20), (2000, 20), (3000, 30), (4000, 40), (None, None)],
+    "elevators": [(200, 8), (400, 8), (800, 8), (1200, 10), (1600, 16), (None, None)],
+    "kin40k": [(1000, 20), (2000, 30), (3000, 40), (None, None)],
 }
 KINDS = ("half_width", "certified", "true")
 COLOURS = {"abalone": "#0072B2", "elevators": "#D55E00", "kin40k": "#009E73"}

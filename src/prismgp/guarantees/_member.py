@@ -47,6 +47,7 @@ _STEPS = 12  # of Lanczos, where there are not products for more
 _PAIRS = 1_000_000
 _EVERY_ENTRY = 50_000  # rows up to which the Frobenius norm is computed from all entries
 _FEW = 2_000  # rows up to which all entries cost no more than a sample
+_KEPT = 8  # products kept for the systems of single test points, which are chosen after the others are done
 _SOLVED, _SOLVED_LEAST = 256, 16  # test points, the least well known ones, that get a linear system of their own
 _COLUMN_WORK = 2e10  # multiply-adds that their columns may add to a product
 _MOST_SLACK = 0.25  # of the noise that rounding may take
@@ -64,16 +65,15 @@ def certify_problem(problem: Problem, effort: Effort) -> Findings:
             "the model explains the targets to the last digits"
         )
         return _nothing(problem, low, 0, time.monotonic() - clock, reason)
-    run = _Run(problem, low, effort, generator)
+    # Random statements: a log determinant per output, two norms, and the Frobenius norm where it is sampled.
+    share = effort.delta / (len(problem.ratio) + 3)
+    run = _Run(problem, low, effort, generator, share)
     seconds = None if effort.seconds is None else max(effort.seconds - (time.monotonic() - clock), 0.0)
     # The last product recomputes the residuals; it is not for the others to spend.
     budget = Budget.of(max(effort.products - 1, 0), seconds)
     run.work(budget)
     every_entry = problem.n <= (_EVERY_ENTRY if effort.products and not budget.over else _FEW)
-    # Random statements: a log determinant per output, two norms, and the Frobenius norm where it is sampled.
-    count = (len(run.noise) + 2 if effort.random else 0) + (0 if every_entry else 1)
-    share = effort.delta / max(count, 1)
-    spectral = run.spectral(share)
+    spectral = run.spectral()
     if every_entry:
         frobenius = frobenius_exact(problem)
     elif effort.delta:
@@ -81,8 +81,8 @@ def certify_problem(problem: Problem, effort: Effort) -> Findings:
     else:
         upper = math.sqrt(problem.n) * spectral.upper
         frobenius = Interval(spectral.lower, upper, 1.0, "from the spectral norm")
-    evidence = run.evidence(share)
-    mean, variance = run.predictions(share) if problem.test is not None else (None, None)
+    evidence = run.evidence()
+    mean, variance = run.predictions() if problem.test is not None else (None, None)
     products = budget.used + (run.solution is not None)
     intervals = [each for each in (spectral, frobenius, evidence, mean, variance) if each is not None]
     if not all(each.ordered for each in intervals):
@@ -97,11 +97,14 @@ def certify_problem(problem: Problem, effort: Effort) -> Findings:
 def _low_rank(problem: Problem, effort: Effort, generator: torch.Generator) -> LowRank:
     pivots, remaining = select_pivots(problem.rows, effort.rank, weight=problem.weight, generator=generator)
     # Jitter j takes some n j from what the pivots explain, and rounding takes e / sqrt(j) per row. Too little to be
-    # seen beside what is left, and enough for rounding to stay a small part of the noise.
+    # seen beside what is left, and enough for the slack, 8 sqrt(|K|) (1 + sqrt(n / m)) e / sqrt(j) by (U4), to
+    # stay at a few percent of the noise.
     trace = float(problem.n) if problem.weight is None else float(problem.weight.sum())
-    each = len(pivots) ** 0.5 * (16.0 * UNIT + float(problem.rows.row_error.mean()))
+    rank = max(len(pivots), 1)
+    each = rank**0.5 * (16.0 * UNIT + float(problem.rows.row_error.mean()))
+    spread = trace**0.5 * (1.0 + (problem.n / rank) ** 0.5)
     jitter = max(
-        1e-3 * remaining / trace, each ** (2.0 / 3.0), (400.0 * trace * each / float(problem.ratio.min())) ** 2
+        1e-3 * remaining / trace, each ** (2.0 / 3.0), (150.0 * spread * each / float(problem.ratio.min())) ** 2
     )
     return LowRank.of(NystromMap.of(problem.rows.rows(pivots), jitter=min(jitter, 1.0)), problem.rows, problem.weight)
 
@@ -109,8 +112,11 @@ def _low_rank(problem: Problem, effort: Effort, generator: torch.Generator) -> L
 class _Run:
     """The pieces of one certificate that share a problem and its low rank."""
 
-    def __init__(self, problem: Problem, low: LowRank, effort: Effort, generator: torch.Generator) -> None:
+    def __init__(
+        self, problem: Problem, low: LowRank, effort: Effort, generator: torch.Generator, delta: float
+    ) -> None:
         self.problem, self.low, self.effort, self.generator = problem, low, effort, generator
+        self.delta = delta  # of each random statement
         self.noise = torch.as_tensor(problem.ratio).to(problem.target)
         self.q = len(self.noise)
         # Right-hand sides of the linear systems: the targets, then kernels of test points.
@@ -128,12 +134,21 @@ class _Run:
         """Everything that needs products with the kernel."""
         if not self.effort.products or budget.over:
             return
-        if self.by_rank is not None:
-            self._choose_points(self.by_rank)
+        kept = 0 if self.by_rank is None else min(_KEPT, budget.products // 4)  # for single test points
+        budget.products -= kept
         tasks = self._tasks()
         done = run_together(self.problem.rows.product, list(tasks.values()), budget)
         self.found = dict(zip(tasks, done, strict=True))
-        whitened, a = self.problem.whitened, self.found["solve"]
+        budget.products += kept
+        a = self.found["solve"]
+        if self.by_rank is not None:
+            self._choose_points(self.by_rank)
+        if len(self.chosen):
+            levels = self.levels[self.q :]
+            # Of a variance, a share of the noise variance is wanted, which is the square of what a mean would have.
+            points = self._solve(self.b[:, self.q :], levels, 0.5 * (self.effort.tolerance * levels).sqrt())
+            a = torch.cat([a, *run_together(self.problem.rows.product, [points], budget)], 1)
+        whitened = self.problem.whitened
         weights = 1.0 if self.low.root_weight is None else float(self.low.root_weight.max())
         product, error = self.problem.rows.bounded_product(whitened(a), closely=self.q, norm=self._norm())
         self.solution = Solution.of_product(self.b, a, self.levels, whitened(product), weights * error)
@@ -145,9 +160,10 @@ class _Run:
         return min(float(self.problem.n), float(self.low.values[-1:].sum()) + self.low.excess)
 
     def _choose_points(self, by_rank: VarianceByRank) -> None:
-        """A system of its own, per output, for each of the test points of which the rank says least."""
+        """A system of its own, per output, for each of the test points of which least is known by now."""
         assert self.problem.test is not None
-        width = by_rank.upper(self.low.excess) - by_rank.lower
+        norm = self._norm_left()
+        width = by_rank.upper(self.low.excess if norm is None else norm) - by_rank.lower
         # As a standard deviation with noise, in units of the noise: below the tolerance nothing is to be gained.
         unclear = (width / (2.0 * (self.noise * (self.noise + by_rank.lower)).sqrt())).amax(1)
         most = max(_SOLVED_LEAST, min(_SOLVED, int(_COLUMN_WORK / self.problem.n**2)))
@@ -160,22 +176,21 @@ class _Run:
         self.levels = torch.cat([self.noise, self.noise.repeat_interleave(count)])
         self.column_error = torch.cat([self.column_error, off.repeat(self.q)])
 
+    def _solve(self, b: Tensor, noise: Tensor, enough: Tensor) -> Task:
+        """Conjugate gradients for right-hand sides b, (n, k), which are targets or kernels of test points."""
+        return conjugate_gradients(
+            b,
+            solve=lambda v: self.low.solve(noise, v),
+            before=self.problem.whitened,
+            after=lambda v, product: self.problem.whitened(product) + noise * v,
+            noise=noise,
+            enough=enough,
+        )
+
     def _tasks(self) -> dict[str, Task]:
         problem, low, products = self.problem, self.low, self.effort.products
         steps = min(products - 1, max(_STEPS, products // 3))
-        tolerance = self.effort.tolerance
-        # Of a mean, this share of the noise std; of a variance, of the noise variance, which is the square of it.
-        enough = torch.cat([tolerance * self.noise.sqrt(), 0.5 * (tolerance * self.levels[self.q :]).sqrt()])
-        tasks = {
-            "solve": conjugate_gradients(
-                self.b,
-                solve=lambda v: low.solve(self.levels, v),
-                before=problem.whitened,
-                after=lambda v, product: problem.whitened(product) + self.levels * v,
-                noise=self.levels,
-                enough=enough,
-            )
-        }
+        tasks = {"solve": self._solve(self.b, self.noise, self.effort.tolerance * self.noise.sqrt())}
         if not self.effort.random:
             return tasks
         common: dict[str, Any] = {"steps": steps, "starts": _PROBES, "generator": self.generator}
@@ -202,9 +217,9 @@ class _Run:
     def targets(self) -> Solution | None:
         return self._columns(slice(0, self.q))
 
-    def spectral(self, delta: float) -> Interval:
+    def spectral(self) -> Interval:
         by_rank = spectral_by_rank(self.problem, self.low)
-        better = spectral_by_lanczos(self.found.get("spectral"), self.problem, delta=delta)
+        better = spectral_by_lanczos(self.found.get("spectral"), self.problem, delta=self.delta)
         return by_rank if better is None else better.within(by_rank, method=f"{better.method}; {by_rank.method}")
 
     @cached_property
@@ -220,7 +235,7 @@ class _Run:
             lower, upper = torch.maximum(lower, closer[0]), torch.minimum(upper, closer[1])
         return _host(lower), _host(upper)
 
-    def evidence(self, delta: float) -> Interval:
+    def evidence(self) -> Interval:
         """Log evidence of all outputs together, in the model's units."""
         quad_low, quad_high = self.quadratics()
         log_noise = 0.0 if self.problem.weight is None else -float(self.problem.weight.log().sum())
@@ -229,7 +244,7 @@ class _Run:
         for k, noise in enumerate(self.noise.tolist()):
             constant = self.problem.n * math.log(2.0 * math.pi * float(self.problem.signal[k])) + log_noise
             by_rank = logdet_by_rank(self.low, noise)
-            by_probes = logdet_by_probes(self.found.get(f"logdet {k}"), self.low, noise, delta=delta)
+            by_probes = logdet_by_probes(self.found.get(f"logdet {k}"), self.low, noise, delta=self.delta)
             closest = by_rank if by_probes is None else by_probes.within(by_rank, method=by_probes.method)
             for logdet, into in ((by_rank, sure), (closest, best)):
                 lower, upper = (
@@ -239,10 +254,10 @@ class _Run:
         certain = _total(sure, self.problem.log_evidence, None)
         return certain if all(each.probability == 1.0 for each in best) else _total(best, certain.ours, certain)
 
-    def predictions(self, delta: float) -> tuple[Interval, Interval]:
+    def predictions(self) -> tuple[Interval, Interval]:
         """Mean and variance of the function at the test points, in the model's units, (m, q)."""
         assert self.by_rank is not None
-        return self._mean(self.by_rank), self._variance(self.by_rank, delta)
+        return self._mean(self.by_rank), self._variance(self.by_rank)
 
     def _mean(self, by_rank: VarianceByRank) -> Interval:
         problem, low, q, targets = self.problem, self.low, self.q, self.targets
@@ -280,7 +295,7 @@ class _Run:
         (first, left), (second, right) = (low.checked_solve(level, b) for level in levels)
         return 0.5 * (first + second), 0.5 * (left / levels[0].sqrt() + right / levels[1].sqrt())
 
-    def _variance(self, by_rank: VarianceByRank, delta: float) -> Interval:
+    def _variance(self, by_rank: VarianceByRank) -> Interval:
         problem, low = self.problem, self.low
         assert problem.test is not None
         lower, upper = by_rank.lower, by_rank.upper(low.excess)
@@ -303,17 +318,18 @@ class _Run:
             )
 
         sure = interval(upper, 1.0, method, None)
-        norm = self._norm_left(self.found.get("residual"), delta)
+        norm = self._norm_left()
         if norm is None or len(self.chosen) == problem.test.rows.n:
             return sure
         closer = torch.minimum(upper, by_rank.upper(norm))
-        return interval(closer, 1.0 - delta, f"{method}, norm of the rest by Lanczos", sure)
+        return interval(closer, 1.0 - self.delta, f"{method}, norm of the rest by Lanczos", sure)
 
-    def _norm_left(self, found: Lanczos | None, delta: float) -> float | None:
+    def _norm_left(self) -> float | None:
         """``|K - L L'|`` from above with probability ``1 - delta``, where that is better than the trace.       (K2)"""
+        found: Lanczos | None = self.found.get("residual")
         if found is None:
             return None
-        shortfall = ritz_shortfall(self.problem.n, found.steps, found.starts, delta)
+        shortfall = ritz_shortfall(self.problem.n, found.steps, found.starts, self.delta)
         if shortfall >= 1.0:
             return None
         wrong = self.low.slack + self.low.product_error
