@@ -70,7 +70,7 @@ def apart(found, starts):
 
 
 @pytest.mark.parametrize(("steps", "starts", "delta"), [(24, 1, 0.2), (12, 4, 0.2), (16, 8, 0.5)])
-def test_spectral_norm_by_lanczos(steps, starts, delta):  # (S2), (K1)
+def test_spectral_norm_by_lanczos(steps, starts, delta):  # (F2), (K1)
     failures = trials = 0
     ratios = []
     for case in cases():
@@ -179,7 +179,7 @@ def test_quadrature_encloses():  # (K3)
 
 
 @pytest.mark.parametrize(("pairs", "delta"), [(400, 0.2), (4_000, 0.5)])
-def test_frobenius_norm_by_pairs(pairs, delta):  # (S3)
+def test_frobenius_norm_by_pairs(pairs, delta):  # (F3)
     failures = trials = 0
     ratios = []
     for case in cases():
@@ -198,7 +198,7 @@ def test_frobenius_norm_by_pairs(pairs, delta):  # (S3)
     assert np.min(ratios) < 0.75
 
 
-def test_the_bound_of_maurer_and_pontil():  # (S3)
+def test_the_bound_of_maurer_and_pontil():  # (F3)
     """The formula by itself: both sides at delta / 2 each, values in [0, 4]. It is too wide to be seen to fail."""
     case = next(cases())
     problem, pairs, delta = case.problem(), 500, 0.1

@@ -176,7 +176,7 @@ def test_certificate(problem, exact):
     assert found.mean.difference_at_least.max() == pytest.approx(DIFFERENCE, abs=1e-8)
 
 
-def test_kernel_error(problem):  # (S1)
+def test_kernel_error(problem):  # (F1)
     x, phi = problem.rows.points.numpy(), problem.features(slice(None)).phi.numpy()
     values = np.linalg.eigvalsh(np.exp(-0.5 * ((x[:, None] - x[None]) ** 2).sum(-1)) - phi @ phi.T)
     assert values[-1] == pytest.approx(LARGEST, abs=5e-4)

@@ -134,15 +134,15 @@ class Certificate:
             if found is None or self.noise_variance is None:
                 continue
             most, noise = found.difference, np.sqrt(self.noise_variance)
-            worst = int(np.argmax(most / noise))
-            share = float(np.max(most / noise))
+            # The two need not be reached at the same point, where the noise differs between points.
+            largest, share = float(np.max(most)), float(np.max(most / noise))
             subject = f"predicted {what}"
             if not np.isfinite(share):
                 lines.append((subject, "nothing is known; more rank or products are needed"))
                 continue
             text = (
-                f"the exact GP's {what} is within {np.ravel(most)[worst]:.3g} of ours, {_percent(share)} the noise "
-                f"std, at every one of {len(most):,} test points{_odds(found)}; the largest difference is at least "
+                f"the exact GP's {what} is within {largest:.3g} of ours, {_percent(share)} the noise std, at "
+                f"{_every(len(most))}{_odds(found)}; the largest difference is at least "
                 f"{np.max(found.difference_at_least):.3g}"
             )
             lines.append((subject, text))
@@ -159,6 +159,10 @@ class Certificate:
 
 def _odds(found: Interval) -> str:
     return "" if found.probability == 1.0 else f", with probability {found.probability:.4g}"
+
+
+def _every(points: int) -> str:
+    return f"every one of {points:,} test points" if points > 1 else "the test point"
 
 
 def _percent(share: float) -> str:

@@ -23,7 +23,7 @@ _NUMBERS = 2**25  # features of sampled pairs at a time
 
 
 def spectral_by_rank(problem: Problem, low: LowRank) -> Interval:
-    """Norm of E from ``L L' - F F'``, of which E differs by something between ``-slack`` and ``excess``.   (S1)
+    """Norm of E from ``L L' - F F'``, of which E differs by something between ``-slack`` and ``excess``.   (F1)
 
     O(n (m + 2p)^2). The eigenvalues of ``B D B'``, B = [L, F], D = diag(1, -1), are those of ``R D R'`` with
     ``B = O R``: by orthogonal steps, as ``B'B`` would lose half of the digits where L and F span the same.
@@ -74,7 +74,7 @@ def _times(problem: Problem, v: Tensor) -> Tensor:
 
 
 def spectral_by_lanczos(found: Lanczos | None, problem: Problem, *, delta: float) -> Interval | None:
-    """The largest Ritz value is a lower bound; an upper one follows with probability ``1 - delta``.       (S2)
+    """The largest Ritz value is a lower bound; an upper one follows with probability ``1 - delta``.       (F2)
 
     2k steps with E contain k steps with the psd matrix ``E^2``.
     """
@@ -107,7 +107,7 @@ def frobenius_exact(problem: Problem) -> Interval:
 
 
 def frobenius_by_pairs(problem: Problem, *, pairs: int, delta: float, seed: int) -> Interval:
-    """A random sample of pairs; empirical Bernstein (Maurer and Pontil, 2009), both sides.                 (S3)
+    """A random sample of pairs; empirical Bernstein (Maurer and Pontil, 2009), both sides.                 (F3)
 
     Squared entries lie in [0, 4]; the diagonal is added as it is. Cost independent of n but for that.
     """
