@@ -217,6 +217,8 @@ def figure(results: list[dict[str, Any]]) -> None:
         axis.axhline(0.01, color="#888888", linewidth=1)
         axis.axvline(1.0, color="#888888", linewidth=1)
         axis.set(xscale="log", yscale="log", xlabel="time, in Cholesky factorisations of the exact GP")
+        axis.set_xticks([0.5, 1, 2, 5, 10], ["0.5", "1", "2", "5", "10"])
+        axis.set_xticks([], minor=True)
         axis.set_title(f"Exact GP's {what}: known to ± ...", fontsize=11)
     axes[0].set_ylabel("half of the widest interval, noise std")
     axes[0].legend(frameon=False, fontsize=9)
