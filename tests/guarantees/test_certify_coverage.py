@@ -221,9 +221,9 @@ def test_norm_of_what_is_left():  # (K2)
     for k, case in enumerate(cases()):
         problem = case.problem()
         spent = Effort(rank=6, products=20, seconds=None, delta=0.2, tolerance=0.0, seed=k)
-        run_of = _Run(problem, low_rank(problem, 6), spent, start(k))
+        run_of = _Run(problem, low_rank(problem, 6), spent, start(k), 0.2)
         run_of.work(Budget.of(19, None))
-        norm, low = run_of._norm_left(run_of.found["residual"], 0.2), run_of.low
+        norm, low = run_of._norm_left(), run_of.low
         w = np.ones(60) if case.weight is None else case.weight
         whole = kernel_matrix(case, case.x, case.x, None, None).astype(float) * np.sqrt(np.multiply.outer(w, w))
         own = low.features(slice(0, 60)).numpy()

@@ -134,7 +134,8 @@ class _Run:
         """Everything that needs products with the kernel."""
         if not self.effort.products or budget.over:
             return
-        kept = 0 if self.by_rank is None else min(_KEPT, budget.products // 4)  # for single test points
+        # For single test points; of a few products the mean gets all.
+        kept = 0 if self.by_rank is None or budget.products < _KEPT else min(_KEPT, budget.products // 4)
         budget.products -= kept
         tasks = self._tasks()
         done = run_together(self.problem.rows.product, list(tasks.values()), budget)
