@@ -12,10 +12,10 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -70,6 +70,7 @@ class Parser(argparse.ArgumentParser):
         raise SystemExit(2)
 
 
+N = TypeVar("N", int, float)
 Subparsers: TypeAlias = "argparse._SubParsersAction[Parser]"
 
 
@@ -81,48 +82,25 @@ def columns(text: str) -> list[str]:
     return next(csv.reader([text]), [""])
 
 
-def positive(text: str) -> int:
-    """A whole number of at least 1."""
-    try:
-        value = int(text)
-    except ValueError:
-        value = 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
-    return value
+def _number(kind: type[N], accepts: Callable[[N], bool], what: str) -> Callable[[str], N]:
+    """A parser of numbers that says what it wanted."""
+
+    def parse(text: str) -> N:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = None
+        if value is None or not accepts(value):
+            raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
+        return value
+
+    return parse
 
 
-def fraction(text: str) -> float:
-    """A number strictly between 0 and 1."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number between 0 and 1")
-    return value
-
-
-def whole(text: str) -> int:
-    """A whole number of at least 0."""
-    try:
-        value = int(text)
-    except ValueError:
-        value = -1
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 0")
-    return value
-
-
-def not_negative(text: str) -> float:
-    """A finite number of at least 0."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 0")
-    return value
+positive = _number(int, lambda value: value >= 1, "a whole number of at least 1")
+whole = _number(int, lambda value: value >= 0, "a whole number of at least 0")
+fraction = _number(float, lambda value: 0 < value < 1, "a number between 0 and 1")
+not_negative = _number(float, lambda value: 0 <= value < math.inf, "a number of at least 0")
 
 
 def _delimiter(text: str) -> str:

@@ -155,8 +155,7 @@ def _shaped(model: GPRegressor, interval: Interval | None, factor: Any, shift: A
     scaled = interval.scaled(factor, shift)
 
     def shape(each: Interval) -> Interval:
-        columns = (_column(model, value) for value in (each.lower, each.upper, each.ours))
-        lower, upper, ours = columns
+        lower, upper, ours = (_column(model, value) for value in (each.lower, each.upper, each.ours))
         certain = None if each.certain is None else shape(each.certain)
         return Interval(lower, upper, each.probability, each.method, ours, certain)
 

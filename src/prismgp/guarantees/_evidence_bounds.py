@@ -22,7 +22,7 @@ import torch
 
 from prismgp._types import Tensor
 from prismgp.guarantees._interval import Interval
-from prismgp.guarantees._krylov import Lanczos, lanczos, ritz_shortfall
+from prismgp.guarantees._krylov import Lanczos, lanczos, random_starts, ritz_shortfall
 from prismgp.guarantees._lowrank import LowRank
 from prismgp.guarantees._passes import Task
 from prismgp.guarantees._rounding import growth
@@ -66,8 +66,7 @@ class Solution:
 
     def columns(self, which: slice) -> Solution:
         """Some of the systems."""
-        wide = (field[:, which] for field in (self.b, self.a, self.residual))
-        b, a, residual = wide
+        b, a, residual = (field[:, which] for field in (self.b, self.a, self.residual))
         noise, error, low, high = (field[which] for field in (self.noise, self.error, self.inner_low, self.inner_high))
         return Solution(b, a, noise, residual, error, low, high)
 
@@ -109,7 +108,7 @@ def logdet_by_rank(low: LowRank, noise: float) -> Interval:
 
 def logdet_task(low: LowRank, noise: float, *, steps: int, starts: int, generator: torch.Generator) -> Task:
     """Lanczos on ``P^-1/2 Q P^-1/2`` from Gaussian probes."""
-    start = torch.randn(low.n, starts, generator=generator, dtype=torch.float64).to(low.values)
+    start = random_starts(low.n, starts, generator, like=low.values)
     level = torch.full((1,), noise, dtype=torch.float64, device=low.values.device)
     root = low.root_weight
 
@@ -142,7 +141,7 @@ def logdet_by_probes(found: Lanczos | None, low: LowRank, noise: float, *, delta
     if found is None:
         return None
     # The operator that Lanczos has seen is the true one to this, in norm; its eigenvalues are not below 1 - below.
-    seen = (low.product_error + growth(4096 + low.n) * (noise + float(low.values[-1:].sum()))) / noise
+    seen = (low.product_error + growth(4096 + low.n) * (noise + low.largest)) / noise
     below = low.slack / noise + seen
     if not below < 0.25:
         return None

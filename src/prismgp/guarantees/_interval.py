@@ -104,6 +104,6 @@ class Interval:
 def _plain(value: Any) -> Any:
     array: Array = np.asarray(value, dtype=float)
     # JSON knows no infinity; a bound that says nothing is null.
-    out = np.where(np.isfinite(array), array, np.nan).astype(object)
-    out[np.isnan(np.where(np.isfinite(array), array, np.nan))] = None
+    out = array.astype(object)
+    out[~np.isfinite(array)] = None
     return out.tolist()

@@ -9,7 +9,7 @@ import torch
 
 from prismgp._types import Tensor
 from prismgp.guarantees._interval import Interval
-from prismgp.guarantees._krylov import Lanczos, lanczos, ritz_shortfall
+from prismgp.guarantees._krylov import Lanczos, lanczos, random_starts, ritz_shortfall
 from prismgp.guarantees._lowrank import LowRank
 from prismgp.guarantees._passes import Task
 from prismgp.guarantees._problem import Problem
@@ -56,7 +56,7 @@ def spectral_by_rank(problem: Problem, low: LowRank) -> Interval:
 
 def spectral_task(problem: Problem, *, steps: int, starts: int, generator: torch.Generator) -> Task:
     """Lanczos on E from random starts."""
-    start = torch.randn(problem.n, starts, generator=generator, dtype=torch.float64).to(problem.target)
+    start = random_starts(problem.n, starts, generator, like=problem.target)
 
     def after(v: Tensor, product: Tensor) -> Tensor:
         return product - _times(problem, v)

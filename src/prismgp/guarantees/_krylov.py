@@ -11,7 +11,7 @@ import torch
 from prismgp._types import Tensor
 from prismgp.guarantees._passes import Task
 
-__all__ = ["Lanczos", "conjugate_gradients", "lanczos", "ritz_shortfall"]
+__all__ = ["Lanczos", "conjugate_gradients", "lanczos", "random_starts", "ritz_shortfall"]
 
 
 def conjugate_gradients(
@@ -110,11 +110,10 @@ class Lanczos:
         Even derivatives of the logarithm are negative and odd ones positive, so Gauss' rule is an upper bound
         and the Gauss-Radau rule with a node at the floor a lower one (Golub and Meurant, 1994).
         """
-        upper = _rule(self.matrices(), function) * self.size**2
-        s = self.steps
         inner = self.matrices()
-        eye = torch.eye(s, dtype=inner.dtype, device=inner.device)
-        last = torch.zeros(len(inner), s, 1, dtype=inner.dtype, device=inner.device)
+        upper = _rule(inner, function) * self.size**2
+        eye = torch.eye(self.steps).to(inner)
+        last = torch.zeros_like(inner[:, :, :1])
         last[:, -1, 0] = self.beside[-1] ** 2
         delta = torch.linalg.solve(inner - floor * eye, last)[:, -1, 0]
         lower = _rule(self.matrices(extra=floor + delta), function) * self.size**2
@@ -125,6 +124,11 @@ def _rule(matrices: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
     values, vectors = torch.linalg.eigh(matrices)
     total: Tensor = (vectors[:, 0, :].square() * function(values)).sum(1)
     return total
+
+
+def random_starts(n: int, count: int, generator: torch.Generator, *, like: Tensor) -> Tensor:
+    """Gaussian vectors, (n, count); drawn on the CPU, so that a seed means the same on every device."""
+    return torch.randn(n, count, generator=generator, dtype=torch.float64).to(like)
 
 
 def lanczos(

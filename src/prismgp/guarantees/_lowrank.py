@@ -132,6 +132,16 @@ class LowRank:
     def rank(self) -> int:
         return self.map.rank
 
+    @property
+    def largest(self) -> float:
+        """The largest eigenvalue of ``L L'``; zero without pivots."""
+        return float(self.values[-1:].sum())
+
+    @property
+    def norm(self) -> float:
+        """``|K|``, from above."""
+        return self.largest + self.excess
+
     def chunks(self) -> Iterator[tuple[slice, Tensor]]:
         """Rows and their weighted features."""
         for part in self.map.chunks(self.n):
@@ -192,8 +202,7 @@ class LowRank:
         """``z = P^-1 v`` as computed, and the norm of ``v - P z``, from above, by column."""
         z = self.solve(noise, v)
         off = (v - self.multiply(noise, z)).square().sum(0).sqrt()
-        top = float(self.values[-1:].sum())
-        return z, off + growth(self.n + self.rank) * z.square().sum(0).sqrt() * (top + noise)
+        return z, off + growth(self.n + self.rank) * z.square().sum(0).sqrt() * (self.largest + noise)
 
     def features(self, part: slice) -> Tensor:
         """Weighted features of some rows."""

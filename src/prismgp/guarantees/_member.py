@@ -32,7 +32,7 @@ from prismgp.guarantees._kernel_error import (
     spectral_by_rank,
     spectral_task,
 )
-from prismgp.guarantees._krylov import Lanczos, conjugate_gradients, lanczos, ritz_shortfall
+from prismgp.guarantees._krylov import Lanczos, conjugate_gradients, lanczos, random_starts, ritz_shortfall
 from prismgp.guarantees._lowrank import LowRank
 from prismgp.guarantees._nystrom import NystromMap, select_pivots
 from prismgp.guarantees._passes import Budget, Task, run_together
@@ -89,9 +89,8 @@ def certify_problem(problem: Problem, effort: Effort) -> Findings:
         reason = "the bounds contradict each other: rounding has the upper hand"
         return _nothing(problem, low, products, time.monotonic() - clock, reason)
     spent: dict[str, Any] = {"rank": low.rank, "products": products, "seconds": time.monotonic() - clock}
-    largest = float(low.values[-1:].sum()) + low.excess
-    quadratics = float(run.quadratics()[1].sum())
-    return Findings(spectral, frobenius, evidence, mean, variance, largest, quadratics, spent, "")
+    quadratics = float(run.quadratics[1].sum())
+    return Findings(spectral, frobenius, evidence, mean, variance, low.norm, quadratics, spent, "")
 
 
 def _low_rank(problem: Problem, effort: Effort, generator: torch.Generator) -> LowRank:
@@ -136,11 +135,9 @@ class _Run:
             return
         # For single test points; of a few products the mean gets all.
         kept = 0 if self.by_rank is None or budget.products < _KEPT else min(_KEPT, budget.products // 4)
-        budget.products -= kept
         tasks = self._tasks()
-        done = run_together(self.problem.rows.product, list(tasks.values()), budget)
+        done = run_together(self.problem.rows.product, list(tasks.values()), budget, keep=kept)
         self.found = dict(zip(tasks, done, strict=True))
-        budget.products += kept
         a = self.found["solve"]
         if self.by_rank is not None:
             self._choose_points(self.by_rank)
@@ -158,7 +155,7 @@ class _Run:
         """``|K|`` without weights, from above: no row sum is above n, and K is what the low rank knows and leaves."""
         if self.low.root_weight is not None:
             return float(self.problem.n)
-        return min(float(self.problem.n), float(self.low.values[-1:].sum()) + self.low.excess)
+        return min(float(self.problem.n), self.low.norm)
 
     def _choose_points(self, by_rank: VarianceByRank) -> None:
         """A system of its own, per output, for each of the test points of which least is known by now."""
@@ -200,7 +197,7 @@ class _Run:
         tasks["spectral"] = spectral_task(problem, **common)
         if problem.test is not None:
             # For the t of (E12): the norm of K - L L'.
-            start = torch.randn(problem.n, _PROBES, generator=self.generator, dtype=torch.float64).to(self.b)
+            start = random_starts(problem.n, _PROBES, self.generator, like=self.b)
             tasks["residual"] = lanczos(
                 start,
                 before=problem.whitened,
@@ -228,8 +225,9 @@ class _Run:
         """``y'Q^-1 y`` from the rank alone."""
         return quadratic_by_rank(self.b[:, : self.q], self.noise, self.low)
 
+    @cached_property
     def quadratics(self) -> tuple[Array, Array]:
-        """Bounds on ``y'Q^-1 y`` by output."""
+        """Bounds on ``y'Q^-1 y`` by output, once the work is done."""
         lower, upper = self._forms
         if self.targets is not None:
             closer = quadratic(self.targets, self.low)
@@ -238,7 +236,7 @@ class _Run:
 
     def evidence(self) -> Interval:
         """Log evidence of all outputs together, in the model's units."""
-        quad_low, quad_high = self.quadratics()
+        quad_low, quad_high = self.quadratics
         log_noise = 0.0 if self.problem.weight is None else -float(self.problem.weight.log().sum())
         sure: list[Interval] = []
         best: list[Interval] = []

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from prismgp._types import Tensor
+from prismgp.data._chunks import standardise
 from prismgp.estimators import ExactGPRegressor, PrismGPRegressor, SSGPRegressor
 from prismgp.estimators._base import GPRegressor
 from prismgp.estimators._gating import given_labels
@@ -44,7 +45,6 @@ class _Inputs:
     """What the kernel of a member sees of some rows, and its own features of them."""
 
     points: Tensor  # divided by the length-scales, float64
-    gates: Tensor | None
     features: Features
     log_noise: Tensor | None
 
@@ -59,10 +59,11 @@ def members_of(model: GPRegressor, X: Any, y: Any, X_test: Any, *, reference: st
     source = model._training_source(X, y, reset=False)
     s = model._standardiser
     device = model._compute()[1]
-    x = _standardised(model, source.x, device)
-    target = torch.as_tensor((source.y - s.y_shift) / s.y_scale, dtype=torch.float64, device=device)
+    place: dict[str, Any] = {"dtype": torch.float64, "device": device}
+    x = standardise(source.x, s.x_shift, s.x_scale, **place)
+    target = standardise(source.y, s.y_shift, s.y_scale, **place)
     test = None if X_test is None else model._checked_inputs(X_test)
-    x_test = None if test is None else _standardised(model, test, device)
+    x_test = None if test is None else standardise(test, s.x_shift, s.x_scale, **place)
     if isinstance(model, PrismGPRegressor):
         mixture = model._mixture.to(device)
         return [
@@ -71,11 +72,6 @@ def members_of(model: GPRegressor, X: Any, y: Any, X_test: Any, *, reference: st
         ]
     assert isinstance(model, SSGPRegressor)
     return [Member(_ssgp_problem(model, x, target, x_test, reference), 1.0)]
-
-
-def _standardised(model: GPRegressor, x: Any, device: torch.device) -> Tensor:
-    s = model._standardiser
-    return torch.as_tensor((np.asarray(x, dtype=np.float64) - s.x_shift) / s.x_scale, device=device)
 
 
 def _ssgp_problem(model: SSGPRegressor, x: Tensor, target: Tensor, x_test: Tensor | None, reference: str) -> Problem:
@@ -89,19 +85,14 @@ def _ssgp_problem(model: SSGPRegressor, x: Tensor, target: Tensor, x_test: Tenso
         if training is not None and labels is not None and gates is not None:
             # The mask itself, not the rule for new rows.
             gates = hard_gates(torch.as_tensor(labels[training], device=rows.device), gates.shape[1])
-        return _Inputs(rows / lengthscale, gates, Features(phi, gates), None)
-
-    def predict(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        mean, variance, noise = model._predict_chunk(rows.to(dtype), variance=True)
-        assert variance is not None
-        return mean, variance, noise
+        return _Inputs(rows / lengthscale, Features(phi, gates), None)
 
     s = model._standardiser
     log_evidence = model.log_evidence_ + len(x) * float(np.log(s.y_scale).sum())
     return _problem(
         "sparse spectrum GP",
         inputs,
-        predict,
+        lambda rows: model._predict_chunk(rows.to(dtype), variance=True),
         get_kernel(model._fitted_kernel),
         model._params,
         list(model._statistics),
@@ -126,23 +117,18 @@ def _expert_problem(
             seen = torch.cat([encoded.latent, limited(rows.to(kind.mean.dtype))], 1).double()
             gates = None if encoded.gates is None else encoded.gates.double()
             noise = None if encoded.log_noise is None else encoded.log_noise.double()
-            return _Inputs(seen / lengthscale, gates, Features(encoded.phi.double(), gates), noise)
+            return _Inputs(seen / lengthscale, Features(encoded.phi.double(), gates), noise)
         phi, log_noise = kind.training_features(rows)
         seen = (kind.reconfigure(rows) - kind.shift) / kind.scale if isinstance(kind, ReconfiguredMap) else rows
         noise = None if log_noise is None else log_noise.double()
-        return _Inputs(seen / lengthscale, None, Features(phi.double(), None), noise)
-
-    def predict(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        mean, variance, noise = expert.predict(rows, variance=True)
-        assert variance is not None
-        return mean, variance, noise
+        return _Inputs(seen / lengthscale, Features(phi.double(), None), noise)
 
     if isinstance(kind, RevisedMap | ReconfiguredMap):
         named = "latent inputs" if isinstance(kind, RevisedMap) else "re-configured inputs"
     return _problem(
         expert.name,
         inputs,
-        predict,
+        lambda rows: expert.predict(rows, variance=True),
         get_kernel(model._fitted_kernel),
         expert.params,
         [expert.statistics],
@@ -157,7 +143,7 @@ def _expert_problem(
 def _problem(
     name: str,
     inputs: _Look,
-    predict: Callable[[Tensor], tuple[Tensor, Tensor, Tensor]],
+    predict: Callable[[Tensor], tuple[Tensor, Tensor | None, Tensor]],
     kernel: Any,
     params: Parameters,
     blocks: list[Statistics],
@@ -173,17 +159,17 @@ def _problem(
     weight = None if seen.log_noise is None else torch.exp(-seen.log_noise)
     _check_same_rows(seen, weight, target, blocks, tolerance)
     centre = seen.points.mean(0)
-    gated = gated_reference and seen.gates is not None
-    rows = ReferenceKernel.on(kernel, seen.points - centre, _unit(seen.gates) if gated else None)
+    features = seen.features
+    gated = gated_reference and features.gates is not None
+    rows = ReferenceKernel.on(kernel, seen.points - centre, _unit(features.gates) if gated else None)
     test = None
     if x_test is not None:
         there = _all(x_test, inputs, training=False)
-        at = rows.at(there.points - centre, _unit(there.gates) if gated else None)
-        parts = [predict(x_test[i : i + _ROWS]) for i in range(0, len(x_test), _ROWS)]
-        mean, variance, noise = (torch.cat(each).cpu().numpy() for each in zip(*parts, strict=True))
-        test = TestPoints(at, mean, variance, noise)
+        at = rows.at(there.points - centre, _unit(there.features.gates) if gated else None)
+        found = [predict(x_test[i : i + _ROWS]) for i in range(0, len(x_test), _ROWS)]
+        columns = ([each for each in column if each is not None] for column in zip(*found, strict=True))
+        test = TestPoints(at, *(torch.cat(column).cpu().numpy() for column in columns))
     where = "with the gated kernel on the same" if gated else "on the same"
-    features = seen.features
     return Problem(
         rows=rows,
         features=features.rows,
@@ -209,9 +195,9 @@ def _all(x: Tensor, inputs: _Look, *, training: bool) -> _Inputs:
         return None if values[0] is None else torch.cat([each for each in values if each is not None])
 
     points = torch.cat([part.points for part in parts])
-    gates = joined([part.gates for part in parts])
     phi = torch.cat([part.features.phi for part in parts])
-    return _Inputs(points, gates, Features(phi, gates), joined([part.log_noise for part in parts]))
+    gates = joined([part.features.gates for part in parts])
+    return _Inputs(points, Features(phi, gates), joined([part.log_noise for part in parts]))
 
 
 def _unit(gates: Tensor | None) -> Tensor | None:

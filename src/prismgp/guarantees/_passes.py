@@ -28,16 +28,17 @@ class Budget:
     products: int
     deadline: float | None = None
     used: int = 0
+    last: float = 0.0  # seconds of the last one
 
     @classmethod
     def of(cls, products: int, seconds: float | None) -> Budget:
         return cls(products, None if seconds is None else time.monotonic() + seconds)
 
-    def allows(self) -> bool:
-        """Whether another product may be made, and time will be left for the last one, which checks the rest."""
-        if self.used >= self.products:
+    def allows(self, keep: int = 0) -> bool:
+        """Whether another product may be made, ``keep`` being for later, with time for the one that checks the rest."""
+        if self.used + keep >= self.products:
             return False
-        return self.deadline is None or time.monotonic() + 2.0 * self._last < self.deadline
+        return self.deadline is None or time.monotonic() + 2.0 * self.last < self.deadline
 
     @property
     def over(self) -> bool:
@@ -50,15 +51,13 @@ class Budget:
         done = product(v)
         if v.device.type == "cuda":
             torch.cuda.synchronize(v.device)
-        self._last = time.monotonic() - start
+        self.last = time.monotonic() - start
         self.used += 1
         return done
 
-    _last: float = 0.0
 
-
-def run_together(product: Callable[[Tensor], Tensor], tasks: list[Task], budget: Budget) -> list[Any]:
-    """Run all tasks to their end or to the end of the budget; their results, in order."""
+def run_together(product: Callable[[Tensor], Tensor], tasks: list[Task], budget: Budget, *, keep: int = 0) -> list[Any]:
+    """Run all tasks to their end or to the end of the budget, less ``keep`` products; their results, in order."""
     results: list[Any] = [None] * len(tasks)
     waiting: dict[int, Tensor] = {}
 
@@ -69,13 +68,10 @@ def run_together(product: Callable[[Tensor], Tensor], tasks: list[Task], budget:
             waiting.pop(k, None)
             results[k] = end.value
 
-    for k, task in enumerate(tasks):
-        try:
-            waiting[k] = next(task)
-        except StopIteration as end:
-            results[k] = end.value
+    for k in range(len(tasks)):  # a generator is begun by being sent None
+        advance(k, None)
     while waiting:
-        if not budget.allows():
+        if not budget.allows(keep):
             for k in list(waiting):
                 advance(k, None)
             break

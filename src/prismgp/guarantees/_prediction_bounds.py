@@ -100,7 +100,7 @@ class VarianceByRank:
         ways = ways + (across.square().T @ inverse.square()).sqrt() / level.sqrt()
         sizes = 1.0 + first + 2.0 * self._square / level
         sizes = sizes + 2.0 * float(self.low.values.sum()) ** 0.5 * self._square.sqrt() * ways / level.sqrt()
-        sizes = sizes + float(self.low.values[-1:].sum()) * ways.square()
+        sizes = sizes + self.low.largest * ways.square()
         moved = self._wrong / level.sqrt()
         wrong = (2.0 * (1.0 - value).clamp_min(1.0).sqrt() + moved) * moved + each * sizes
         bound: Tensor = value + side * wrong

@@ -74,7 +74,7 @@ class InformedMap:
     level: float
 
     def features(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        _, log_noise = self.network.features(x)
+        log_noise = self.network.relative_noise(x)
         return self.plain.features(x)[0], None if log_noise is None else log_noise - self.level
 
     def training_features(self, x: Tensor) -> tuple[Tensor, None]:
@@ -161,7 +161,7 @@ class Expert:
     def informed(self, network: RevisedMap, x: Tensor) -> Expert:
         """This plain expert with the noise of a network, whose average at rows x is to be this expert's."""
         assert isinstance(self.map, PlainMap)
-        _, log_noise = network.features(x)
+        log_noise = network.relative_noise(x)
         assert log_noise is not None
         level = float(torch.logsumexp(log_noise.double(), 0)) - math.log(len(x))
         return replace(self, name=f"{self.name} with learned noise", map=InformedMap(self.map, network, level))

@@ -127,6 +127,18 @@ class RevisedMap(torch.nn.Module):
     def forward(self, x: Tensor, *, dropout: float = 0.0, generator: torch.Generator | None = None) -> Encoded:
         """Encode standardised rows, (n, d); ``dropout`` is the share of hidden values to drop, in training."""
         x = limited(x)
+        h = self._hidden(x, dropout, generator)
+        z = self.latent_head(h)
+        phase = torch.cat([z, x], 1) @ (self.frequencies / self.log_lengthscale.exp()).T
+        phi = torch.cat([phase.cos(), phase.sin()], 1) * len(self.frequencies) ** -0.5
+        return Encoded(z, phi, self._gates(z), self._noise(h))
+
+    def relative_noise(self, x: Tensor) -> Tensor | None:
+        """h(x), (n,), alone: what :meth:`features` would say of the noise, without the features."""
+        with torch.no_grad():
+            return self._noise(self._hidden(limited(x.to(self.mean.dtype))))
+
+    def _hidden(self, x: Tensor, dropout: float = 0.0, generator: torch.Generator | None = None) -> Tensor:
         h = x * self.log_input_scale.exp()
         for layer in self.layers:
             h = F.silu(layer(h))
@@ -134,13 +146,13 @@ class RevisedMap(torch.nn.Module):
                 # Drawn on the CPU, so that a seed means the same on every device.
                 kept = torch.rand(h.shape, generator=generator, dtype=torch.float32) >= dropout
                 h = h * kept.to(h) / (1.0 - dropout)
-        z = self.latent_head(h)
-        log_noise = None
-        if self.noise_head is not None:
-            log_noise = _NOISE_BOUND * torch.tanh(self.noise_head(h)[:, 0] / _NOISE_BOUND)
-        phase = torch.cat([z, x], 1) @ (self.frequencies / self.log_lengthscale.exp()).T
-        phi = torch.cat([phase.cos(), phase.sin()], 1) * len(self.frequencies) ** -0.5
-        return Encoded(z, phi, self._gates(z), log_noise)
+        return h
+
+    def _noise(self, h: Tensor) -> Tensor | None:
+        """(V4) from the last hidden layer."""
+        if self.noise_head is None:
+            return None
+        return _NOISE_BOUND * torch.tanh(self.noise_head(h)[:, 0] / _NOISE_BOUND)
 
     def features(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """Features, (n, width), and logarithms of the rows' relative noise, as :class:`FeatureMap` wants them."""
