@@ -21,7 +21,7 @@ class Observation:
     Attributes
     ----------
     stage : str
-        "start"; "race", also of the exact GP that finds a start; "l-bfgs"; "quasi-newton"; "member 0" and so on; "final".
+        "start"; "race", also of the exact GP that finds a start; "l-bfgs"; "quasi-newton"; "member 0", ...; "final".
     iteration : int
         Iterations of the optimiser so far: of L-BFGS, and steps of Adam on mini-batches for networks.
     seconds : float
