@@ -21,7 +21,7 @@ class Observation:
     Attributes
     ----------
     stage : str
-        "start"; "race", also of the exact GP that finds a start; "l-bfgs"; "quasi-newton"; "member 0", ...; "final".
+        "start", "exact GP start", "race", "l-bfgs", "quasi-newton", "member 0" and so on, "final".
     iteration : int
         Iterations of the optimiser so far: of L-BFGS, and steps of Adam on mini-batches for networks.
     seconds : float
@@ -31,7 +31,8 @@ class Observation:
     log_evidence : float or None
         Of these rows in the model's units, where the stage has one.
     model : callable
-        Makes the fitted model on all training rows at the present parameters; while the observer is at work, not later.
+        Makes the fitted model on all training rows at the present parameters; those of networks only while the
+        observer is at work, because they move on.
     """
 
     stage: str

@@ -75,6 +75,7 @@ def race(
     *,
     rounds: Sequence[int],
     monitor: Monitor,
+    method: str = "race",
 ) -> tuple[int, Parameters, list[dict[str, Any]]]:
     """Let starting points compete by short runs of L-BFGS; after each round the better third goes on.
 
@@ -90,6 +91,8 @@ def race(
         Iterations in each round.
     monitor : callable
         Told about every evaluation.
+    method : str
+        What the entries of the report say.
 
     Returns
     -------
@@ -105,7 +108,7 @@ def race(
     for number, max_iter in enumerate(rounds):
         ranked = []
         for index, params in standing:
-            reached, _, stage = _lbfgs(runners[index][0], params, boxes, max_iter, _STAGE_FTOL, monitor, "race")
+            reached, _, stage = _lbfgs(runners[index][0], params, boxes, max_iter, _STAGE_FTOL, monitor, method)
             report.append(stage)
             ranked.append((float(stage["log_evidence"]), index, reached))
         ranked.sort(key=lambda item: -item[0])
