@@ -7,6 +7,7 @@ import re
 import shutil
 import tempfile
 import zipfile
+import zlib
 from pathlib import Path, PurePosixPath
 from typing import IO
 
@@ -46,7 +47,7 @@ def extract_matching(archive: Path, pattern: str, folder: Path) -> list[Path]:
         folder.mkdir(parents=True, exist_ok=True)
         with archive.open("rb") as file:
             _extract(file, re.compile(pattern), folder, found, depth=2)
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
+    except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError) as error:
         raise DataError(f"{archive} is not a usable zip archive: {error}; remove it to download it again") from error
     except OSError as error:
         raise DataError(f"cannot extract {archive} into {folder}: {error.strerror or error}") from error

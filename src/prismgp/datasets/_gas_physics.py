@@ -7,16 +7,20 @@ t                   seconds since the start of the campaign, which has days of 1
 condition           15 minutes with one concentration c (ppm) and one relative humidity H (%)
 chamber             follows its conditions with an exponential lag
 heater              0.9 V for 5 s, then 0.2 V for 15 s and 20 s in turn
-cold sensor         ln R = ln peak - g(u) (ln fall + b ln(1 + k c) + ...), u seconds after cooling
-hot sensor          ln R = ln hot + slow recovery, hardly dependent on the gas
-drift               a sum of slow sines for every sensor
+cold sensor         ln R = ln peak - g(u) (fall - w) - (1/4 + 3/4 g(u)) b ln(1 + k c): falls with the
+                    seconds u since it began to cool, g(u) = u^2 / (u^2 + s^2), and by a power of the gas
+hot sensor          ln R = ln hot + slow recovery + 0.3 w, hardly dependent on the gas
+k, b                of each sensor; humid air weakens the gas's effect
+w                   effect of humidity (a power), temperature, and drift: slow sines for every sensor
 ==================  ==============================================================================
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -42,6 +46,11 @@ HEATS = ((0.0, 5.0), (20.0, 25.0))  # seconds of the cycle with the heater at 0.
 HOT_VOLTS, COLD_VOLTS = 0.9, 0.2
 HEATING_SECONDS, COOLING_SECONDS = 0.12, 0.55  # of the sensors' surface
 N_WAVES = 3
+MODELS = (  # hot and peak in MOhm, then as in Unit; amplitude of the drift
+    ((0.085, 75.0, 3.8, 9.0, 0.5, 0.55, 0.06, 0.45, 0.05, 0.35, 18.0, 0.012), 0.1),
+    ((0.10, 62.0, 0.9, 16.0, 0.25, 0.28, 0.04, 0.3, 0.03, 0.02, 35.0, 0.02), 0.07),
+)
+Single = np.float32
 
 
 @lru_cache(maxsize=256)
@@ -99,54 +108,38 @@ def heater_cycle(t: Array) -> tuple[npt.NDArray[np.bool_], Array]:
     return hot, since
 
 
-@dataclass(frozen=True)
-class Units:
-    """The constants of the sensors, (14,) each; drift (14, 3)."""
+class Unit(NamedTuple):
+    """The constants of one sensor: Python numbers, so that float32 stays float32."""
 
-    log_hot: Array
-    log_peak: Array
-    log_fall: Array
-    fall_seconds: Array
-    sensitivity: Array
-    exponent: Array
-    hot_exponent: Array
-    wetness: Array
-    warmth: Array
-    recovery: Array
-    lag: Array
-    noise: Array
-    drift: Array
-    rate: Array
-    phase: Array
+    drift: list[tuple[float, float, float]]  # amplitude, radians per day, phase
+    log_hot: float
+    log_peak: float
+    log_fall: float
+    fall_seconds: float
+    sensitivity: float  # per ppm
+    exponent: float
+    hot_exponent: float
+    wetness: float
+    warmth: float  # per degree
+    recovery: float
+    lag: float  # seconds
+    noise: float
 
 
 @lru_cache(maxsize=16)
-def sensor_units(random_state: int) -> Units:
-    """Two models with seven units each, that differ as units of one model do."""
+def sensor_units(random_state: int) -> tuple[Unit, ...]:
+    """Two models with seven units each, which differ as units of one model do."""
     rng = np.random.default_rng(np.random.SeedSequence(random_state, spawn_key=(1,)))
 
-    def spread(first: float, second: float, share: float) -> Array:
-        centre = np.repeat([first, second], N_SENSORS // 2)
-        return np.asarray(centre * np.exp(share * rng.standard_normal(N_SENSORS)))
+    def unit(values: tuple[float, ...], drift: float) -> Unit:
+        hot, peak, *rest = (value * math.exp(0.2 * rng.standard_normal()) for value in values)
+        amplitudes = drift * rng.uniform(0.3, 1.0, N_WAVES) / math.sqrt(N_WAVES)
+        rates = 2 * np.pi / np.exp(rng.uniform(np.log(0.8), np.log(12.0), N_WAVES))
+        phases = rng.uniform(0, 2 * np.pi, N_WAVES)
+        waves = list(zip(amplitudes.tolist(), rates.tolist(), phases.tolist(), strict=True))
+        return Unit(waves, math.log(hot), math.log(peak), *rest)
 
-    waves = (N_SENSORS, N_WAVES)
-    return Units(
-        log_hot=np.log(spread(0.085, 0.10, 0.15)),
-        log_peak=np.log(spread(75.0, 62.0, 0.2)),
-        log_fall=spread(3.8, 0.9, 0.2),
-        fall_seconds=spread(9.0, 16.0, 0.25),
-        sensitivity=spread(0.5, 0.25, 0.3),  # per ppm
-        exponent=spread(0.55, 0.28, 0.15),
-        hot_exponent=spread(0.035, 0.02, 0.3),
-        wetness=spread(0.45, 0.3, 0.2),
-        warmth=spread(0.05, 0.03, 0.3),  # per degree
-        recovery=spread(0.35, 0.02, 0.2),
-        lag=spread(18.0, 35.0, 0.3),  # seconds
-        noise=spread(0.03, 0.05, 0.2),
-        drift=spread(0.22, 0.16, 0.2)[:, None] * rng.uniform(0.3, 1.0, waves) / np.sqrt(N_WAVES),
-        rate=2 * np.pi / (DAY_SECONDS * np.exp(rng.uniform(np.log(0.8), np.log(12.0), waves))),
-        phase=rng.uniform(0, 2 * np.pi, waves),
-    )
+    return tuple(unit(*model) for model in MODELS for _ in range(N_SENSORS // len(MODELS)))
 
 
 def simulate(random_state: int, t: Array, rng: np.random.Generator) -> npt.NDArray[np.float32]:
@@ -189,26 +182,28 @@ def simulate(random_state: int, t: Array, rng: np.random.Generator) -> npt.NDArr
     columns[4] = volts + (other - volts) * np.minimum(approach, 1) + 0.0007 * rng.standard_normal(n)
 
     # A cold sensor, and one that was cold until it was switched: its fall stops where the heater came on.
-    cold_for = np.where(
-        hot, np.where(np.mod(t, CYCLE) < HEATS[0][1], CYCLE - HEATS[1][1], HEATS[1][0] - HEATS[0][1]), u
-    )
+    rest = np.where(np.mod(t, CYCLE) < HEATS[0][1], CYCLE - HEATS[1][1], HEATS[1][0] - HEATS[0][1])
+    cold_for = np.where(hot, rest, u).astype(Single)
     blend = np.where(hot, np.exp(u * (-1 / HEATING_SECONDS)), 1 - np.exp(u * (-1 / COOLING_SECONDS)))  # share of cold
-    recovery = np.where(hot, 1 - np.exp(u * (-1 / 1.8)), 1.0)
-    log_wet = np.log(np.maximum(humidity, 1.0) * (1 / 45.0))
-    noise = rng.standard_normal((N_SENSORS, n), dtype=np.float32)
-    for i in range(N_SENSORS):
-        gas = weather.gas + step * np.exp(since * (-1 / (CHAMBER_LAG + units.lag[i])))
-        reach = np.log1p(units.sensitivity[i] * gas)
-        fall = np.square(cold_for * (1 / units.fall_seconds[i]))
+    recovery = np.where(hot, 1 - np.exp(u * (-1 / 1.8)), 1.0).astype(Single)
+    log_wet = np.log(np.maximum(humidity, 1.0) * (1 / 45.0)).astype(Single)
+    noise = rng.standard_normal((N_SENSORS, n), dtype=Single)
+    noise *= (0.35 + 0.65 * blend).astype(Single)
+    share, warm, after, jump, now, days = (
+        values.astype(Single) for values in (blend, warmth, since, step, weather.gas, t / DAY_SECONDS)
+    )
+    damped = 1 - 0.4 * log_wet  # humid air leaves fewer places for the gas
+    for i, unit in enumerate(units):
+        gas = now + jump * np.exp(after * Single(-1 / (CHAMBER_LAG + unit.lag)))
+        reach = np.log1p(unit.sensitivity * gas) * damped
+        fall = np.square(cold_for * Single(1 / unit.fall_seconds))
         fall /= 1 + fall
-        drift = (units.drift[i, :, None] * np.sin(units.rate[i, :, None] * t + units.phase[i, :, None])).sum(axis=0)
-        common = drift - units.wetness[i] * log_wet - units.warmth[i] * warmth
-        cold = (
-            units.log_peak[i] - fall * (units.log_fall[i] - common) - (0.25 + 0.75 * fall) * units.exponent[i] * reach
-        )
-        heated = units.log_hot[i] + units.recovery[i] * recovery + 0.3 * common - units.hot_exponent[i] * reach
-        level = heated + blend * (cold - heated)
-        level += units.noise[i] * (0.35 + 0.65 * blend) * noise[i]
-        np.exp(level, out=level)
-        columns[5 + i] = level
+        common = -unit.wetness * log_wet - unit.warmth * warm
+        for size, rate, phase in unit.drift:
+            common += size * np.sin(rate * days + phase)
+        cold = unit.log_peak - fall * (unit.log_fall - common) - (0.25 + 0.75 * fall) * (unit.exponent * reach)
+        level = unit.log_hot + unit.recovery * recovery + 0.3 * common - unit.hot_exponent * reach
+        level += share * (cold - level)
+        level += unit.noise * noise[i]
+        np.exp(level, out=columns[5 + i])
     return np.ascontiguousarray(columns.T)

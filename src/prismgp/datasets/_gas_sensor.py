@@ -28,6 +28,7 @@ GAS_SENSOR = Resource(
 )
 _PATTERN = r"\d{8}_\d{6}\.csv"
 _BATCH_BYTES = 8 << 20
+_SLACK = 65_536  # rows that may wait beyond those wanted, so that sorting is rare
 Rows = npt.NDArray[np.float32]
 
 
@@ -163,7 +164,7 @@ def _sample(files: list[Path], n_rows: int, seed: int) -> Rows:
             kept.append((keys[chosen], read + np.flatnonzero(chosen), rows[chosen]))
             read += len(rows)
             waiting += int(chosen.sum())
-            if waiting > 2 * n_rows + 65_536:
+            if waiting > 2 * n_rows + _SLACK:
                 kept = [_smallest(kept, n_rows)]
                 waiting, bound = n_rows, float(kept[0][0].max())
     if read < n_rows:
