@@ -130,14 +130,13 @@ def _highlights(found: Mapping[tuple[str, int | None], Group]) -> list[Highlight
 def _claims_section(found: list[Claim]) -> Section:
     if not found:
         return Section("The paper's claims", text="Nothing to compare yet.")
-    header = ["Claim", "Verdict", "Difference, paired over the runs (standard error)"]
-    rows = [[each.statement, each.verdict, each.evidence] for each in found]
-    note = (
+    text = (
+        "Revised minus SSGP, or relative to the full GP: mean difference, paired over the runs, and standard error. "
         "A difference counts when it exceeds two standard errors; a single run has none, so it can "
         "only show what it shows. Refuted: worse at one p or more."
     )
-    table = Table("Revised minus SSGP, or relative to the full GP", header, rows, note=note, numeric=frozenset())
-    return Section("The paper's claims", tables=[table])
+    facts = [(each.statement, f"{each.verdict[:1].upper()}{each.verdict[1:]}. {each.evidence}.") for each in found]
+    return Section("The paper's claims", text=text, facts=facts)
 
 
 def _tables(found: Mapping[tuple[str, int | None], Group], run: Mapping[str, Any]) -> list[Table]:
