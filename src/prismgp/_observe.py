@@ -21,7 +21,8 @@ class Observation:
     Attributes
     ----------
     stage : str
-        "start", "exact GP start", "race", "l-bfgs", "quasi-newton", "member 0" and so on, "final".
+        "start", "exact GP start", "race", "l-bfgs", "quasi-newton", "fitted SSGP" where more
+        is to come, "member 0" and so on, "final".
     iteration : int
         Iterations of the optimiser so far: of L-BFGS, and steps of Adam on mini-batches for networks.
     seconds : float
@@ -103,14 +104,13 @@ class Watch:
             return None
 
         def observe(seen: Observation) -> None:
-            if not seen.final:
-                make = seen.model
-                self(
-                    seen.stage,
-                    seen.rows,
-                    lambda: translate(make()),
-                    iteration=seen.iteration,
-                    log_evidence=seen.log_evidence,
-                )
+            stage = "fitted SSGP" if seen.final else seen.stage
+            self(
+                stage,
+                seen.rows,
+                lambda: translate(seen.model()),
+                iteration=seen.iteration,
+                log_evidence=seen.log_evidence,
+            )
 
         return observe

@@ -35,7 +35,7 @@ OPTIONS = {name: ORDER[name] for name in ("simulated", "quick", "rows", "device"
 
 
 def test_jobs_and_their_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_extras, "_PICTURED", 80)
+    monkeypatch.setattr(_extras, "_QUICKLY_PICTURED", 80)
     run = RunFolder.open(tmp_path / "run", kind="reproduce", name="gas10k", command="c", options=OPTIONS)
     for model in ("exact", "ssgp", "prism1"):
         order = {**ORDER, "kind": "fit", "model": model, "p": None if model == "exact" else 4}
