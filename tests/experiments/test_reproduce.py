@@ -95,6 +95,13 @@ class TestData:
         assert np.array_equal(*whole)
         assert not np.array_equal(first.y_test, second.y_test)
 
+    def test_sample_of_abalone(self, data_folder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("PRISMGP_DATA", str(data_folder))
+        for run in (0, 1):
+            found = load({**self.order(run), "experiment": "abalone", "simulated": False, "rows": 1_000})
+            assert found.rows + len(found.y_test) == 1_000
+            assert 150 < len(found.y_test) < 250
+
     def test_streamed_rows(self, tmp_path: Any) -> None:
         from prismgp.experiments.reproduce._data import prepare
 

@@ -26,7 +26,7 @@ from prismgp.report import (
 
 __all__ = ["DATA", "draw_overview", "page", "table"]
 
-DATA = {"diabetes": "diabetes", "gas": "gas array (simulated)", "abalone": "abalone"}
+DATA = {"diabetes": "diabetes", "gas": "gas array (simulated)", "abalone": "abalone (sample)"}
 _NAMES = {"exact": "full GP", "ssgp": "SSGP", "prism1": "PrismGP, one model"}
 _COLOURS = {"diabetes": PALETTE["vermillion"], "gas": PALETTE["blue"], "abalone": PALETTE["green"]}
 _HEADER = ["Data", "Model", "p", "Rows", "RMSE", "NLPD", "95% intervals cover", "Fit, s"]
@@ -99,7 +99,7 @@ def page(folder: str | PathLike[str]) -> Page:
         title="PrismGP demo",
         summary="The full GP, the sparse spectrum GP (SSGP) and the revised one (PrismGP, a single model, not the "
         "default ensemble of four) with 16, 32 and 64 spectral frequencies, on real data (diabetes, which scikit-learn "
-        "carries, and Abalone where its file is at hand) and on a simulated gas sensor array.",
+        "carries, and a sample of Abalone where its file is at hand) and on a simulated gas sensor array.",
         tables=[table(results)],
         sections=sections,
         made_by={

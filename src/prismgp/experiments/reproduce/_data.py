@@ -74,7 +74,7 @@ def load(order: dict[str, Any]) -> RunData:
     x, y = data.X.to_numpy(), data.y.to_numpy()
     rows = order["rows"]
     if order["experiment"] == "abalone" and rows is not None:
-        chosen = np.random.default_rng(run).permutation(len(y))[:rows]
+        chosen = np.random.default_rng([run, 7]).permutation(len(y))[:rows]  # not the stream of the split
         x, y, test = x[chosen], y[chosen], test[chosen]
     x_train, y_train = x[~test], y[~test]
     return RunData((x_train, y_train), x[test], y[test], _spread(y_train), len(y_train))
