@@ -11,7 +11,7 @@ from prismgp._types import Tensor
 from prismgp.features import FeatureBuffers, GatedBuffers
 from prismgp.gating import Gate
 
-__all__ = ["Statistics", "accumulate", "accumulate_features"]
+__all__ = ["SpectralStatistics", "Statistics", "accumulate", "accumulate_features"]
 
 # Features up to which the algebra of one small matrix is faster on the CPU than by launches on a GPU.
 _HOST_FEATURES = 128
@@ -92,6 +92,21 @@ class Statistics:
     def _check_compatible(self, other: Statistics) -> None:
         if self.moments.shape != other.moments.shape or self.q != other.q:
             raise ValueError("statistics of different feature maps cannot be combined")
+
+
+@dataclass(frozen=True)
+class SpectralStatistics:
+    """A pass: statistics under the projection ``w``, (d, p), and the gate where there is one."""
+
+    w: Tensor
+    precise: bool = True
+    gate: Gate | None = None
+
+    def over(self, chunks: Iterable[tuple[Tensor, Tensor]], *, rows: int, q: int) -> Statistics:
+        return accumulate(chunks, self.w, rows=rows, q=q, precise=self.precise, gate=self.gate)
+
+    def merge(self, first: Statistics, second: Statistics) -> Statistics:
+        return first.merge(second)
 
 
 def accumulate(

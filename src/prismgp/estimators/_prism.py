@@ -22,6 +22,7 @@ from prismgp.parameters import Parameters
 from prismgp.revised import (
     Expert,
     InformedMap,
+    MapStatistics,
     Mixture,
     PlainMap,
     ReconfiguredMap,
@@ -216,7 +217,7 @@ class PrismGPRegressor(GPRegressor):
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(self, X: Any, y: Any) -> Self:
+    def fit(self, X: Any, y: Any = None) -> Self:
         """Train, stack, and compute the posteriors on all rows.
 
         An interrupt (Ctrl-C) during the training of the networks ends it; the best states so far are
@@ -224,7 +225,8 @@ class PrismGPRegressor(GPRegressor):
 
         Parameters
         ----------
-        X : array-like, (n, d)
+        X : array-like, (n, d), or source
+            A source, such as :func:`prismgp.data.from_parquet` makes, holds the targets too.
         y : array-like, (n,) or (n, q)
             Several outputs share the networks; each has its own signal variance, noise level and mean.
         """
@@ -243,7 +245,7 @@ class PrismGPRegressor(GPRegressor):
             warnings.warn(f"the fit was {fitted.status['message']}", PrismGPWarning, stacklevel=2)
         return self
 
-    def partial_fit(self, X: Any, y: Any) -> Self:
+    def partial_fit(self, X: Any, y: Any = None) -> Self:
         """Add rows to the posteriors, with networks, parameters and weights as they are.
 
         Exact: the posteriors are those of all rows. The first call on an unfitted estimator is a ``fit``.
@@ -251,12 +253,12 @@ class PrismGPRegressor(GPRegressor):
         if not self.__sklearn_is_fitted__():
             return self.fit(X, y)
         source = self._training_source(X, y, reset=False)
-        q = source.n_outputs
         dtype, device = self._compute()
         chunks = Chunks(source, self._standardiser, rows=self._prediction_rows(), dtype=dtype, device=device)
         mixture = self._mixture.to(device)
         experts = tuple(
-            expert.with_statistics(expert.statistics.merge(expert.accumulate(chunks, q))) for expert in mixture.experts
+            expert.with_statistics(expert.statistics.merge(chunks.reduce(MapStatistics(expert.map))))
+            for expert in mixture.experts
         )
         status, history, steps = self.fit_status_, self.history_, self.n_iter_
         self._set_mixture(replace(mixture, experts=experts))

@@ -11,9 +11,10 @@ import torch
 from tqdm.auto import tqdm
 
 from prismgp._random import Streams
-from prismgp._types import Array
-from prismgp.data import ArraySource, Chunks, Standardiser
-from prismgp.estimators._reconfigurer import Reconfigurer
+from prismgp._types import AnyArray, Array
+from prismgp.data import ArraySource, MappedSource, Source, Standardiser
+from prismgp.data._chunks import standardise
+from prismgp.estimators._reconfigurer import TRAINING_ROWS, Reconfigurer, training_sample
 from prismgp.estimators._ssgp import SSGPRegressor
 from prismgp.kernels import get_kernel
 from prismgp.revised import (
@@ -61,7 +62,7 @@ class Fitted:
     plain_lengthscale: Array | None
 
 
-def fit_joint(model: PrismGPRegressor, source: ArraySource) -> Fitted:
+def fit_joint(model: PrismGPRegressor, source: Source) -> Fitted:
     """Networks and SSGP together, stacked with the plain SSGP."""
     streams = Streams(model.random_state)
     plain, ssgp = _plain(model, source, model._standardiser, streams)
@@ -69,7 +70,7 @@ def fit_joint(model: PrismGPRegressor, source: ArraySource) -> Fitted:
         fit = JointFit(Mixture((plain,), np.ones(1), np.ones(source.n_outputs)), weights={plain.name: 1.0})
         message = f"fewer than {_LEAST_ROWS} rows: the plain SSGP alone"
     else:
-        recipe = _joint_recipe(model, source)
+        recipe = _joint_recipe(model, source, training_sample(source, streams))
         shift = float(np.log(model._standardiser.y_scale).mean())
         steps = recipe.settings.max_steps
         bar = tqdm(desc=type(model).__name__, total=model.n_members * steps, unit="step", disable=not model.verbose)
@@ -107,7 +108,7 @@ def fit_joint(model: PrismGPRegressor, source: ArraySource) -> Fitted:
     return Fitted(fit.mixture, status, fit.history, fit.steps, ssgp._params.lengthscale)
 
 
-def fit_paper(model: PrismGPRegressor, source: ArraySource) -> Fitted:
+def fit_paper(model: PrismGPRegressor, source: Source) -> Fitted:
     """A Reconfigurer without labels, then an SSGP on its output."""
     streams = Streams(model.random_state)
     s = model._standardiser
@@ -123,7 +124,7 @@ def fit_paper(model: PrismGPRegressor, source: ArraySource) -> Fitted:
         device=model.device,
         random_state=int(streams.generator("reconfigurer").integers(2**31 - 1)),
         verbose=model.verbose,
-    ).fit(source.x)
+    )._fit_source(source)
     vae, device = reconfigurer._vae, model._compute()[1]
     # The decoder was never asked for columns that do not vary; what it says of them is noise.
     constant = torch.as_tensor(s.constant_inputs)
@@ -131,9 +132,7 @@ def fit_paper(model: PrismGPRegressor, source: ArraySource) -> Fitted:
         getattr(vae.decoder, name)[..., constant.to(device)] = 0.0
     nothing = torch.zeros(0, dtype=torch.float64)
     encoder = ReconfiguredMap(vae, model.output, nothing, nothing, PlainMap(nothing)).to(device)
-    chunks = Chunks(source, s, rows=model._prediction_rows(), dtype=torch.float64, device=device)
-    latent = np.concatenate([encoder.reconfigure(x).cpu().numpy() for x, _ in chunks])
-    inner_source = ArraySource(latent, source.y)
+    inner_source = _reconfigured(source, encoder, s, rows=model._prediction_rows(), device=device)
     inner = Standardiser.fit(inner_source, normalize=model.normalize)
     plain, ssgp = _plain(model, inner_source, replace(inner, y_shift=s.y_shift, y_scale=s.y_scale), streams)
     assert isinstance(plain.map, PlainMap)
@@ -153,8 +152,25 @@ def fit_paper(model: PrismGPRegressor, source: ArraySource) -> Fitted:
     return Fitted(mixture, status, reconfigurer.history_, reconfigurer.n_iter_, None)
 
 
+def _reconfigured(
+    source: Source, encoder: ReconfiguredMap, s: Standardiser, *, rows: int, device: torch.device
+) -> Source:
+    """The source with the auto-encoder's output in place of its inputs; few rows are encoded once and kept."""
+
+    def encode(x: AnyArray) -> AnyArray:
+        parts = []
+        for start in range(0, len(x), rows):
+            block = standardise(x[start : start + rows], s.x_shift, s.x_scale, dtype=torch.float64, device=device)
+            parts.append(encoder.reconfigure(block).cpu().numpy())
+        return np.concatenate(parts)
+
+    width = encoder.vae.prior.directions.shape[1] if encoder.output == "latent" else source.n_inputs
+    mapped = MappedSource(source, encode, int(width))
+    return mapped if source.n_rows > TRAINING_ROWS else mapped.load()
+
+
 def _plain(
-    model: PrismGPRegressor, source: ArraySource, standardiser: Standardiser, streams: Streams
+    model: PrismGPRegressor, source: Source, standardiser: Standardiser, streams: Streams
 ) -> tuple[Expert, SSGPRegressor]:
     """The sparse spectrum GP without a network, fitted to the source."""
     starts = {} if model.recipe == "paper" else {"lengthscale": model.lengthscale}
@@ -185,11 +201,12 @@ def _plain(
     return Expert.of("ssgp", feature_map, ssgp._params, ssgp._statistics[0]).to(device), ssgp
 
 
-def _joint_recipe(model: PrismGPRegressor, source: ArraySource) -> JointRecipe:
+def _joint_recipe(model: PrismGPRegressor, source: Source, sample: ArraySource) -> JointRecipe:
     hidden = setting(model, "hidden")
     dtype, device = model._compute()
     return JointRecipe(
         source=source,
+        sample=sample,
         standardiser=model._standardiser,
         kernel=get_kernel(model.kernel),
         frequencies=model.frequencies,

@@ -14,7 +14,7 @@ from prismgp._tensors import take
 from prismgp._threads import quiet_blas
 from prismgp._types import AnyArray, Array, RandomState, Tensor
 from prismgp._validate import check_choice, check_number
-from prismgp.data import ArraySource, Chunks, Selection, Standardiser, auto_chunk_rows
+from prismgp.data import ArraySource, Chunks, Source, Standardiser, auto_chunk_rows
 from prismgp.estimators._base import GPRegressor
 from prismgp.estimators._gating import Gating, check_gating, check_memory, fit_gate, given_labels
 from prismgp.estimators._ssgp_state import blocks_from_tensors, gating_from_tensors, state_config, state_tensors
@@ -174,12 +174,13 @@ class SSGPRegressor(GPRegressor):
         self.partition = partition
         self.n_components = n_components
 
-    def fit(self, X: Any, y: Any) -> Self:
+    def fit(self, X: Any, y: Any = None) -> Self:
         """Learn the parameters by the evidence and compute the posterior.
 
         Parameters
         ----------
-        X : array-like, (n, d)
+        X : array-like, (n, d), or source
+            A source, such as :func:`prismgp.data.from_parquet` makes, holds the targets too.
         y : array-like, (n,) or (n, q)
             Several outputs share frequencies and length-scales; each has its own signal variance,
             noise variance and mean.
@@ -188,14 +189,14 @@ class SSGPRegressor(GPRegressor):
         source = self._training_source(X, y)
         return self._fit_source(source, Standardiser.fit(source, normalize=self.normalize))
 
-    def _fit_source(self, source: ArraySource, standardiser: Standardiser) -> Self:
+    def _fit_source(self, source: Source, standardiser: Standardiser) -> Self:
         """The fit of checked rows."""
         streams = Streams(self.random_state)
         self._standardiser = standardiser
         self._fitted_kernel = self.kernel
         if self.partition is not None:
             labels = given_labels(self.partition, source.n_rows, source.n_inputs)
-            source = ArraySource(source.x, source.y, labels)
+            source = source.labelled(labels)
         self.frequencies_ = self._draw(source.n_inputs, streams.generator("frequencies"))
         with quiet_blas(), self._progress() as progress:
             params, objective, stages = self._learn(source, streams, progress)
@@ -203,7 +204,7 @@ class SSGPRegressor(GPRegressor):
         self._record(stages, progress.history)
         return self
 
-    def partial_fit(self, X: Any, y: Any) -> Self:
+    def partial_fit(self, X: Any, y: Any = None) -> Self:
         """Add rows to the posterior, at fixed parameters.
 
         Exact: the result is that of a fit on all rows at these parameters and with this gate, which assigns
@@ -251,7 +252,7 @@ class SSGPRegressor(GPRegressor):
             check_number(name, "chunk_size", self.chunk_size, low=1, integer=True)
 
     def _learn(
-        self, source: ArraySource, streams: Streams, progress: Progress
+        self, source: Source, streams: Streams, progress: Progress
     ) -> tuple[Parameters, BlockEvidence, list[dict[str, Any]]]:
         """Parameters, the evidence on all rows, and what each stage did."""
         n, d = source.n_rows, source.n_inputs
@@ -311,7 +312,7 @@ class SSGPRegressor(GPRegressor):
             return given
         return draw_frequencies(get_kernel(self.kernel), self.n_frequencies, d, self.frequencies, rng)
 
-    def _set_gating(self, source: ArraySource, start: Parameters, streams: Streams) -> None:
+    def _set_gating(self, source: Source, start: Parameters, streams: Streams) -> None:
         """Fix the clusters, by distances in the length-scales the learning starts from."""
         self._gating = fit_gate(
             self.gating,
@@ -330,14 +331,14 @@ class SSGPRegressor(GPRegressor):
         gate = self._gating.gate
         return None if gate is None else gate.gates(x)
 
-    def _objective(self, source: ArraySource) -> BlockEvidence:
+    def _objective(self, source: Source) -> BlockEvidence:
         return BlockEvidence(self._blocks(source), self.frequencies_, self._gating.soft)
 
-    def _blocks(self, source: ArraySource) -> list[Chunks]:
+    def _blocks(self, source: Source) -> list[Chunks]:
         """Rows that the kernel connects, block by block."""
         return [self._chunks(part) for part in self._gating.parts(source, self._chunks)]
 
-    def _chunks(self, source: ArraySource | Selection) -> Chunks:
+    def _chunks(self, source: Source) -> Chunks:
         dtype, device = self._compute()
         rows = self.chunk_size
         if rows == "auto":

@@ -11,14 +11,14 @@ import torch
 
 from prismgp._random import Streams
 from prismgp._types import Tensor
-from prismgp.data import ArraySource, Chunks, Standardiser
+from prismgp.data import ArraySource, Chunks, Source, Standardiser
 from prismgp.data._chunks import standardise
 from prismgp.frequencies import draw_frequencies
 from prismgp.kernels import Kernel
 from prismgp.parameters import Parameters
 from prismgp.reconfigure import Rows, torch_generator
 from prismgp.reconfigure._rows import Indices
-from prismgp.revised._experts import Expert, InformedMap, Mixture, PlainMap, map_statistics
+from prismgp.revised._experts import Expert, InformedMap, MapStatistics, Mixture, PlainMap
 from prismgp.revised._network import NetworkSizes, RevisedMap
 from prismgp.revised._stack import HeldOut, noise_scale, stack
 from prismgp.revised._train import MemberSettings, TrainedMember, TrainingRows, held_out_rows, train_member
@@ -54,7 +54,10 @@ class JointRecipe:
 
     Attributes
     ----------
-    source : ArraySource
+    source : Source
+        All rows.
+    sample : ArraySource
+        Those the networks are trained on, with the held-out ones among them.
     standardiser : Standardiser
     kernel : Kernel
     frequencies : str
@@ -74,7 +77,8 @@ class JointRecipe:
     device : torch.device
     """
 
-    source: ArraySource
+    source: Source
+    sample: ArraySource
     standardiser: Standardiser
     kernel: Kernel
     frequencies: str
@@ -95,7 +99,7 @@ class JointRecipe:
         ``monitor`` is called after every step with the number of the member.
         """
         start = self._usable(start)
-        held_out = held_out_rows(self.source.x, self.validation_fraction, _MOST_HELD_OUT, streams.generator("held-out"))
+        held_out = held_out_rows(self.sample.x, self.validation_fraction, _MOST_HELD_OUT, streams.generator("held-out"))
         rows = self._training_rows(held_out)
         result = JointFit(Mixture((plain,), np.ones(1), np.ones(self.source.n_outputs)), held_out_rows=len(held_out))
         trained = []
@@ -184,7 +188,7 @@ class JointRecipe:
         try:
             for number, network in trained:
                 network = network.to(self.device, self.dtype).eval()
-                stats = map_statistics(network, self._chunks(network.sizes.width), q)
+                stats = self._chunks(network.sizes.width).reduce(MapStatistics(network))
                 experts.append(Expert.of(f"member {number}", network, network.parameters_now(), stats))
             experts += self._informed(result, plain, trained, x)
         except KeyboardInterrupt:  # those that are done will do
@@ -221,16 +225,16 @@ class JointRecipe:
         s = self.standardiser
         place = {"dtype": torch.float32, "device": self.device}
         return TrainingRows(
-            Rows(self.source.x, s.x_shift, s.x_scale, **place),  # type: ignore[arg-type]
-            Rows(self.source.y, s.y_shift, s.y_scale, **place),  # type: ignore[arg-type]
+            Rows(self.sample.x, s.x_shift, s.x_scale, **place),  # type: ignore[arg-type]
+            Rows(self.sample.y, s.y_shift, s.y_scale, **place),  # type: ignore[arg-type]
             held_out,
         )
 
     def _held_out_tensors(self, held_out: Indices) -> tuple[Tensor, Tensor]:
         s = self.standardiser
         return (
-            standardise(self.source.x[held_out], s.x_shift, s.x_scale, dtype=self.dtype, device=self.device),
-            standardise(self.source.y[held_out], s.y_shift, s.y_scale, dtype=torch.float64, device=self.device),
+            standardise(self.sample.x[held_out], s.x_shift, s.x_scale, dtype=self.dtype, device=self.device),
+            standardise(self.sample.y[held_out], s.y_shift, s.y_scale, dtype=torch.float64, device=self.device),
         )
 
     def _chunks(self, width: int) -> Chunks:
