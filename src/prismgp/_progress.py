@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
@@ -22,10 +23,15 @@ class Progress:
         in the user's.
     verbose : int
         0 is silent.
+    listen : callable or None
+        Told about every iteration, where the fit is observed.
     """
 
-    def __init__(self, label: str, *, log_scale: float, verbose: int) -> None:
+    def __init__(
+        self, label: str, *, log_scale: float, verbose: int, listen: Callable[[dict[str, Any]], None] | None = None
+    ) -> None:
         self._log_scale = log_scale
+        self._listen = listen
         self.history: dict[str, list[float]] = {"rows": [], "log_evidence": [], "seconds": []}
         self._began = time.perf_counter()
         self._bar = tqdm(desc=label, unit="eval", disable=not verbose, leave=True)
@@ -39,7 +45,11 @@ class Progress:
         self._bar.close()
 
     def __call__(self, event: dict[str, Any]) -> None:
-        """Note one evaluation of the evidence."""
+        """Note one evaluation of the evidence, or pass on where an iteration has led to."""
+        if "params" in event:
+            if self._listen is not None:
+                self._listen(event)
+            return
         rows = event["rows"]
         log_evidence = event["log_evidence"] - rows * self._log_scale
         self.history["rows"].append(rows)

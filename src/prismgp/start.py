@@ -102,8 +102,9 @@ def exact_start(
     """
     x, y = to_tensors(source, standardiser, device)
     boxes = bounds(start, dtype="float64")
-    _, found, report = race([(ExactEvidence(x, y, kernel), start)], boxes, rounds=[_EXACT_ITER], monitor=monitor)
-    return found, {**report[0], "method": "exact GP start"}
+    runner = (ExactEvidence(x, y, kernel), start)
+    _, found, report = race([runner], boxes, rounds=[_EXACT_ITER], monitor=monitor, method="exact GP start")
+    return found, report[0]
 
 
 def perturbed(start: Parameters, rng: np.random.Generator) -> Parameters:

@@ -14,6 +14,7 @@ from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from prismgp._linalg import Factor
+from prismgp._observe import Observer
 from prismgp._progress import Progress
 from prismgp._random import Streams
 from prismgp._types import AnyArray, Array, RandomState, Tensor
@@ -56,6 +57,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
     """Common part of the regressors. Subclasses fit and predict in the model's units."""
 
     _kind: ClassVar[str]
+    _observer: Observer | None = None  # of the course of a fit; private, and saved nowhere
     _reconfigures: ClassVar[bool] = False  # whether the kernel acts on something else than the inputs
 
     # Learned by fit, in the user's units.
@@ -148,9 +150,9 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
             mean=self.mean,
         )
 
-    def _progress(self) -> Progress:
+    def _progress(self, listen: Callable[[dict[str, Any]], None] | None = None) -> Progress:
         log_scale = float(np.log(self._standardiser.y_scale).sum())
-        return Progress(type(self).__name__, log_scale=log_scale, verbose=self.verbose)
+        return Progress(type(self).__name__, log_scale=log_scale, verbose=self.verbose, listen=listen)
 
     def _publish(self, log_evidence: float, n: int, factors: list[Factor]) -> None:
         """Learned parameters in the user's units, and the state of the numerics."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import warnings
+from copy import copy
 from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
 import torch
 
+from prismgp._observe import Watch
 from prismgp._tensors import take
 from prismgp._threads import quiet_blas
 from prismgp._types import AnyArray, Array, RandomState, Tensor
@@ -32,15 +34,8 @@ from prismgp.revised._state import mixture_config, mixture_from_tensors, mixture
 __all__ = ["PrismGPRegressor"]
 
 _PREDICTION_BYTES = 64 * 2**20  # of the features of one chunk
-_STRUCTURE = (
-    "recipe",
-    "hidden",
-    "latent_dim",
-    "n_components",
-    "gating",
-    "output",
-    "dtype",
-)  # what a model file must agree with
+# What a model file must agree with.
+_STRUCTURE = ("recipe", "hidden", "latent_dim", "n_components", "gating", "output", "dtype")
 
 
 class PrismGPRegressor(GPRegressor):
@@ -230,20 +225,28 @@ class PrismGPRegressor(GPRegressor):
         y : array-like, (n,) or (n, q)
             Several outputs share the networks; each has its own signal variance, noise level and mean.
         """
+        watch = Watch(self._observer)
         self._check_parameters()
         source = self._training_source(X, y)
         self._standardiser = Standardiser.fit(source, normalize=self.normalize)
         self._fitted_kernel = self.kernel
         self._fitted_structure = {name: getattr(self, name) for name in _STRUCTURE}
         with quiet_blas(), torch.inference_mode(False), torch.enable_grad():
-            fitted = (fit_paper if self.recipe == "paper" else fit_joint)(self, source)
+            fitted = (fit_paper if self.recipe == "paper" else fit_joint)(self, source, watch)
         self._plain_lengthscale = fitted.plain_lengthscale
         self._set_mixture(fitted.mixture)
         self.fit_status_ |= fitted.status
         self.history_, self.n_iter_ = fitted.history, max(1, fitted.steps)
         if fitted.status["interrupted"]:
             warnings.warn(f"the fit was {fitted.status['message']}", PrismGPWarning, stacklevel=2)
+        watch("final", source.n_rows, lambda: self)
         return self
+
+    def _with(self, mixture: Mixture) -> Self:
+        """This model with other experts; for observers of a fit."""
+        twin = copy(self)
+        twin._set_mixture(mixture)
+        return twin
 
     def partial_fit(self, X: Any, y: Any = None) -> Self:
         """Add rows to the posteriors, with networks, parameters and weights as they are.

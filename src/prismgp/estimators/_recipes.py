@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ import numpy as np
 import torch
 from tqdm.auto import tqdm
 
+from prismgp._observe import Watch
 from prismgp._random import Streams
 from prismgp._types import AnyArray, Array
 from prismgp.data import ArraySource, MappedSource, Source, Standardiser
@@ -62,10 +64,11 @@ class Fitted:
     plain_lengthscale: Array | None
 
 
-def fit_joint(model: PrismGPRegressor, source: Source) -> Fitted:
+def fit_joint(model: PrismGPRegressor, source: Source, watch: Watch) -> Fitted:
     """Networks and SSGP together, stacked with the plain SSGP."""
     streams = Streams(model.random_state)
-    plain, ssgp = _plain(model, source, model._standardiser, streams)
+    plain, ssgp = _plain(model, source, model._standardiser, streams, watch, _alone)
+    before = watch.iteration
     if source.n_rows < _LEAST_ROWS:
         fit = JointFit(Mixture((plain,), np.ones(1), np.ones(source.n_outputs)), weights={plain.name: 1.0})
         message = f"fewer than {_LEAST_ROWS} rows: the plain SSGP alone"
@@ -85,8 +88,12 @@ def fit_joint(model: PrismGPRegressor, source: Source) -> Fitted:
                 bar.set_postfix_str(text, refresh=False)
             bar.update()
 
+        def observe(number: int, steps: int, mixture: Callable[[], Mixture]) -> None:
+            stage = f"member {number}"
+            watch(stage, source.n_rows, lambda: model._with(mixture()), iteration=before + steps)
+
         with bar:
-            fit = recipe.fit(plain, ssgp._start, streams, monitor)
+            fit = recipe.fit(plain, ssgp._start, streams, monitor, observe)
         failed = sum(member["held_out_nlpd"] is None for member in fit.members)
         message = f"{len(fit.members) - failed} of {model.n_members} members trained"
         if fit.interrupted:
@@ -108,7 +115,7 @@ def fit_joint(model: PrismGPRegressor, source: Source) -> Fitted:
     return Fitted(fit.mixture, status, fit.history, fit.steps, ssgp._params.lengthscale)
 
 
-def fit_paper(model: PrismGPRegressor, source: Source) -> Fitted:
+def fit_paper(model: PrismGPRegressor, source: Source, watch: Watch) -> Fitted:
     """A Reconfigurer without labels, then an SSGP on its output."""
     streams = Streams(model.random_state)
     s = model._standardiser
@@ -134,21 +141,24 @@ def fit_paper(model: PrismGPRegressor, source: Source) -> Fitted:
     encoder = ReconfiguredMap(vae, model.output, nothing, nothing, PlainMap(nothing)).to(device)
     inner_source = _reconfigured(source, encoder, s, rows=model._prediction_rows(), device=device)
     inner = Standardiser.fit(inner_source, normalize=model.normalize)
-    plain, ssgp = _plain(model, inner_source, replace(inner, y_shift=s.y_shift, y_scale=s.y_scale), streams)
-    assert isinstance(plain.map, PlainMap)
-    feature_map = ReconfiguredMap(
-        vae, model.output, torch.as_tensor(inner.x_shift), torch.as_tensor(inner.x_scale), plain.map
-    ).to(device)
-    expert = replace(plain, name="reconfigured", map=feature_map)
+    shift, scale = torch.as_tensor(inner.x_shift), torch.as_tensor(inner.x_scale)
+
+    def finished(plain: Expert) -> Mixture:
+        assert isinstance(plain.map, PlainMap)
+        feature_map = ReconfiguredMap(vae, model.output, shift, scale, plain.map).to(device)
+        return _alone(replace(plain, name="reconfigured", map=feature_map))
+
+    inner = replace(inner, y_shift=s.y_shift, y_scale=s.y_scale)
+    plain, ssgp = _plain(model, inner_source, inner, streams, watch, finished)
+    mixture = finished(plain)
     done = reconfigurer.fit_status_
     status = {
         "recipe": "paper",
         "message": done["message"],
         "interrupted": done["interrupted"],
-        "weights": {expert.name: 1.0},
+        "weights": {mixture.leader.name: 1.0},
         "stages": ssgp.fit_status_["stages"],
     }
-    mixture = Mixture((expert,), np.ones(1), np.ones(source.n_outputs))
     return Fitted(mixture, status, reconfigurer.history_, reconfigurer.n_iter_, None)
 
 
@@ -169,10 +179,19 @@ def _reconfigured(
     return mapped if source.n_rows > TRAINING_ROWS else mapped.load()
 
 
+def _alone(expert: Expert) -> Mixture:
+    return Mixture((expert,), np.ones(1), np.ones(len(expert.params.mean)))
+
+
 def _plain(
-    model: PrismGPRegressor, source: Source, standardiser: Standardiser, streams: Streams
+    model: PrismGPRegressor,
+    source: Source,
+    standardiser: Standardiser,
+    streams: Streams,
+    watch: Watch,
+    mixture: Callable[[Expert], Mixture],
 ) -> tuple[Expert, SSGPRegressor]:
-    """The sparse spectrum GP without a network, fitted to the source."""
+    """The sparse spectrum GP without a network, fitted to the source; ``mixture`` is for who observes the fit."""
     starts = {} if model.recipe == "paper" else {"lengthscale": model.lengthscale}
     ssgp = SSGPRegressor(
         model.n_frequencies,
@@ -195,10 +214,15 @@ def _plain(
     )
     ssgp._check_parameters()
     ssgp._target_ndim = model._target_ndim
-    ssgp._fit_source(source, standardiser)
+    ssgp._observer = watch.inner(lambda fitted: model._with(mixture(_expert(model, fitted))))
+    ssgp._fit_source(source, standardiser, Watch(ssgp._observer))
+    return _expert(model, ssgp), ssgp
+
+
+def _expert(model: PrismGPRegressor, ssgp: SSGPRegressor) -> Expert:
     dtype, device = model._compute()
     feature_map = PlainMap.of(ssgp.frequencies_, ssgp._params, dtype=dtype)
-    return Expert.of("ssgp", feature_map, ssgp._params, ssgp._statistics[0]).to(device), ssgp
+    return Expert.of("ssgp", feature_map, ssgp._params, ssgp._statistics[0]).to(device)
 
 
 def _joint_recipe(model: PrismGPRegressor, source: Source, sample: ArraySource) -> JointRecipe:

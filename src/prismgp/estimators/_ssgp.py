@@ -8,6 +8,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 
+from prismgp._observe import Watch
 from prismgp._progress import Progress
 from prismgp._random import Streams
 from prismgp._tensors import take
@@ -18,6 +19,7 @@ from prismgp.data import ArraySource, Chunks, Source, Standardiser, auto_chunk_r
 from prismgp.estimators._base import GPRegressor
 from prismgp.estimators._gating import Gating, check_gating, check_memory, fit_gate, given_labels
 from prismgp.estimators._ssgp_state import blocks_from_tensors, gating_from_tensors, state_config, state_tensors
+from prismgp.estimators._watched import ssgp_at
 from prismgp.evidence import BlockEvidence, solve_outputs
 from prismgp.features import projection, spectral_features
 from prismgp.frequencies import FREQUENCY_KINDS, draw_frequencies, given_frequencies
@@ -185,11 +187,12 @@ class SSGPRegressor(GPRegressor):
             Several outputs share frequencies and length-scales; each has its own signal variance,
             noise variance and mean.
         """
+        watch = Watch(self._observer)
         self._check_parameters()
         source = self._training_source(X, y)
-        return self._fit_source(source, Standardiser.fit(source, normalize=self.normalize))
+        return self._fit_source(source, Standardiser.fit(source, normalize=self.normalize), watch)
 
-    def _fit_source(self, source: Source, standardiser: Standardiser) -> Self:
+    def _fit_source(self, source: Source, standardiser: Standardiser, watch: Watch) -> Self:
         """The fit of checked rows."""
         streams = Streams(self.random_state)
         self._standardiser = standardiser
@@ -198,10 +201,11 @@ class SSGPRegressor(GPRegressor):
             labels = given_labels(self.partition, source.n_rows, source.n_inputs)
             source = source.labelled(labels)
         self.frequencies_ = self._draw(source.n_inputs, streams.generator("frequencies"))
-        with quiet_blas(), self._progress() as progress:
+        with quiet_blas(), self._progress(watch.listener(lambda event: ssgp_at(self, event, source))) as progress:
             params, objective, stages = self._learn(source, streams, progress)
             self._set_posterior(objective.statistics(params), params)
         self._record(stages, progress.history)
+        watch("final", source.n_rows, lambda: self)
         return self
 
     def partial_fit(self, X: Any, y: Any = None) -> Self:
@@ -257,6 +261,7 @@ class SSGPRegressor(GPRegressor):
         """Parameters, the evidence on all rows, and what each stage did."""
         n, d = source.n_rows, source.n_inputs
         self._start = start = self._user_start(source)
+        progress({"method": "start", "rows": n, "params": start})
         if not self.optimize:
             self._set_gating(source, start, streams)
             return start, self._objective(source), []

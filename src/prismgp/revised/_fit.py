@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -92,20 +93,30 @@ class JointRecipe:
     device: torch.device
 
     def fit(
-        self, plain: Expert, start: Parameters, streams: Streams, monitor: Callable[[int, float | None], None]
+        self,
+        plain: Expert,
+        start: Parameters,
+        streams: Streams,
+        monitor: Callable[[int, float | None], None],
+        observe: Callable[[int, int, Callable[[], Mixture]], None] = lambda *_: None,
     ) -> JointFit:
         """Train the members and stack them with the plain SSGP.
 
-        ``monitor`` is called after every step with the number of the member.
+        ``monitor`` is called after every step with the number of the member; ``observe`` after every look at the
+        held-out rows with the number, all steps so far, and what would be made if the training ended there.
         """
         start = self._usable(start)
         held_out = held_out_rows(self.sample.x, self.validation_fraction, _MOST_HELD_OUT, streams.generator("held-out"))
         rows = self._training_rows(held_out)
         result = JointFit(Mixture((plain,), np.ones(1), np.ones(self.source.n_outputs)), held_out_rows=len(held_out))
-        trained = []
+        trained: list[tuple[int, RevisedMap]] = []
         for number in range(self.n_members):
+
+            def reached(now: TrainedMember, number: int = number) -> None:
+                observe(number, result.steps + now.steps, lambda: self._so_far(result, plain, trained, held_out, now))
+
             try:
-                member = self._train(number, rows, start, streams, monitor)
+                member = self._train(number, rows, start, streams, monitor, reached)
             except KeyboardInterrupt:  # before its first step; later ones are handled where the best state is known
                 member = TrainedMember(interrupted=True, message="interrupted before the first step")
             result.steps += member.steps
@@ -117,6 +128,23 @@ class JointRecipe:
                 break
         self._stack(result, plain, trained, held_out)
         return result
+
+    def _so_far(
+        self,
+        result: JointFit,
+        plain: Expert,
+        trained: list[tuple[int, RevisedMap]],
+        held_out: Indices,
+        member: TrainedMember,
+    ) -> Mixture:
+        """The mixture if the training of the present member, and with it that of all, ended here."""
+        number = len(result.members)
+        now = JointFit(result.mixture, members=list(result.members))
+        self._note(now, number, member)
+        # Copies, because posteriors are computed in another precision than the training.
+        there = [*trained, *([] if member.map is None else [(number, member.map)])]
+        self._stack(now, plain, [(k, copy.deepcopy(network)) for k, network in there], held_out)
+        return now.mixture
 
     def _usable(self, start: Parameters) -> Parameters:
         """Starting values a network can use.
@@ -140,6 +168,7 @@ class JointRecipe:
         start: Parameters,
         streams: Streams,
         monitor: Callable[[int, float | None], None],
+        observe: Callable[[TrainedMember], None],
     ) -> TrainedMember:
         own = Streams(int(streams.generator(f"member {number}").integers(2**31 - 1)))
         noise, dropout = self._kind(number)
@@ -153,7 +182,9 @@ class JointRecipe:
         )
         member = RevisedMap(sizes, start, drawn, torch_generator(own, "initial network")).to(self.device)
         settings = replace(self.settings, dropout=dropout)
-        return train_member(member, rows, settings, own, monitor=lambda watched: monitor(number, watched))
+        return train_member(
+            member, rows, settings, own, monitor=lambda watched: monitor(number, watched), observe=observe
+        )
 
     def _kind(self, number: int) -> tuple[str, float]:
         """Noise and dropout of a member."""

@@ -107,9 +107,16 @@ class TrainedMember:
 
 
 def train_member(
-    member: RevisedMap, rows: TrainingRows, settings: MemberSettings, streams: Streams, *, monitor: Monitor
+    member: RevisedMap,
+    rows: TrainingRows,
+    settings: MemberSettings,
+    streams: Streams,
+    *,
+    monitor: Monitor,
+    observe: Callable[[TrainedMember], None] = lambda _: None,
 ) -> TrainedMember:
-    """Maximise (T1); ``monitor`` is called after every step, with the held-out NLPD where it was computed.
+    """Maximise (T1); ``monitor`` is called after every step, with the held-out NLPD where it was computed,
+    and there ``observe`` with what has been reached.
 
     An interrupt ends the training and keeps the best state.
     """
@@ -126,6 +133,8 @@ def train_member(
                     result.message = f"the objective left the range of floating-point numbers at step {step}"
                     break
             monitor(watched)
+            if watched is not None:
+                observe(result)
             if settings.patience is not None and step - result.best_step >= settings.patience:
                 result.message = f"no better held-out density for {settings.patience} steps"
                 break
