@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -81,6 +82,12 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument("--seed", type=int, default=0, help="of everything random (default: %(default)s)")
     parser.add_argument("--dtype", choices=("float64", "float32"), default="float64", help="default: %(default)s")
     parser.add_argument("--device", choices=("cpu", "cuda", "auto"), default="cpu", help="default: %(default)s")
+    parser.add_argument(
+        "--checkpoint",
+        metavar="FILE",
+        help="remember here how far the fit has come: the same command, given again after it was killed, goes on from "
+        "there; removed when the model is saved",
+    )
     common.add_delimiter(parser)
     common.add_output_options(parser)
     parser.set_defaults(run=run)
@@ -88,12 +95,16 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Fit, save, report."""
+    if args.model == "exact" and args.checkpoint is not None:
+        raise DataError("--checkpoint is for --model prism and ssgp; the exact model is fitted in one go")
     if args.model == "exact" and args.frequencies is not None:
         raise DataError("-p/--frequencies is for --model prism and ssgp; the exact model has no frequencies")
     if not 0 <= args.seed < 2**32:
         raise DataError(f"--seed {args.seed} is not between 0 and 2^32 - 1")
     files = common.open_table(args)
     output = common.writable(args.output, inputs=[str(file.path) for file in files.files])
+    if args.checkpoint is not None:
+        common.writable(args.checkpoint, inputs=[*(str(file.path) for file in files.files), args.output])
     source = file_source(
         files,
         args.target,
@@ -116,6 +127,8 @@ def run(args: argparse.Namespace) -> int:
     if held_out is not None:
         summary["holdout"] = _score(model, held_out, train)
     model.save(output)
+    if args.checkpoint is not None:
+        Path(args.checkpoint).unlink(missing_ok=True)
     summary |= _description(model, encoder, train)
     summary |= {"output": args.output, "output_bytes": output.stat().st_size}
     if args.json:
@@ -145,7 +158,8 @@ def _new_model(args: argparse.Namespace) -> GPRegressor:
     if args.model == "exact":
         return ExactGPRegressor(**options)
     cls = PrismGPRegressor if args.model == "prism" else SSGPRegressor
-    return cls(n_frequencies=args.frequencies or _DEFAULT_FREQUENCIES[args.model], **options)
+    frequencies = args.frequencies or _DEFAULT_FREQUENCIES[args.model]
+    return cls(n_frequencies=frequencies, checkpoint=args.checkpoint, **options)
 
 
 def _score(model: GPRegressor, held_out: Source, train: Source) -> dict[str, Any]:

@@ -52,6 +52,10 @@ class Moments:
         self._mean += delta * (count / total)
         self.count = total
 
+    def tobytes(self) -> bytes:
+        """All of it, for a digest."""
+        return b"".join(each.tobytes() for each in (self._mean, self._squares, self._low, self._high))
+
     @property
     def _constant(self) -> AnyArray:
         """The range tells constants apart; their mean and deviation are rounding errors."""

@@ -27,6 +27,7 @@ from prismgp._validate import (
     compute_device,
     compute_dtype,
 )
+from prismgp.checkpoint import Journal
 from prismgp.data import ArraySource, Source, Standardiser
 from prismgp.data._chunks import standardise
 from prismgp.data._prefetch import prefetched
@@ -150,9 +151,11 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
             mean=self.mean,
         )
 
-    def _progress(self, listen: Callable[[dict[str, Any]], None] | None = None) -> Progress:
+    def _progress(
+        self, listen: Callable[[dict[str, Any]], None] | None = None, journal: Journal | None = None
+    ) -> Progress:
         log_scale = float(np.log(self._standardiser.y_scale).sum())
-        return Progress(type(self).__name__, log_scale=log_scale, verbose=self.verbose, listen=listen)
+        return Progress(type(self).__name__, log_scale=log_scale, verbose=self.verbose, listen=listen, journal=journal)
 
     def _publish(self, log_evidence: float, n: int, factors: list[Factor]) -> None:
         """Learned parameters in the user's units, and the state of the numerics."""
@@ -350,7 +353,9 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
 
     def _fitted_arguments(self) -> dict[str, Any]:
         """Constructor arguments the posterior depends on, as they were at the fit."""
-        own = {"kernel": self._fitted_kernel}
+        own: dict[str, Any] = {"kernel": self._fitted_kernel}
+        if hasattr(self, "checkpoint"):
+            own["checkpoint"] = None  # the fit is over
         return {**own, "n_frequencies": len(self.frequencies_)} if hasattr(self, "frequencies_") else own
 
     def _state_config(self) -> dict[str, Any]:

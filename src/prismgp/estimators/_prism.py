@@ -17,6 +17,7 @@ from prismgp._types import AnyArray, Array, RandomState, Tensor
 from prismgp._validate import check_choice, check_number
 from prismgp.data import Chunks, Standardiser
 from prismgp.estimators._base import GPRegressor
+from prismgp.estimators._checkpoints import open_checkpoint
 from prismgp.estimators._recipes import RECIPES, fit_joint, fit_paper, setting
 from prismgp.exceptions import DataError, ModelFileError, PrismGPWarning
 from prismgp.frequencies import FREQUENCY_KINDS
@@ -101,6 +102,8 @@ class PrismGPRegressor(GPRegressor):
     random_state : int, RandomState or None, default None
     verbose : int, default 0
         1 shows a progress bar with the held-out density and the time left.
+    checkpoint : path or None, default None
+        As in :class:`SSGPRegressor`; networks in training are put down every few seconds.
 
     Attributes
     ----------
@@ -178,6 +181,7 @@ class PrismGPRegressor(GPRegressor):
         dtype: str = "float64",
         random_state: RandomState = None,
         verbose: int = 0,
+        checkpoint: Any = None,
     ) -> None:
         self.n_frequencies = n_frequencies
         self.recipe = recipe
@@ -211,6 +215,7 @@ class PrismGPRegressor(GPRegressor):
         self.dtype = dtype
         self.random_state = random_state
         self.verbose = verbose
+        self.checkpoint = checkpoint
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Train, stack, and compute the posteriors on all rows.
@@ -231,8 +236,9 @@ class PrismGPRegressor(GPRegressor):
         self._standardiser = Standardiser.fit(source, normalize=self.normalize)
         self._fitted_kernel = self.kernel
         self._fitted_structure = {name: getattr(self, name) for name in _STRUCTURE}
+        checkpoint = open_checkpoint(self, source)
         with quiet_blas(), torch.inference_mode(False), torch.enable_grad():
-            fitted = (fit_paper if self.recipe == "paper" else fit_joint)(self, source, watch)
+            fitted = (fit_paper if self.recipe == "paper" else fit_joint)(self, source, watch, checkpoint)
         self._plain_lengthscale = fitted.plain_lengthscale
         self._set_mixture(fitted.mixture)
         self.fit_status_ |= fitted.status

@@ -14,6 +14,7 @@ from tqdm.auto import tqdm
 from prismgp._observe import Watch
 from prismgp._random import Streams
 from prismgp._types import AnyArray, Array
+from prismgp.checkpoint import Checkpoint
 from prismgp.data import ArraySource, MappedSource, Source, Standardiser
 from prismgp.data._chunks import standardise
 from prismgp.estimators._reconfigurer import TRAINING_ROWS, Reconfigurer, training_sample
@@ -64,10 +65,10 @@ class Fitted:
     plain_lengthscale: Array | None
 
 
-def fit_joint(model: PrismGPRegressor, source: Source, watch: Watch) -> Fitted:
+def fit_joint(model: PrismGPRegressor, source: Source, watch: Watch, checkpoint: Checkpoint) -> Fitted:
     """Networks and SSGP together, stacked with the plain SSGP."""
     streams = Streams(model.random_state)
-    plain, ssgp = _plain(model, source, model._standardiser, streams, watch, _alone)
+    plain, ssgp = _plain(model, source, model._standardiser, streams, watch, checkpoint, _alone)
     before = watch.iteration
     if source.n_rows < _LEAST_ROWS:
         fit = JointFit(Mixture((plain,), np.ones(1), np.ones(source.n_outputs)), weights={plain.name: 1.0})
@@ -93,7 +94,7 @@ def fit_joint(model: PrismGPRegressor, source: Source, watch: Watch) -> Fitted:
             watch(stage, source.n_rows, lambda: model._with(mixture()), iteration=before + steps)
 
         with bar:
-            fit = recipe.fit(plain, ssgp._start, streams, monitor, observe)
+            fit = recipe.fit(plain, ssgp._start, streams, monitor, observe, checkpoint)
         failed = sum(member["held_out_nlpd"] is None for member in fit.members)
         message = f"{len(fit.members) - failed} of {model.n_members} members trained"
         if fit.interrupted:
@@ -115,7 +116,7 @@ def fit_joint(model: PrismGPRegressor, source: Source, watch: Watch) -> Fitted:
     return Fitted(fit.mixture, status, fit.history, fit.steps, ssgp._params.lengthscale)
 
 
-def fit_paper(model: PrismGPRegressor, source: Source, watch: Watch) -> Fitted:
+def fit_paper(model: PrismGPRegressor, source: Source, watch: Watch, checkpoint: Checkpoint) -> Fitted:
     """A Reconfigurer without labels, then an SSGP on its output."""
     streams = Streams(model.random_state)
     s = model._standardiser
@@ -131,7 +132,7 @@ def fit_paper(model: PrismGPRegressor, source: Source, watch: Watch) -> Fitted:
         device=model.device,
         random_state=int(streams.generator("reconfigurer").integers(2**31 - 1)),
         verbose=model.verbose,
-    )._fit_source(source)
+    )._fit_source(source, checkpoint.scope("reconfigurer"))
     vae, device = reconfigurer._vae, model._compute()[1]
     # The decoder was never asked for columns that do not vary; what it says of them is noise.
     constant = torch.as_tensor(s.constant_inputs)
@@ -149,7 +150,7 @@ def fit_paper(model: PrismGPRegressor, source: Source, watch: Watch) -> Fitted:
         return _alone(replace(plain, name="reconfigured", map=feature_map))
 
     inner = replace(inner, y_shift=s.y_shift, y_scale=s.y_scale)
-    plain, ssgp = _plain(model, inner_source, inner, streams, watch, finished)
+    plain, ssgp = _plain(model, inner_source, inner, streams, watch, checkpoint, finished)
     mixture = finished(plain)
     done = reconfigurer.fit_status_
     status = {
@@ -189,6 +190,7 @@ def _plain(
     standardiser: Standardiser,
     streams: Streams,
     watch: Watch,
+    checkpoint: Checkpoint,
     mixture: Callable[[Expert], Mixture],
 ) -> tuple[Expert, SSGPRegressor]:
     """The sparse spectrum GP without a network, fitted to the source; ``mixture`` is for who observes the fit."""
@@ -215,7 +217,7 @@ def _plain(
     ssgp._check_parameters()
     ssgp._target_ndim = model._target_ndim
     ssgp._observer = watch.inner(lambda fitted: model._with(mixture(_expert(model, fitted))))
-    ssgp._fit_source(source, standardiser, Watch(ssgp._observer))
+    ssgp._fit_source(source, standardiser, Watch(ssgp._observer), checkpoint.scope("ssgp"))
     return _expert(model, ssgp), ssgp
 
 

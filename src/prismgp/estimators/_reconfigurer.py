@@ -16,6 +16,7 @@ from prismgp._random import Streams
 from prismgp._threads import quiet_blas
 from prismgp._types import AnyArray, Array, RandomState, Tensor
 from prismgp._validate import DEVICES, check_choice, check_inputs, check_number, compute_device
+from prismgp.checkpoint import Checkpoint
 from prismgp.data import ArraySource, Source, Standardiser
 from prismgp.data._prefetch import prefetched
 from prismgp.estimators._sources import adopt_source, matching_source
@@ -145,7 +146,7 @@ class Reconfigurer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         # There are no targets: a column of zeros, which takes no memory, stands in for them.
         return self._fit_source(ArraySource(x, np.broadcast_to(0.0, (len(x), 1))))
 
-    def _fit_source(self, source: Source) -> Self:
+    def _fit_source(self, source: Source, checkpoint: Checkpoint | None = None) -> Self:
         """The fit of checked rows."""
         self.n_features_in_ = source.n_inputs
         streams = Streams(self.random_state)
@@ -180,6 +181,7 @@ class Reconfigurer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
                 patience=self.patience,
                 columns=columns,
                 monitor=show,
+                checkpoint=checkpoint or Checkpoint(),
             )
         if result.interrupted:
             note = f"the fit was {result.message}; the state of step {result.best_step} is kept"

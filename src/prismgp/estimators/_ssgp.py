@@ -15,8 +15,10 @@ from prismgp._tensors import take
 from prismgp._threads import quiet_blas
 from prismgp._types import AnyArray, Array, RandomState, Tensor
 from prismgp._validate import check_choice, check_number
+from prismgp.checkpoint import Checkpoint, Journal
 from prismgp.data import ArraySource, Chunks, Source, Standardiser, auto_chunk_rows
 from prismgp.estimators._base import GPRegressor
+from prismgp.estimators._checkpoints import open_checkpoint
 from prismgp.estimators._gating import Gating, check_gating, check_memory, fit_gate, given_labels
 from prismgp.estimators._ssgp_state import blocks_from_tensors, gating_from_tensors, state_config, state_tensors
 from prismgp.estimators._watched import ssgp_at
@@ -28,7 +30,7 @@ from prismgp.optimise import maximise, race
 from prismgp.parameters import Parameters, bounds, default_start
 from prismgp.posterior import BlockPosterior, WeightPosterior
 from prismgp.start import exact_rows, exact_start, perturbed
-from prismgp.statistics import Statistics
+from prismgp.statistics import Statistics, remembered
 
 __all__ = ["SSGPRegressor"]
 
@@ -93,6 +95,9 @@ class SSGPRegressor(GPRegressor):
         or for soft gates its probabilities; files can hold KMeans and mixtures of diagonal covariances.
     n_components : int, default 8
         Clusters to be found; fewer where there are fewer distinct rows.
+    checkpoint : path or None, default None
+        File that remembers how far the fit has come: the same fit, begun again after it was killed, goes on from
+        there, with the same result. It stays after the fit; remove it when the model is saved.
 
     Attributes
     ----------
@@ -154,6 +159,7 @@ class SSGPRegressor(GPRegressor):
         gating: str = "none",
         partition: Any = None,
         n_components: int = 8,
+        checkpoint: Any = None,
     ) -> None:
         self.n_frequencies = n_frequencies
         self.kernel = kernel
@@ -175,6 +181,7 @@ class SSGPRegressor(GPRegressor):
         self.gating = gating
         self.partition = partition
         self.n_components = n_components
+        self.checkpoint = checkpoint
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Learn the parameters by the evidence and compute the posterior.
@@ -190,9 +197,10 @@ class SSGPRegressor(GPRegressor):
         watch = Watch(self._observer)
         self._check_parameters()
         source = self._training_source(X, y)
-        return self._fit_source(source, Standardiser.fit(source, normalize=self.normalize), watch)
+        checkpoint = open_checkpoint(self, source)
+        return self._fit_source(source, Standardiser.fit(source, normalize=self.normalize), watch, checkpoint)
 
-    def _fit_source(self, source: Source, standardiser: Standardiser, watch: Watch) -> Self:
+    def _fit_source(self, source: Source, standardiser: Standardiser, watch: Watch, checkpoint: Checkpoint) -> Self:
         """The fit of checked rows."""
         streams = Streams(self.random_state)
         self._standardiser = standardiser
@@ -201,9 +209,11 @@ class SSGPRegressor(GPRegressor):
             labels = given_labels(self.partition, source.n_rows, source.n_inputs)
             source = source.labelled(labels)
         self.frequencies_ = self._draw(source.n_inputs, streams.generator("frequencies"))
-        with quiet_blas(), self._progress(watch.listener(lambda event: ssgp_at(self, event, source))) as progress:
+        listener = watch.listener(lambda event: ssgp_at(self, event, source))
+        with quiet_blas(), self._progress(listener, Journal(checkpoint)) as progress:
             params, objective, stages = self._learn(source, streams, progress)
-            self._set_posterior(objective.statistics(params), params)
+            stats = remembered(checkpoint, "statistics", lambda: objective.statistics(params))
+            self._set_posterior(stats, params)
         self._record(stages, progress.history)
         watch("final", source.n_rows, lambda: self)
         return self
