@@ -9,6 +9,8 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
+from prismgp.checkpoint import Journal
+
 __all__ = ["Progress"]
 
 
@@ -25,11 +27,20 @@ class Progress:
         0 is silent.
     listen : callable or None
         Told about every iteration, where the fit is observed.
+    journal : Journal or None
+        Knows evaluations from before an interruption.
     """
 
     def __init__(
-        self, label: str, *, log_scale: float, verbose: int, listen: Callable[[dict[str, Any]], None] | None = None
+        self,
+        label: str,
+        *,
+        log_scale: float,
+        verbose: int,
+        listen: Callable[[dict[str, Any]], None] | None = None,
+        journal: Journal | None = None,
     ) -> None:
+        self.journal = journal
         self._log_scale = log_scale
         self._listen = listen
         self.history: dict[str, list[float]] = {"rows": [], "log_evidence": [], "seconds": []}

@@ -16,6 +16,7 @@ import numpy as np
 from scipy.optimize import LbfgsInvHessProduct, OptimizeResult, minimize
 
 from prismgp._types import Array
+from prismgp.checkpoint import Journal
 from prismgp.parameters import Parameters
 
 __all__ = ["Monitor", "Objective", "maximise", "race"]
@@ -49,14 +50,26 @@ class _Negated:
         self.objective, self.layout, self.stage, self.monitor = objective, layout, stage, monitor
 
     def __call__(self, vector: Array) -> tuple[float, Array]:
-        value, gradient = self.objective.value_and_gradient(self.layout.unpack(vector))
+        def compute() -> tuple[float, Array]:
+            value, gradient = self.objective.value_and_gradient(self.layout.unpack(vector))
+            return value, gradient.pack()
+
+        value, gradient = self._evaluate(vector, compute)
         self._note(value, gradient=True)
-        return -value / self.objective.n_rows, -gradient.pack() / self.objective.n_rows
+        return -value / self.objective.n_rows, -gradient / self.objective.n_rows
 
     def value(self, vector: Array) -> float:
-        value = self.objective.value(self.layout.unpack(vector))
+        def compute() -> tuple[float, Array]:
+            return self.objective.value(self.layout.unpack(vector)), np.empty(0)
+
+        value, _ = self._evaluate(vector, compute)
         self._note(value, gradient=False)
         return -value / self.objective.n_rows
+
+    def _evaluate(self, vector: Array, compute: Callable[[], tuple[float, Array]]) -> tuple[float, Array]:
+        """By the journal of a fit that keeps one: it knows what was computed before an interruption."""
+        journal: Journal | None = getattr(self.monitor, "journal", None)
+        return compute() if journal is None else journal.evaluate(vector, compute)
 
     def reached(self, vector: Array, value: float) -> None:
         """Tell where an iteration has led to."""

@@ -15,7 +15,7 @@ from prismgp._tensors import take
 from prismgp._threads import quiet_blas
 from prismgp._types import AnyArray, Array, RandomState, Tensor
 from prismgp._validate import compute_device
-from prismgp.data import ArraySource, Standardiser
+from prismgp.data import Source, Standardiser
 from prismgp.estimators._base import GPRegressor
 from prismgp.estimators._watched import exact_at
 from prismgp.exact import ExactEvidence, ExactPosterior, check_memory
@@ -116,12 +116,12 @@ class ExactGPRegressor(GPRegressor):
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(self, X: Any, y: Any) -> Self:
+    def fit(self, X: Any, y: Any = None) -> Self:
         """Learn the parameters by the evidence and factor the kernel matrix.
 
         Parameters
         ----------
-        X : array-like, (n, d)
+        X : array-like, (n, d), or source
         y : array-like, (n,) or (n, q)
             Several outputs share length-scales; each has its own variances and mean.
 
@@ -173,7 +173,7 @@ class ExactGPRegressor(GPRegressor):
     # -- internals -------------------------------------------------------------------------------
 
     def _learn(
-        self, source: ArraySource, objective: ExactEvidence, progress: Progress
+        self, source: Source, objective: ExactEvidence, progress: Progress
     ) -> tuple[Parameters, list[dict[str, Any]]]:
         start = self._user_start(source)
         progress({"method": "start", "rows": source.n_rows, "params": start})

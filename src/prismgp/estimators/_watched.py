@@ -6,7 +6,7 @@ from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from prismgp.data import ArraySource
+from prismgp.data import Source
 from prismgp.estimators._gating import Gating
 from prismgp.evidence import BlockEvidence
 from prismgp.exact import ExactEvidence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["exact_at", "ssgp_at"]
 
 
-def ssgp_at(model: SSGPRegressor, event: dict[str, Any], source: ArraySource) -> SSGPRegressor:
+def ssgp_at(model: SSGPRegressor, event: dict[str, Any], source: Source) -> SSGPRegressor:
     """The model on all rows at the parameters an iteration has reached; without gates before there are any."""
     twin, params, tried = copy(model), event["params"], event.get("objective")
     twin._gating = getattr(model, "_gating", Gating())
