@@ -112,7 +112,8 @@ class TestData:
         found = [load({**self.order(run), "data": str(folder)}) for run in (0, 1)]
         assert [data.rows for data in found] == [800, 800]
         assert [len(data.y_test) for data in found] == [200, 200]
-        assert not set(map(bytes, found[0].x_test)) & set(map(bytes, found[1].x_test))
+        seen = [set(map(bytes, data.x_test.to_numpy())) for data in found]
+        assert not seen[0] & seen[1]
 
 
 class TestSummaries:

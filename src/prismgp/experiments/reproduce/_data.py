@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from prismgp._files import atomic_path
 from prismgp._types import AnyArray
+from prismgp.data import from_parquet
 from prismgp.datasets import gas_sensor_files, load_abalone, load_gas_sensor, make_gas_sensor, write_gas_sensor
 from prismgp.datasets._dataset import held_out
 from prismgp.datasets._gas_columns import GAS_INPUTS, GAS_TARGET
@@ -34,7 +36,8 @@ class RunData:
     ----------
     fit : tuple
         Arguments of ``fit``: arrays, or a source that reads files.
-    x_test : ndarray, (m, d)
+    x_test : ndarray or DataFrame, (m, d)
+        With names where the training rows have them.
     y_test : ndarray, (m,)
     scale : float
         Standard deviation of the training target.
@@ -42,7 +45,7 @@ class RunData:
     """
 
     fit: tuple[Any, ...]
-    x_test: AnyArray
+    x_test: Any
     y_test: AnyArray
     scale: float
     rows: int
@@ -150,20 +153,12 @@ def _streamed(folder: Path) -> RunData:
         y = piece[:, 0].astype(np.float64)
         n, total, square = n + len(y), total + float(y.sum()), square + float(np.square(y).sum())
     scale = float(np.sqrt(square / n - (total / n) ** 2))
-    return RunData(_source(folder / "train"), test[:, 1:], test[:, 0], scale, n)
+    source = from_parquet(folder / "train", target=GAS_TARGET, columns=list(GAS_INPUTS))
+    inputs = pd.DataFrame(test[:, 1:], columns=list(GAS_INPUTS), copy=False)
+    return RunData((source,), inputs, test[:, 0], scale, n)
 
 
 def _pieces(folder: Path, names: list[str] | None = None) -> Iterator[AnyArray]:
     for path in sorted(folder.glob("*.parquet")):
         for batch in pq.ParquetFile(path).iter_batches(_GROUP_ROWS, columns=names or [GAS_TARGET, *GAS_INPUTS]):
             yield np.column_stack([column.to_numpy() for column in batch.columns])
-
-
-def _source(folder: Path) -> tuple[Any, ...]:
-    """Arguments of ``fit`` for the rows of a folder."""
-    from prismgp import data
-
-    if hasattr(data, "from_parquet"):
-        return (data.from_parquet(folder, target=GAS_TARGET, columns=list(GAS_INPUTS)),)
-    table = np.concatenate(list(_pieces(folder)))
-    return table[:, 1:], table[:, 0]
