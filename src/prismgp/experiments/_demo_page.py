@@ -73,7 +73,7 @@ def page(folder: str | PathLike[str]) -> Page:
     figures = [
         Figure(
             drawn(lambda axes: _draw_picture(axes, results["picture"])),
-            "A sparse spectrum GP with 32 frequencies (orange, band) and the full GP (black, dashed) on data with a "
+            "A sparse spectrum GP with 32 frequencies (red, band) and the full GP (black, dashed) on data with a "
             "gap. Both are less sure where there is no data; the sparse one less so, as few frequencies leave fewer "
             "functions to choose from.",
             "Two similar curves through noisy points. In the gap the full GP's band is the wider one.",
