@@ -11,37 +11,35 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
 
 import prismgp
+from prismgp.datasets import data_folder, load_abalone, load_uci
+from prismgp.exceptions import DataError
+
+__all__ = [
+    "RESULTS",
+    "ROOT",
+    "data_folder",
+    "load_split",
+    "provenance",
+    "scores",
+    "source_digest",
+    "write_result",
+]
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 
 
-def data_folder() -> Path | None:
-    """Where the real data sets are: $PRISMGP_DATA, or a folder ``shared/data`` beside the repository."""
-    folder = Path(os.environ.get("PRISMGP_DATA", ROOT.parent / "shared" / "data"))
-    return folder if folder.is_dir() else None
-
-
 def load_split(name: str, split: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Training and test rows of a data set: X, y, X_test, y_test."""
-    folder = data_folder()
-    if folder is None:
-        raise SystemExit("the data sets are absent: set PRISMGP_DATA to the folder that holds them")
-    if name == "abalone":
-        frame = pd.read_csv(folder / "abalone" / "abalone.data", header=None)
-        frame = pd.concat([pd.get_dummies(frame[0], dtype=float), frame.iloc[:, 1:].astype(float)], axis=1)
-        table = frame.to_numpy()
-        test = np.ones(len(table), dtype=bool)
-        test[np.random.default_rng(split).permutation(len(table))[:3000]] = False
-    else:
-        table = pd.read_csv(folder / "uci" / name / "data.csv.gz", header=None).to_numpy(dtype=float)
-        masks = pd.read_csv(folder / "uci" / name / "test_mask.csv.gz", header=None).to_numpy()
-        test = masks[:, split].astype(bool)
-    return table[~test, :-1], table[~test, -1], table[test, :-1], table[test, -1]
+    try:
+        data = load_abalone(split) if name == "abalone" else load_uci(name, split)
+    except DataError as error:
+        raise SystemExit(str(error)) from error
+    X, y, test = np.ascontiguousarray(data.X), data.y.to_numpy(), data.test
+    return X[~test], y[~test], X[test], y[test]
 
 
 def scores(y: np.ndarray, mean: np.ndarray, std: np.ndarray, scale: float) -> dict[str, float]:
