@@ -7,15 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from _runs import MODELS, Run
+from prismgp.report import MODEL_STYLES
 
-# Okabe and Ito's palette, which colour-blind readers can tell apart. Markers differ too, for print without colour.
-STYLES: dict[str, dict[str, Any]] = {
-    "exact": {"color": "#222222"},
-    "ssgp": {"color": "#D55E00", "marker": "s", "markeredgecolor": "white"},
-    "paper": {"color": "#009E73", "marker": "^", "markeredgecolor": "white"},
-    "prism": {"color": "#0072B2", "marker": "o", "markeredgecolor": "white"},
-    "prism1": {"color": "#0072B2", "marker": "D", "markerfacecolor": "white"},
-}
+STYLES = MODEL_STYLES  # the same colours as in reports
 
 
 def row(*cells: str) -> str:

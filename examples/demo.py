@@ -9,7 +9,6 @@ The real data set is scikit-learn's diabetes data; the simulated one imitates a 
 from __future__ import annotations
 
 import argparse
-import io
 import platform
 import sys
 import time
@@ -29,7 +28,7 @@ from tqdm import tqdm
 
 import prismgp
 from prismgp import ExactGPRegressor, PrismGPRegressor, SSGPRegressor
-from prismgp.report import Figure, Page, Table, render
+from prismgp.report import Figure, Page, Table, drawn, render
 
 FREQUENCIES = (16, 32, 64)
 PRISM_FREQUENCIES = 32
@@ -165,15 +164,6 @@ def draw_calibration(axis: Any, results: list[dict[str, Any]]) -> None:
     axis.legend(frameon=False, fontsize=8)
 
 
-def to_svg(draw: Any, *arguments: Any, size: tuple[float, float] = (7.5, 4.0)) -> str:
-    figure, axis = plt.subplots(figsize=size, layout="constrained")
-    draw(axis, *arguments)
-    buffer = io.StringIO()
-    figure.savefig(buffer, format="svg")
-    plt.close(figure)
-    return buffer.getvalue()
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("demo"))
@@ -204,20 +194,20 @@ def main() -> None:
         tables=[content],
         figures=[
             Figure(
-                to_svg(draw_fit),
+                drawn(draw_fit),
                 "A sparse spectrum GP with 32 frequencies (blue, band) and the full GP (black, dashed) on data with a "
                 "gap. Both are less sure where there is no data; the sparse one less so, because few frequencies "
                 "leave fewer functions to choose from.",
                 "Two similar curves through noisy points. In the gap the full GP's band is the wider one.",
             ),
             Figure(
-                to_svg(draw_error, results),
+                drawn(lambda axis: draw_error(axis, results)),
                 "Test error relative to the full GP.",
                 "RMSE ratio of the sparse spectrum GP against 16, 32 and 64 frequencies and of PrismGP with 32, for "
                 "two data sets.",
             ),
             Figure(
-                to_svg(draw_calibration, results, size=(7.5, 4.6)),
+                drawn(lambda axis: draw_calibration(axis, results), (7.5, 4.6)),
                 "Share of held-out values inside central intervals, against what the intervals claim.",
                 "Calibration curves close to the diagonal.",
             ),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 import time
 from collections import Counter
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from prismgp.estimators import ExactGPRegressor
 from prismgp.estimators._base import GPRegressor
 from prismgp.exceptions import DataError
 from prismgp.guarantees import Certificate, certify
+from prismgp.guarantees._certificate_text import MEMBER_HEADER, certificate_lines, member_rows
 from prismgp.io import load
 from prismgp.report import FIGURE_FORMATS, draw_certificate, figure_format
 
@@ -302,10 +302,8 @@ def _print(args: argparse.Namespace, model: GPRegressor, certificate: Certificat
     verdict = "Certified" if certificate.holds else "NOT CERTIFIED:"
     say(f"{verdict} {args.model} ({certificate.name}, {certificate.rows:,} training rows) in {seconds:.1f} s")
     say()
-    rows = [(subject.capitalize(), common.one_line(text)) for subject, text in certificate.summary()]
+    rows = [(subject, common.one_line(text)) for subject, text in certificate_lines(certificate)]
     rows.insert(1, ("Test points", where))
-    if certificate.holds:
-        rows.insert(3, ("Typical mean", _typical(certificate)))
     common.print_rows(rows, wrapped=True)
     if certificate.members:
         say()
@@ -316,37 +314,14 @@ def _print(args: argparse.Namespace, model: GPRegressor, certificate: Certificat
         say(f"Wrote {' and '.join(written)}")
 
 
-def _typical(certificate: Certificate) -> str:
-    """The worst point of many is seldom the one that matters."""
-    assert certificate.mean is not None
-    assert certificate.noise_variance is not None
-    share = np.ravel(certificate.mean.difference / np.sqrt(certificate.noise_variance))
-    parts = [
-        f"{_number(100 * float(np.quantile(share, level, method='higher')))}% of the noise std at {level:.0%}"
-        for level in (0.5, 0.95)
-    ]
-    return f"within {' and '.join(parts)} of the test points"
-
-
 def _print_members(model: GPRegressor, certificate: Certificate) -> None:
     """One line each."""
     say("  Members, each against its own exact GP; mean and std in the target's units")
-    table = [["", "weight", "mean within", "std within", "log evidence within", "|K - K'| at most"]]
+    table = [["", "weight", *MEMBER_HEADER]]
     weights = [float(weight) for weight in model._mixture.weights]
-    for weight, member in zip(weights, certificate.members, strict=True):
-        cells = [_worst(each) for each in (member.mean, member.std, member.log_evidence)]
-        error = _number(member.kernel_error.upper) if member.kernel_error is not None else "-"
-        name = printable(member.name.split(", ")[-1]) if member.holds else f"{member.name.split(', ')[-1]} (fails)"
-        table.append([name, f"{weight:.0%}", *cells, error])
+    for weight, (name, cells) in zip(weights, member_rows(certificate), strict=True):
+        table.append([printable(name), f"{weight:.0%}", *cells])
     widths = [max(len(row[k]) for row in table) for k in range(len(table[0]))]
     for row in table:
         cells = [f"{cell:>{width}}" for cell, width in zip(row[1:], widths[1:], strict=True)]
         say(f"    {row[0]:<{widths[0]}}  {'  '.join(cells)}")
-
-
-def _worst(interval: Any) -> str:
-    return "-" if interval is None else _number(float(np.max(interval.difference)))
-
-
-def _number(value: float) -> str:
-    return f"{value:.3g}" if math.isfinite(value) else "unknown"

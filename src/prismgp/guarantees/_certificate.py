@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +12,8 @@ from prismgp._types import AnyArray
 from prismgp.guarantees._interval import Interval
 
 __all__ = ["Certificate"]
+
+_INTERVALS = ("kernel_error", "kernel_error_frobenius", "log_evidence", "mean", "variance")
 
 
 @dataclass(frozen=True, repr=False)
@@ -83,7 +86,6 @@ class Certificate:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as numbers, lists and text; intervals without a finite end have null there."""
-        intervals = ("kernel_error", "kernel_error_frobenius", "log_evidence", "mean", "variance")
         out: dict[str, Any] = {
             "name": self.name,
             "statement": self.statement,
@@ -94,13 +96,35 @@ class Certificate:
             "assumptions": list(self.assumptions),
             "spent": self.spent,
         }
-        for name in intervals:
+        for name in _INTERVALS:
             value = getattr(self, name)
             out[name] = None if value is None else value.to_dict()
         out["noise_variance"] = None if self.noise_variance is None else np.asarray(self.noise_variance).tolist()
         out["paper_bounds"] = self.paper_bounds
         out["members"] = [member.to_dict() for member in self.members]
         return out
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Certificate:
+        """What `to_dict` gave, also after a way through JSON; further keys are left aside."""
+        noise = values.get("noise_variance")
+        intervals = {
+            name: None if values.get(name) is None else Interval.from_dict(values[name]) for name in _INTERVALS
+        }
+        return cls(
+            name=str(values["name"]),
+            statement=str(values["statement"]),
+            rows=int(values["rows"]),
+            noise_variance=None if noise is None else np.asarray(noise, dtype=float),
+            probability=float(values["probability"]),
+            holds=bool(values["holds"]),
+            reason=str(values["reason"]),
+            assumptions=tuple(str(each) for each in values["assumptions"]),
+            spent=dict(values["spent"]),
+            members=tuple(cls.from_dict(each) for each in values.get("members", ())),
+            paper_bounds=dict(values.get("paper_bounds", {})),
+            **intervals,
+        )
 
     def summary(self) -> list[tuple[str, str]]:
         """What people want to know, as pairs of a subject and a sentence."""

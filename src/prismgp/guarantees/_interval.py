@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -99,6 +100,25 @@ class Interval:
         if self.certain is not None:
             out["certain"] = self.certain.to_dict()
         return out
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Interval:
+        """What `to_dict` gave; an end that is null is infinite, as it says nothing."""
+        certain = values.get("certain")
+        return cls(
+            _ends(values["lower"], -np.inf),
+            _ends(values["upper"], np.inf),
+            float(values["probability"]),
+            str(values["method"]),
+            _ends(values["ours"], np.nan) if "ours" in values else None,
+            None if certain is None else cls.from_dict(certain),
+        )
+
+
+def _ends(value: Any, missing: float) -> Any:
+    array = np.asarray(value, dtype=float)  # null becomes NaN
+    array = np.where(np.isnan(array), missing, array)
+    return float(array) if array.ndim == 0 else array
 
 
 def _plain(value: Any) -> Any:

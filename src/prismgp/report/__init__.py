@@ -1,7 +1,40 @@
 """One self-contained HTML page from tables and figures, and drawings; needs the ``report`` extra."""
 
 from prismgp.report._certificate_figure import FIGURE_FORMATS, draw_certificate, figure_format
-from prismgp.report._content import Figure, Page, Table
-from prismgp.report._render import render
+from prismgp.report._certificate_section import certificate_section
+from prismgp.report._content import Figure, Highlight, Notice, Page, Section, Table, best_cells
+from prismgp.report._drawing import MODEL_STYLES, PALETTE, drawing_style, drawn, model_styles, to_svg
+from prismgp.report._plots import draw_calibration, draw_curves, draw_embedding, draw_pareto, pareto_front
+from prismgp.report._render import check_installed, render, to_html
+from prismgp.report._runs import build, read_results, read_run
 
-__all__ = ["FIGURE_FORMATS", "Figure", "Page", "Table", "draw_certificate", "figure_format", "render"]
+__all__ = [
+    "FIGURE_FORMATS",
+    "MODEL_STYLES",
+    "PALETTE",
+    "Figure",
+    "Highlight",
+    "Notice",
+    "Page",
+    "Section",
+    "Table",
+    "best_cells",
+    "build",
+    "certificate_section",
+    "check_installed",
+    "draw_calibration",
+    "draw_certificate",
+    "draw_curves",
+    "draw_embedding",
+    "draw_pareto",
+    "drawing_style",
+    "drawn",
+    "figure_format",
+    "model_styles",
+    "pareto_front",
+    "read_results",
+    "read_run",
+    "render",
+    "to_html",
+    "to_svg",
+]

@@ -18,37 +18,16 @@ from prismgp._files import atomic_path
 from prismgp._types import Array
 from prismgp.exceptions import DataError
 from prismgp.guarantees import Certificate
+from prismgp.report._drawing import FAINT, INK, drawing_style
 
 __all__ = ["FIGURE_FORMATS", "draw_certificate", "figure_format"]
 
 FIGURE_FORMATS = (".png", ".svg", ".pdf")
 
-_OURS, _EXACT, _INK, _FAINT = "#2f6db5", "#d9691e", "#333333", "#9a9a9a"
+_OURS, _EXACT = "#2f6db5", "#d9691e"  # roles, not models: ours may be any model
 _LEVEL = 0.95
 _SHOWN = 150  # test points in the panel of bands; more would only overlap
 _LEAST = 1e-6  # of the noise: differences below are drawn here, as the axis is logarithmic
-# White paper under everything, so that the drawing is legible on a dark page too.
-_STYLE = {
-    "figure.facecolor": "white",
-    "axes.facecolor": "white",
-    "axes.edgecolor": "#888888",
-    "axes.labelcolor": _INK,
-    "axes.titlecolor": _INK,
-    "axes.titlesize": 11,
-    "axes.titlelocation": "left",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.axisbelow": True,
-    "grid.color": "#e4e4e4",
-    "grid.linewidth": 0.6,
-    "font.size": 10,
-    "legend.frameon": False,
-    "legend.fontsize": 9,
-    "text.color": _INK,
-    "xtick.color": _INK,
-    "ytick.color": _INK,
-    "svg.hashsalt": "prismgp",
-}
 
 
 def figure_format(path: str | PathLike[str]) -> str:
@@ -109,10 +88,9 @@ def draw_certificate(
     """
     kind = figure_format(path)
     outputs = [] if not certificate.holds else _outputs(certificate)
-    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    with rc_context(_STYLE):  # type: ignore[arg-type,unused-ignore]
+    with drawing_style():
         if not outputs:
             figure = _nothing(certificate)
         else:
@@ -208,7 +186,7 @@ def _curve_panels(
     order = np.argsort(x, kind="stable")
     x, bands = x[order], bands.at(order)
     if training is not None:
-        top.plot(*training, ".", color=_FAINT, markersize=3.5, alpha=0.8, label="training rows")
+        top.plot(*training, ".", color=FAINT, markersize=3.5, alpha=0.8, label="training rows")
     _own_band(top, x, bands)
     for index, (low, high) in enumerate(zip(bands.low, bands.high, strict=True)):
         label = ("exact GP, certified: mean", "exact GP, certified: ends of 95%", None)[index]
@@ -242,7 +220,7 @@ def _difference(axes: Any, place: Array, least: Array, most: Array) -> None:
     axes.fill_between(place[known], least[known], most[known], color=_EXACT, alpha=0.3, linewidth=0)
     axes.plot(place[known], most[known], color=_EXACT, linewidth=1.8, label="at most")
     axes.plot(place[known], least[known], color=_EXACT, linewidth=1.0, linestyle=(0, (3, 2)), label="at least")
-    axes.axhline(1.0, color=_FAINT, linewidth=1.0, linestyle=":")
+    axes.axhline(1.0, color=FAINT, linewidth=1.0, linestyle=":")
     top = float(most[known].max()) if known.any() else 1.0
     inside = least[known][least[known] > _LEAST]
     bottom = min(float(np.quantile(inside, 0.02)) if len(inside) else top / 100.0, top / 10.0)
@@ -272,5 +250,5 @@ def _nothing(certificate: Certificate) -> Any:
 
     figure = Figure(figsize=(8.0, 2.4))
     text = f"The certificate does not hold\n\n{fill(certificate.reason, 90)}"
-    figure.text(0.5, 0.5, text, ha="center", va="center", color=_INK, fontsize=10)
+    figure.text(0.5, 0.5, text, ha="center", va="center", color=INK, fontsize=10)
     return figure

@@ -1,0 +1,134 @@
+"""Runs: folders that commands leave behind, and the page that each kind of run becomes.
+
+A run is ``run.json``, which says what was done, and a file in ``results`` for every finished piece of work.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from importlib import import_module
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from prismgp.exceptions import DataError
+from prismgp.report._content import Page
+
+__all__ = ["KINDS", "RUN_FORMAT", "build", "read_results", "read_run"]
+
+RUN_FORMAT = 1
+# Imported only when needed: a page of one kind should not wait for the others.
+KINDS = {
+    "reproduce": "prismgp.experiments.reproduce:page",
+    "bench": "prismgp.experiments.bench:page",
+    "demo": "prismgp.experiments.demo:page",
+}
+
+
+def build(folder: str | PathLike[str]) -> Page:
+    """The page of a run.
+
+    Parameters
+    ----------
+    folder : path
+        Holds ``run.json`` and ``results``.
+
+    Returns
+    -------
+    Page
+
+    Raises
+    ------
+    DataError
+        There is no run, this version cannot read it, or nothing is finished yet.
+    """
+    run = read_run(folder)
+    place = Path(folder)
+    if not any((place / "results").glob("*.json")):
+        raise DataError(
+            f"{place}: the run has no finished results yet; let it go on with {_command(run)}, then try again"
+        )
+    return _builder(place, run["kind"])(place)
+
+
+def read_run(folder: str | PathLike[str]) -> dict[str, Any]:
+    """What ``run.json`` says, checked for a format and a kind that this version knows.
+
+    Parameters
+    ----------
+    folder : path
+
+    Returns
+    -------
+    dict
+    """
+    place = Path(folder)
+    if not place.exists():
+        raise DataError(f"{place}: no such folder; name the one that a run was written to")
+    if not place.is_dir():
+        raise DataError(f"{place}: is a file; name the folder that a run was written to")
+    path = place / "run.json"
+    if not path.is_file():
+        commands = "prismgp reproduce, prismgp bench or make demo"
+        raise DataError(f"{place}: holds no run.json, so it is no run; name a folder that {commands} wrote")
+    run = _read_object(path, "the file is damaged: run the command again, into a new folder")
+    version, kind = run.get("format"), run.get("kind")
+    if type(version) is not int or version != RUN_FORMAT:
+        newer = isinstance(version, int) and version > RUN_FORMAT
+        remedy = "upgrade PrismGP" if newer else "run the command again, into a new folder"
+        raise DataError(f"{path}: format {version!r}, but this version reads {RUN_FORMAT}; {remedy}")
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise DataError(
+            f"{path}: unknown kind of run {kind!r}; this version knows {', '.join(KINDS)}. "
+            "A newer PrismGP may have written it: upgrade"
+        )
+    return run
+
+
+def read_results(folder: str | PathLike[str]) -> dict[str, dict[str, Any]]:
+    """Every finished result, by its key, in the order of the keys.
+
+    Parameters
+    ----------
+    folder : path
+        Of the run.
+
+    Returns
+    -------
+    dict
+        File name without suffix to what the file holds.
+    """
+    paths = sorted((Path(folder) / "results").glob("*.json"))
+    return {path.stem: _read_object(path, "delete this file and run the command again") for path in paths}
+
+
+def _read_object(path: Path, remedy: str) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:  # broken JSON, or bytes that are no text
+        raise DataError(f"{path}: not JSON ({error}); {remedy}") from error
+    if not isinstance(found, dict):
+        raise DataError(f"{path}: holds no JSON object; {remedy}")
+    return found
+
+
+def _command(run: dict[str, Any]) -> str:
+    command = run.get("command")
+    return repr(command) if isinstance(command, str) and command else "the command that began it"
+
+
+def _builder(folder: Path, kind: str) -> Callable[[Path], Page]:
+    module, _, name = KINDS[kind].partition(":")
+    try:
+        found: Callable[[Path], Page] = getattr(import_module(module), name)
+    except ModuleNotFoundError as error:
+        absent = error.name or module
+        if absent.split(".")[0] != "prismgp":
+            raise DataError(
+                f'{folder}: its page needs {absent}, which is not installed: pip install "prismgp[all]"'
+            ) from error
+        raise DataError(
+            f"{folder}: this installation has no pages for runs of kind {kind!r}; upgrade PrismGP"
+        ) from error
+    return found
