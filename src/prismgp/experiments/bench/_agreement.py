@@ -23,7 +23,7 @@ TOLERANCE = 1e-6  # of evidence per row, means and standard deviations, in units
 _ROWS, _TEST_ROWS = 300, 100
 _LENGTHSCALE = np.array([0.8, 1.5, 3.0, 6.0])
 _SIGNAL, _NOISE = 1.7, 0.05  # variances
-_FREQUENCIES = (32, 256, 2_048)
+_FREQUENCIES = (16, 128, 1_024)
 _COMPONENTS = (30, 100, 300)
 
 

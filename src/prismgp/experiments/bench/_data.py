@@ -90,6 +90,4 @@ def prepare(data: Any, *, seed: int, quick: bool = False) -> Rows:
     shift, scale = X.mean(0), X.std(0)
     scale[scale == 0] = 1.0  # a column that never varies stays one
     centre, spread = y.mean(), y.std() or 1.0
-    X -= shift  # in place: a copy of three million rows is worth avoiding
-    X /= scale
-    return Rows(X, (y - centre) / spread, (X_test - shift) / scale, (y_test - centre) / spread)
+    return Rows((X - shift) / scale, (y - centre) / spread, (X_test - shift) / scale, (y_test - centre) / spread)

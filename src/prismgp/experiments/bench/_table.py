@@ -13,6 +13,8 @@ __all__ = ["COLUMNS", "QUICK", "best_of", "cells", "losses", "markdown", "progre
 
 QUICK = "A quick run: few rows and few steps, to try the machinery. It compares nothing."
 
+_NAMED = 5  # who is better is said by name; how many more there are, by number
+
 # Header, text of a row, and what must be least (None: nothing to compete for).
 COLUMNS: tuple[tuple[str, Callable[[Row], str], Callable[[Row], float] | None], ...] = (
     ("RMSE", lambda row: f"{row.values['rmse']:.3f}", lambda row: round(row.loss("rmse"), 3)),
@@ -56,13 +58,14 @@ def cells(row: Row, every: int) -> list[str]:
 
 
 def losses(rows: Mapping[str, list[Row]]) -> list[list[str]]:
-    """Data set, metric, our value, and everybody who is better with the value."""
+    """Data set, metric, our value, and who is better with the value, the best first."""
     return [
         [
             dataset,
             METRICS[metric],
             _value(default, metric),
-            "; ".join(f"{row.label} {_value(row, metric)}" for row in better),
+            "; ".join(f"{row.label} {_value(row, metric)}" for row in better[:_NAMED])
+            + (f"; and {len(better) - _NAMED} more" if len(better) > _NAMED else ""),
         ]
         for dataset, metric, default, better in where_others_win(rows)
     ]
