@@ -14,13 +14,13 @@ from types import ModuleType
 from typing import Any
 
 import prismgp
-from prismgp.cli import _certify, _fit, _info, _predict, _report, _reproduce
+from prismgp.cli import _bench, _certify, _fit, _info, _predict, _report, _reproduce
 from prismgp.cli._common import Parser, complain, one_line
 from prismgp.exceptions import PrismGPError, PrismGPWarning
 
 __all__ = ["main"]
 
-_SUBCOMMANDS: tuple[ModuleType, ...] = (_fit, _predict, _certify, _info, _reproduce, _report)
+_SUBCOMMANDS: tuple[ModuleType, ...] = (_fit, _predict, _certify, _info, _reproduce, _bench, _report)
 
 _BAD_INPUT = 2
 _INTERRUPTED = 130
@@ -38,8 +38,8 @@ def main(argv: list[str] | None = None) -> int:
     Returns
     -------
     int
-        0 on success; 1 for a certificate that does not hold; 2, with one line on stderr, on bad usage or bad
-        input; 130 when interrupted; 141 when the reader of the output went away.
+        0 on success; 1 for a certificate that does not hold or a comparison in which something failed; 2, with one
+        line on stderr, on bad usage or bad input; 130 when interrupted; 141 when the reader of the output went away.
     """
     try:
         args = _parser().parse_args(argv)

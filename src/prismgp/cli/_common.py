@@ -32,6 +32,7 @@ __all__ = [
     "Parser",
     "Scores",
     "Subparsers",
+    "above_zero",
     "add_delimiter",
     "add_output_options",
     "columns",
@@ -100,6 +101,7 @@ def _number(kind: type[N], accepts: Callable[[N], bool], what: str) -> Callable[
 positive = _number(int, lambda value: value >= 1, "a whole number of at least 1")
 whole = _number(int, lambda value: value >= 0, "a whole number of at least 0")
 fraction = _number(float, lambda value: 0 < value < 1, "a number between 0 and 1")
+above_zero = _number(float, lambda value: 0 < value < math.inf, "a number above 0")
 not_negative = _number(float, lambda value: 0 <= value < math.inf, "a number of at least 0")
 
 

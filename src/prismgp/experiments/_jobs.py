@@ -133,7 +133,8 @@ def carry_out(
     """
     limits = limits or Limits()
     queue, unfinished = [], []
-    with tqdm(total=len(jobs), unit="job", disable=not show, dynamic_ncols=True) as bar:
+    # In a log, where a bar would be written again and again, the lines alone.
+    with tqdm(total=len(jobs), unit="job", disable=None if show else True, dynamic_ncols=True) as bar:
 
         def report(job: Job, result: dict[str, Any] | None, note: str = "") -> None:
             failed = result is None or "failed" in result

@@ -1,0 +1,81 @@
+"""Jobs for plans: a module that worker processes can import, and a way to run a plan in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import prismgp
+
+JOBS = """
+import os, time
+from pathlib import Path
+
+def double(order):
+    return {"twice": 2 * order["x"]}
+
+def fail(order):
+    raise RuntimeError("nothing to see here")
+
+def sleep(order):
+    if "pid" in order:
+        Path(order["pid"]).write_text(str(os.getpid()))
+    time.sleep(order["seconds"])
+    return {"slept": order["seconds"]}
+"""
+
+
+@pytest.fixture
+def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of a module with jobs, for ``function="NAME:job"``."""
+    folder = tmp_path / "modules"
+    folder.mkdir()
+    (folder / "some_jobs.py").write_text(JOBS)
+    path = [str(folder), str(Path(prismgp.__file__).parents[1])]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path))
+    return "some_jobs"
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Callable[[str], subprocess.Popen[bytes]]:
+    """Run a piece of Python in a process of its own; ended with the test."""
+    processes = []
+
+    def begin(code: str) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        processes.append(process)
+        return process
+
+    yield begin
+    for process in processes:
+        process.kill()
+        process.wait()
+
+
+def wait_for(condition: Callable[[], object], seconds: float = 60.0) -> None:
+    """Until it holds; an error when it never does."""
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            raise AssertionError("waited in vain")
+        time.sleep(0.05)
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that has ended and was not yet asked for counts as ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        if Path("/proc/self").exists():
+            return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
