@@ -12,7 +12,6 @@ from prismgp.experiments._scores import scores
 
 __all__ = ["Recorder"]
 
-_GROWTH = 1.4  # from one iteration that is looked at to the next
 _RACE = "race"
 
 
@@ -27,6 +26,8 @@ class Recorder:
         Test rows.
     scale : float
         Unit of the scores.
+    growth : float
+        From one iteration that is looked at to the next.
     between : bool
         False: only the end is scored.
     model : callable, optional
@@ -39,11 +40,12 @@ class Recorder:
         y: AnyArray,
         scale: float,
         *,
+        growth: float = 1.4,
         between: bool = True,
         model: Callable[[Any], Any] = lambda seen: seen,
     ) -> None:
         self.x, self.y, self.scale, self._between, self._model = x, y, scale, between, model
-        self._next, self._stage = 0, ""
+        self._growth, self._next, self._stage = growth, 0, ""
         self._leader: Observation | None = None
         self.points: list[dict[str, Any]] = []
         self.seconds = 0.0
@@ -63,7 +65,7 @@ class Recorder:
         wanted = changed or seen.iteration >= self._next
         if not self._between or not wanted:
             return
-        self._next = max(seen.iteration + 1, int(_GROWTH * seen.iteration))
+        self._next = max(seen.iteration + 1, int(self._growth * seen.iteration))
         self.add(seen, self._model((self._leader or seen).model()))
 
     def add(self, seen: Observation, model: Any) -> None:

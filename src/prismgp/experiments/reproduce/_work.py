@@ -22,7 +22,8 @@ _CURVE_ROWS = 20_000  # test rows along the fit; the final scores are on all
 # Rows up to which a full GP learns its parameters on all of them, and rows it learns them on where there are more.
 _EXACT_ROWS, _EXACT_SUBSAMPLE = 4_000, 3_000
 _QUICK_EXACT_ROWS = 1_500  # both, in a quick run
-_SINGLE_PRECISION_FROM = 100_000  # rows
+_MANY_ROWS = 100_000  # from there on in single precision, and looked at less often: a look takes passes over all rows
+_GROWTH, _FAST_GROWTH = 1.4, 2.0
 _PREDICT_ROWS = 65_536
 
 
@@ -32,7 +33,7 @@ def make_model(order: dict[str, Any], rows: int) -> Any:
     common: dict[str, Any] = {"random_state": int(order["run"]), "device": order["device"]}
     if name == "exact":
         return ExactGPRegressor(**common)
-    common["dtype"] = "float32" if rows >= _SINGLE_PRECISION_FROM else "float64"
+    common["dtype"] = "float32" if rows >= _MANY_ROWS else "float64"
     if name == "ssgp":
         return SSGPRegressor(p, **common)
     if order["steps"] is not None:
@@ -48,7 +49,13 @@ def fit(order: dict[str, Any]) -> dict[str, Any]:
     before = peak_bytes()
     model = make_model(order, data.rows)
     few = slice(_CURVE_ROWS)
-    recorder = Recorder(data.x_test[few], data.y_test[few], data.scale, between=order["model"] != "prism")
+    recorder = Recorder(
+        data.x_test[few],
+        data.y_test[few],
+        data.scale,
+        growth=_GROWTH if data.rows < _MANY_ROWS else _FAST_GROWTH,
+        between=order["model"] != "prism",
+    )
     all_rows, learned_on = (_QUICK_EXACT_ROWS,) * 2 if order["quick"] else (_EXACT_ROWS, _EXACT_SUBSAMPLE)
     if order["model"] == "exact" and data.rows > all_rows:
         chosen = np.random.default_rng([int(order["run"]), 3]).permutation(data.rows)[:learned_on]
