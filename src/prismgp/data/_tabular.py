@@ -187,7 +187,9 @@ class TableFile:
         # Buffered and without pre-buffering, so that memory does not grow with the size of a row group.
         with (
             _translated(self.path),
-            pa.parquet.ParquetFile(self.path, buffer_size=_BLOCK_BYTES, pre_buffer=False) as file,
+            pa.parquet.ParquetFile(
+                self.path, buffer_size=_BLOCK_BYTES, pre_buffer=False, page_checksum_verification=True
+            ) as file,
         ):
             yield from file.iter_batches(batch_size=rows, columns=columns)
 

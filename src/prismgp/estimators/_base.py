@@ -29,7 +29,7 @@ from prismgp._validate import (
 from prismgp.data import ArraySource, Source, Standardiser
 from prismgp.data._chunks import standardise
 from prismgp.data._prefetch import prefetched
-from prismgp.estimators._sources import adopt_source, matching_source
+from prismgp.estimators._sources import adopt_source, encoded_frame, matching_source
 from prismgp.exceptions import DataError
 from prismgp.kernels import KERNELS
 from prismgp.parameters import Parameters
@@ -299,9 +299,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
         return (self._to_model(x) for x, _ in blocks)
 
     def _encoded(self, X: Any) -> Any:
-        """Raw columns of a table the command line has learned, as the model's inputs; all else passes."""
-        encoder = getattr(self, "table_encoder_", None)
-        return encoder.encode_frame(X) if encoder is not None and encoder.accepts(X) else X
+        """Raw columns of a table the model has learned to encode, as its inputs; all else passes."""
+        return encoded_frame(self, X)
 
     def _model_chunks(self, x: AnyArray) -> Iterator[Tensor]:
         rows = self._prediction_rows()

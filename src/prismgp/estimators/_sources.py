@@ -10,7 +10,7 @@ from sklearn.base import BaseEstimator
 from prismgp.data import FileSource, Source
 from prismgp.exceptions import DataError
 
-__all__ = ["adopt_source", "matching_source"]
+__all__ = ["adopt_source", "encoded_frame", "forget_source", "matching_source"]
 
 
 def adopt_source(estimator: BaseEstimator, source: Source, y: Any, *, needs_target: bool = True) -> Source:
@@ -48,6 +48,18 @@ def matching_source(estimator: BaseEstimator, source: Source, y: Any = None) -> 
             f"{estimator.n_features_in_} features as input"
         )
     return source
+
+
+def encoded_frame(estimator: BaseEstimator, X: Any) -> Any:
+    """Raw columns of a table that the estimator has learned to encode, as its inputs; all else passes."""
+    encoder = getattr(estimator, "table_encoder_", None)
+    return encoder.encode_frame(X) if encoder is not None and encoder.accepts(X) else X
+
+
+def forget_source(estimator: BaseEstimator) -> None:
+    """Before another fit: rows that are no table have no encoder."""
+    if hasattr(estimator, "table_encoder_"):
+        del estimator.table_encoder_
 
 
 def _check_alone(y: Any) -> None:
