@@ -248,10 +248,10 @@ class FileSource(Source):
             encoded = self.encoder.examine(table, first_row=first)
             unseen.update(encoded.unseen)
             x, y = encoded.values, self._target_values(table, first)
-            complete = np.asarray(np.isfinite(x).all(1) & np.isfinite(y).all(1))
-            if complete.all():
+            if not encoded.missing and np.isfinite(y).all():
                 yield x, y
             elif self.missing == "drop":
+                complete = encoded.complete & np.isfinite(y).all(1)
                 yield x[complete], y[complete]
             else:
                 raise self._missing_error()

@@ -114,7 +114,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
             self._forget()
         source: Source
         if isinstance(X, Source):
-            source = adopt_source(self, X, y) if reset else matching_source(self, X, y)
+            source = adopt_source(self, X, y) if reset else matching_source(self, X, y, needs_target=True)
             ndim = 1 if source.n_outputs == 1 and getattr(X, "single", True) else 2
         else:
             x, target = check_fit_data(self, X if reset else self._encoded(X), y, reset=reset)
