@@ -44,9 +44,7 @@ CHANGES = [
 @pytest.mark.parametrize(("change", "expected"), CHANGES)
 @pytest.mark.parametrize("form", ["parquet parts", "csv parts"])
 @pytest.mark.parametrize("midway", [False, True])
-def test_a_file_changes(
-    change: Callable[[Path], None], expected: str, form: str, midway: bool, tmp_path: Path
-) -> None:
+def test_a_file_changes(change: Callable[[Path], None], expected: str, form: str, midway: bool, tmp_path: Path) -> None:
     """Between two passes, or in the middle of one; the estimator is unfitted after it."""
     frame = table()
     source = as_source(form, frame, tmp_path)

@@ -34,7 +34,7 @@ MISSING_TEXT = (
 _DELIMITERS = {".csv": ",", ".csv.gz": ",", ".tsv": "\t", ".tsv.gz": "\t"}
 _PARQUET = (".parquet", ".pq")
 _BLOCK_BYTES = 2**20
-_GROUP_BYTES = 2**24  # size in memory at which rows become a row group of a Parquet file
+_GROUP_BYTES = 2**22  # size in memory at which rows become a row group of a Parquet file
 
 
 def file_format(path: str | PathLike[str]) -> str:
