@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -39,7 +40,7 @@ def parts(frame: pd.DataFrame, folder: Path, suffix: str) -> Path:
     """The table in files of odd numbers of rows."""
     folder.mkdir()
     bounds = [*[begin for begin in ODD if begin < len(frame)], len(frame)]
-    for index, (begin, end) in enumerate(zip(bounds, bounds[1:], strict=False)):
+    for index, (begin, end) in enumerate(pairwise(bounds)):
         write(frame.iloc[begin:end], folder / f"part-{index}{suffix}")
     return folder
 

@@ -122,12 +122,12 @@ def test_a_fit_that_loses_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def damaged(path: Path, **options: Any) -> None:
     """Zeros in the middle of a row group."""
     rng = np.random.default_rng(0)
-    columns = {"a": rng.integers(0, 5, 4_000).astype(float), "y": rng.integers(0, 5, 4_000).astype(float)}
-    pq.write_table(pa.table(columns), path, row_group_size=1_000, **options)
+    columns = {"a": rng.standard_normal(4_000), "y": rng.standard_normal(4_000)}
+    pq.write_table(pa.table(columns), path, row_group_size=1_000, use_dictionary=False, **options)
     data = bytearray(path.read_bytes())
     group = pq.ParquetFile(path).metadata.row_group(2).column(0)
-    middle = group.dictionary_page_offset + group.total_compressed_size // 2
-    data[middle : middle + 40] = b"\xff" * 40
+    middle = group.data_page_offset + group.total_compressed_size // 2
+    data[middle : middle + 40] = bytes(40)
     path.write_bytes(data)
 
 

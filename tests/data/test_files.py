@@ -238,8 +238,15 @@ def test_refused_types(column: Any, expected: str, tmp_path: Path) -> None:
         parquet(tmp_path, table)
     assert from_parquet(tmp_path / "parts", "y", exclude="a").load().n_rows == len(column)
     if not pa.types.is_string(column.type):
-        with pytest.raises(DataError, match="target|dates|neither|null"):
+        with pytest.raises(DataError, match=r"target|dates|neither|null"):
             from_parquet(tmp_path / "parts", "a")
+
+
+def test_names_with_dots(tmp_path: Path) -> None:
+    """Parquet has paths of that form for nested columns."""
+    table = {"a.b": [1.0, 2.0], "a": [3.0, 4.0], "y": [5.0, 6.0]}
+    assert rows(parquet(tmp_path, table, columns="a"))[0] == [[3], [4]]
+    assert rows(from_parquet(tmp_path / "parts", "y", columns=["a", "a.b"]))[0] == [[3, 1], [4, 2]]
 
 
 def test_floats_are_no_categories(tmp_path: Path) -> None:

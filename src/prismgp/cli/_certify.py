@@ -52,7 +52,7 @@ def add_parser(subparsers: Subparsers) -> None:
         "bad usage or bad input. For a model fitted with --holdout, --seed or --drop-missing, repeat these options.",
     )
     parser.add_argument("model", metavar="MODEL", help="model file")
-    parser.add_argument("data", metavar="DATA", help="the training table: .csv, .tsv (either also .gz) or .parquet")
+    parser.add_argument("data", metavar="DATA", help="the training table, as for fit")
     parser.add_argument("--test", metavar="FILE", help="table whose rows to certify predictions at; needs no target")
     parser.add_argument(
         "-t",

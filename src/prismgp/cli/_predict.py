@@ -53,9 +53,7 @@ def add_parser(subparsers: Subparsers) -> None:
         "model learned to predict, the summary says how well it does.",
     )
     parser.add_argument("model", metavar="MODEL", help="model file")
-    parser.add_argument(
-        "data", metavar="DATA", help=".csv, .tsv (either also .gz) or .parquet, or a folder of such files"
-    )
+    parser.add_argument("data", metavar="DATA", help=".csv, .tsv (either also .gz) or .parquet, or a folder of these")
     parser.add_argument(
         "-o", "--output", required=True, metavar="OUT", help="the same formats; - for CSV on standard output"
     )
