@@ -52,7 +52,7 @@ def add_parser(subparsers: Subparsers) -> None:
         "bad usage or bad input. For a model fitted with --holdout, --seed or --drop-missing, repeat these options.",
     )
     parser.add_argument("model", metavar="MODEL", help="model file")
-    parser.add_argument("data", metavar="DATA", help="the training table: .csv, .tsv (either also .gz) or .parquet")
+    parser.add_argument("data", metavar="DATA", help="the training table, as for fit")
     parser.add_argument("--test", metavar="FILE", help="table whose rows to certify predictions at; needs no target")
     parser.add_argument(
         "-t",
@@ -121,6 +121,7 @@ def run(args: argparse.Namespace) -> int:
     _check_options(args)
     file = common.open_table(args)
     test_file = None if args.test is None else open_tables(args.test, delimiter=_delimiter(args))
+    _check_outputs(args, [str(each.path) for files in (file, test_file) if files is not None for each in files.files])
     model: GPRegressor = load(args.model, device=args.device)
     if isinstance(model, ExactGPRegressor):
         raise DataError(f"{args.model}: an ExactGPRegressor is the exact GP: there is nothing to certify")
@@ -149,12 +150,15 @@ def _check_options(args: argparse.Namespace) -> None:
     for name, value in (("--seed", args.seed), ("--random-state", args.random_state)):
         if not 0 <= value < 2**32:
             raise DataError(f"{name} {value} is not between 0 and 2^32 - 1")
-    inputs = [args.model, args.data, *([args.test] if args.test else [])]
+    _check_outputs(args, [args.model])
+    if args.figure is not None:
+        figure_format(args.figure)
+
+
+def _check_outputs(args: argparse.Namespace, inputs: list[str]) -> None:
     for path in (args.json if args.json != "-" else None, args.figure):
         if path is not None:
             common.writable(path, inputs=inputs)
-    if args.figure is not None:
-        figure_format(args.figure)
 
 
 def _delimiter(args: argparse.Namespace) -> str | None:

@@ -40,7 +40,7 @@ def add_parser(subparsers: Subparsers) -> None:
         "one indicator column per category, and remembered with it. In CSV files an empty cell, NA, N/A, NaN "
         "or null is a missing value.",
     )
-    parser.add_argument("data", metavar="DATA", help=".csv, .tsv (either also .gz) or .parquet")
+    parser.add_argument("data", metavar="DATA", help=".csv, .tsv (either also .gz) or .parquet, or a folder of these")
     parser.add_argument("-t", "--target", required=True, metavar="COLUMN", help="the column to predict")
     parser.add_argument("-o", "--output", required=True, metavar="MODEL", help="model file to write, e.g. model.prism")
     parser.add_argument(

@@ -53,7 +53,7 @@ def add_parser(subparsers: Subparsers) -> None:
         "model learned to predict, the summary says how well it does.",
     )
     parser.add_argument("model", metavar="MODEL", help="model file")
-    parser.add_argument("data", metavar="DATA", help=".csv, .tsv (either also .gz) or .parquet")
+    parser.add_argument("data", metavar="DATA", help=".csv, .tsv (either also .gz) or .parquet, or a folder of these")
     parser.add_argument(
         "-o", "--output", required=True, metavar="OUT", help="the same formats; - for CSV on standard output"
     )
@@ -82,7 +82,8 @@ def run(args: argparse.Namespace) -> int:
     kind = ".csv" if to_stdout else file_format(args.output)
     file = common.open_table(args)
     if not to_stdout:
-        common.writable(args.output, inputs=[args.model, args.data])
+        common.writable(args.output, inputs=[args.model, *(str(each.path) for each in file.files)])
+        _check_apart(args.output, args.data)
     model: GPRegressor = load(args.model, device=args.device)
     prediction = _Prediction(args, model, file, typed=kind in (".parquet", ".pq"))
     began = time.perf_counter()
@@ -97,6 +98,13 @@ def run(args: argparse.Namespace) -> int:
     elif not args.quiet:
         _print(summary, error=to_stdout)
     return 0
+
+
+def _check_apart(output: str, data: str) -> None:
+    """A table in the folder that is read would be read with it the next time."""
+    folder = Path(data)
+    if folder.is_dir() and Path(output).resolve().is_relative_to(folder.resolve()):
+        raise DataError(f"{output}: is in the folder that is read and would become a part of it; write elsewhere")
 
 
 @contextmanager

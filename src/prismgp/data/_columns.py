@@ -113,7 +113,7 @@ def to_text(name: str, column: ArrowColumn) -> ArrowColumn:
 
 
 def to_numbers(name: str, column: ArrowColumn, *, boolean: bool = False, first_row: int = 0) -> Array:
-    """A column as float64, (n,); NaN where a cell is missing.
+    """A column as float64, (n,), not to be written to; NaN where a cell is missing.
 
     Parameters
     ----------
@@ -135,9 +135,11 @@ def to_numbers(name: str, column: ArrowColumn, *, boolean: bool = False, first_r
     floats = pc.cast(column, pa.float64(), safe=False)
     if isinstance(floats, pa.ChunkedArray):
         floats = floats.combine_chunks()
-    values = np.array(floats.to_numpy(zero_copy_only=False), dtype=np.float64)
-    beyond = np.isfinite(values) & (np.abs(values) > _LARGEST)
-    if beyond.any():
+    values: Array = floats.to_numpy(zero_copy_only=False)
+    if (np.abs(values) > _LARGEST).any():
+        beyond = np.isfinite(values) & (np.abs(values) > _LARGEST)
+        if not beyond.any():
+            return values
         row = int(np.argmax(beyond))
         raise DataError(
             f"column {name!r} holds {values[row]:g} in row {first_row + row + 1:,} (the first is 1); "

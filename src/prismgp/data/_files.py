@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from prismgp._types import Array
 from prismgp._validate import check_choice
-from prismgp.data._columns import NUMBER, empty_column, to_numbers, unusable
+from prismgp.data._columns import NUMBER, empty_column, listed, to_numbers, unusable
 from prismgp.data._folder import TableFiles, open_tables
 from prismgp.data._scan import learn_encoder
 from prismgp.data._source import ArraySource, Block, Source, rechunked
@@ -25,6 +24,7 @@ __all__ = ["FileSource", "file_source", "from_csv", "from_parquet"]
 _PARQUET = (".parquet", ".pq")
 _TEXT = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
 _MISSING = ("error", "drop")
+_LOADED_ROWS = 65_536
 
 
 def from_parquet(
@@ -142,11 +142,21 @@ def file_source(
 ) -> FileSource:
     """Rows of opened files; see :func:`from_parquet`."""
     check_choice("from_csv" if files.is_text else "from_parquet", "missing", missing, _MISSING)
-    targets = [] if target is None else [target] if isinstance(target, str) else list(target)
-    encoder = learn_encoder(
-        files, targets, columns=columns, exclude=exclude, categorical=categorical, max_categories=max_categories
+    targets = _names(target)
+    encoder, truths = learn_encoder(
+        files,
+        targets,
+        columns=None if columns is None else _names(columns),
+        exclude=_names(exclude),
+        categorical=_names(categorical),
+        max_categories=max_categories,
     )
-    return FileSource(files, encoder, targets, missing=missing, single=isinstance(target, str))
+    return FileSource(files, encoder, targets, missing=missing, single=isinstance(target, str), truths=truths)
+
+
+def _names(names: Collection[str] | None) -> list[str]:
+    """A single name may stand for a list of one."""
+    return [] if names is None else [names] if isinstance(names, str) else list(names)
 
 
 class FileSource(Source):
@@ -161,21 +171,32 @@ class FileSource(Source):
     encoder : TableEncoder
     targets : list of str
     rows_read : int
-        Rows of the files, those with missing values too; known after a pass.
+        Rows of the files, those with missing values too.
     """
 
     rows_read: int = 0
 
     def __init__(
-        self, files: TableFiles, encoder: TableEncoder, targets: list[str], *, missing: str, single: bool = True
+        self,
+        files: TableFiles,
+        encoder: TableEncoder,
+        targets: list[str],
+        *,
+        missing: str,
+        single: bool = True,
+        truths: Collection[str] = (),
+        n_rows: int | None = None,
     ) -> None:
         self.files, self.encoder, self.targets, self.missing = files, encoder, targets, missing
         self.single = single  # one target that makes a one-dimensional y
+        self._truths = truths  # targets that a text file spells as true and false
         self.feature_names = encoder.feature_names
         self.n_inputs, self.n_outputs = len(self.feature_names), len(targets)
-        known = files.n_rows if missing == "error" else None
+        known = (files.n_rows if n_rows is None else n_rows) if missing == "error" else None
         # Where the files do not tell, the pass that counts also takes the moments, which are needed anyway.
         self.n_rows = known if known is not None else self.moments[0].count
+        if missing == "error":
+            self.rows_read = self.n_rows
         if not self.n_rows:
             why = "there are no rows below the header"
             if self.rows_read:
@@ -191,7 +212,19 @@ class FileSource(Source):
         absent = encoder.missing_columns(self.files.names)
         if absent:
             raise DataError(f"{self.files.path}: input columns {', '.join(map(repr, absent))} missing")
-        return FileSource(self.files, encoder, self.targets, missing=self.missing, single=self.single)
+        numbers = {column.name for column in encoder.columns if column.kind == NUMBER}
+        texts = [column.name for column in self.encoder.columns if column.kind != NUMBER and column.name in numbers]
+        if texts and self.files.is_text:
+            raise DataError(f"{self.files.path}: column {listed(texts)} holds text; the model learned it as numbers")
+        return FileSource(
+            self.files,
+            encoder,
+            self.targets,
+            missing=self.missing,
+            single=self.single,
+            truths=self._truths,
+            n_rows=self.n_rows,
+        )
 
     def blocks(self, rows: int) -> Iterator[Block]:
         """Encoded rows, (n, d) and (n, q), float64, in blocks of exactly ``rows``."""
@@ -201,71 +234,62 @@ class FileSource(Source):
         # Filled as they come: no second copy of all rows.
         x, y = np.empty((self.n_rows, self.n_inputs)), np.empty((self.n_rows, self.n_outputs))
         start = 0
-        for x_block, y_block in self._encoded(65_536):
-            x[start : start + len(x_block)], y[start : start + len(x_block)] = x_block, y_block
+        for x_block, y_block in self._encoded(_LOADED_ROWS):
+            room = slice(start, start + len(x_block))
             start += len(x_block)
+            if start > self.n_rows:  # somebody appends to a file; to read to its end is to say so
+                continue
+            x[room], y[room] = x_block, y_block
         return ArraySource(x, y)
 
     def _encoded(self, rows: int) -> Iterator[Block]:
-        encoder, files = self.encoder, self.files
-        names = [*encoder.input_names, *self.targets]
-        numbers = [column.name for column in encoder.columns if column.kind == NUMBER]
         first, unseen = 0, Counter[str]()
-        for batch in files.raw_batches(rows, columns=names, numbers=[*numbers, *self.targets]):
-            if not batch.num_rows:
-                continue
-            table = pa.Table.from_batches([batch])
-            if files.is_text:
-                table = self._with_nulls(table)
-            encoded = encoder.examine(table, first_row=first)
+        for table in self._tables(rows):
+            encoded = self.encoder.examine(table, first_row=first)
             unseen.update(encoded.unseen)
-            x = encoded.values
-            y = self._target_values(table, first)
-            complete = np.asarray(np.isfinite(x).all(1) & np.isfinite(y).all(1))
-            if complete.all():
+            x, y = encoded.values, self._target_values(table, first)
+            if not encoded.missing and np.isfinite(y).all():
                 yield x, y
             elif self.missing == "drop":
+                complete = encoded.complete & np.isfinite(y).all(1)
                 yield x[complete], y[complete]
             else:
-                raise self._missing_error(names)
-            first += batch.num_rows
+                raise self._missing_error()
+            first += table.num_rows
         self.rows_read = first
         for name, count in unseen.items():
             warnings.warn(unseen_message(name, count), PrismGPWarning, stacklevel=2)
 
-    def _with_nulls(self, table: pa.Table) -> pa.Table:
-        """Null where a text column spells a missing value; numbers have been converted already."""
-        texts = [column.name for column in self.encoder.columns if column.kind != NUMBER]
-        if not texts:
-            return table
-        cells = self.files.cells(table, texts)
-        for name in texts:
-            table = table.set_column(table.schema.get_field_index(name), name, cells[name])
-        return table
+    def _tables(self, rows: int) -> Iterator[pa.Table]:
+        """Inputs and targets, null where a text file spells a missing value."""
+        files = self.files
+        names = [*self.encoder.input_names, *self.targets]
+        # Numbers are converted by the reader; truths and categories are left to the encoder.
+        texts = {column.name for column in self.encoder.columns if column.kind != NUMBER}.union(self._truths)
+        numbers = [name for name in names if name not in texts]
+        for batch in files.raw_batches(rows, columns=names, numbers=numbers):
+            if not batch.num_rows:
+                continue
+            table = pa.Table.from_batches([batch])
+            if files.is_text and texts:
+                cells = files.cells(table, [name for name in names if name in texts])
+                for name in cells.schema.names:
+                    table = table.set_column(table.schema.get_field_index(name), name, cells[name])
+            yield table
 
     def _target_values(self, table: pa.Table, first: int) -> Array:
         if not self.targets:
             return np.empty((table.num_rows, 0))
-        return np.stack([to_numbers(name, table[name], first_row=first) for name in self.targets], axis=1)
+        return np.stack([to_numbers(name, table[name], boolean=True, first_row=first) for name in self.targets], axis=1)
 
-    def _missing_error(self, names: list[str]) -> DataError:
+    def _missing_error(self) -> DataError:
         """The complaint about missing cells, of which there is at least one; counts them all."""
         counts, rows = Counter[str](), 0
-        for batch in self.files.raw_batches(65_536, columns=names):
-            table = self.files.cells(pa.Table.from_batches([batch]), names)
-            rows += batch.num_rows
-            for name in names:
-                counts[name] += int(unusable(_as_read(table[name], self.files.is_text)).sum())
+        for table in self._tables(_LOADED_ROWS):
+            rows += table.num_rows
+            for name in table.schema.names:
+                counts[name] += int(unusable(table[name]).sum())
         for name, count in counts.items():
             if count == rows:
                 return empty_column("the target" if name in self.targets else "column", name, rows)
         return missing_error(dict(counts), option='--drop-missing (in Python: missing="drop")')
-
-
-def _as_read(column: Any, is_text: bool) -> Any:
-    """Cells of a text file are missing where they are empty, or spell what is not a finite number."""
-    if not is_text:
-        return column
-    odd = pa.array(["inf", "+inf", "-inf", "infinity", "+infinity", "-infinity", "nan"], pa.string())
-    spelled = pc.is_in(pc.utf8_lower(pc.utf8_trim_whitespace(column)), value_set=odd)
-    return pc.if_else(spelled, pa.scalar(None, pa.string()), column)

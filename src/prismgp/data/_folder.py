@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from prismgp.data._columns import listed
+from prismgp.data._columns import is_numeric, is_text, listed
 from prismgp.data._tabular import TableFile, file_format, rebatched
 from prismgp.exceptions import DataError
 
@@ -84,9 +84,18 @@ class TableFiles:
     def schema(self) -> pa.Schema:
         """Names and types of the columns, which all files share."""
         first = self.files[0]
+        types = {field.name: field.type for field in first.schema}
         for file in self.files[1:]:
             self._check_same(first, file)
-        return first.schema
+            for name, kind in types.items():
+                other = file.schema.field(name).type
+                common = _common_type(kind, other)
+                if common is None:
+                    raise DataError(f"{file.path}: column {name!r} holds {other}, in {first.path} it holds {kind}")
+                types[name] = common
+        if all(field.type == types[field.name] for field in first.schema):
+            return first.schema
+        return pa.schema(types.items())
 
     @staticmethod
     def _check_same(first: TableFile, file: TableFile) -> None:
@@ -97,10 +106,6 @@ class TableFiles:
                 f"{file.path}: columns differ from those of {first.path} ({listed(odd)} in one only); "
                 "files of one table need the same columns"
             )
-        for name in first.names:
-            here, there = file.schema.field(name).type, first.schema.field(name).type
-            if here != there and not _both_numbers(here, there):
-                raise DataError(f"{file.path}: column {name!r} holds {here}, in {first.path} it holds {there}")
 
     @property
     def names(self) -> list[str]:
@@ -129,13 +134,14 @@ class TableFiles:
         """
         schema = self.schema
         chosen = list(schema.names if columns is None else columns)
-        types = None if self.is_text else pa.schema([schema.field(name) for name in chosen])
+        # Any of them may be null, whatever the first file says of itself.
+        types = None if self.is_text else pa.schema([(name, schema.field(name).type) for name in chosen])
 
         def read(file: TableFile, seen: tuple[int, int]) -> Iterator[pa.RecordBatch]:
             self._check_unchanged(file, seen)
             for batch in file.raw_batches(rows, columns=chosen, numbers=numbers):
                 ordered = batch.select(chosen)
-                yield ordered if types is None else ordered.cast(types)
+                yield ordered if types is None else ordered.cast(types, safe=False)
             self._check_unchanged(file, seen)
 
         return chain.from_iterable(read(file, seen) for file, seen in zip(self.files, self._seen, strict=True))
@@ -169,5 +175,19 @@ def _stamp(path: str | PathLike[str]) -> tuple[int, int]:
     return stat.st_size, stat.st_mtime_ns
 
 
-def _both_numbers(first: Any, second: Any) -> bool:
-    return all(pa.types.is_integer(kind) or pa.types.is_floating(kind) for kind in (first, second))
+def _common_type(first: Any, second: Any) -> Any:
+    """The type that holds the values of both; None where they are of different kinds."""
+    if first == second or pa.types.is_null(second):
+        return first
+    if pa.types.is_null(first):
+        return second
+    if all(is_text(_value_type(kind)) for kind in (first, second)):
+        return pa.large_string()
+    if not (is_numeric(first) and is_numeric(second)):
+        return None
+    integers = all(pa.types.is_integer(kind) and kind != pa.uint64() for kind in (first, second))
+    return pa.int64() if integers else pa.float64()
+
+
+def _value_type(kind: Any) -> Any:
+    return kind.value_type if pa.types.is_dictionary(kind) else kind

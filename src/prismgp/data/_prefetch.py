@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import TypeVar
 
 __all__ = ["prefetched"]
@@ -41,14 +42,14 @@ def prefetched(items: Iterator[T], ahead: int = _AHEAD) -> Iterator[T]:
     def read() -> None:
         error: BaseException | None = None
         try:
-            for item in items:
-                if not put(item):
-                    break
+            with ExitStack() as stack:
+                if hasattr(items, "close"):
+                    stack.callback(items.close)
+                for item in items:
+                    if not put(item):
+                        break
         except BaseException as trouble:  # noqa: BLE001  raised where the items are used
             error = trouble
-        finally:
-            if hasattr(items, "close"):
-                items.close()
         put(_End(error))
 
     thread = threading.Thread(target=read, name="prismgp-read-ahead", daemon=True)

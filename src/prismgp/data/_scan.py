@@ -45,8 +45,10 @@ def learn_encoder(
     exclude: Collection[str],
     categorical: Collection[str],
     max_categories: int,
-) -> TableEncoder:
+) -> tuple[TableEncoder, frozenset[str]]:
     """What :meth:`TableEncoder.learn` says of the whole table, found by one pass, or none if all columns have types.
+
+    Also the targets that a text file spells as true and false.
 
     Parameters
     ----------
@@ -57,8 +59,9 @@ def learn_encoder(
         As in :meth:`TableEncoder.learn`.
     """
     schema = files.schema
+    check_unique(targets, "target")
     for name in targets:
-        choose_inputs(schema.names, name, None, (), ())  # is it there?
+        choose_inputs(schema.names, name, columns, (), ())  # is it there, and not among the inputs?
     others = [*exclude, *targets[1:]]
     target = targets[0] if targets else None
     names = choose_inputs(schema.names, target, columns, others, categorical)
@@ -69,15 +72,14 @@ def learn_encoder(
     }
     if scans:
         _scan(files, scans)
-    for name in targets:
-        _check_target(name, scans.get(name), schema.field(name).type)
+    truths = frozenset(name for name in targets if _is_truth(name, scans.get(name), schema.field(name).type))
     chosen = [
         scans[name].column() if name in scans else InputColumn(name, _kind(name, schema.field(name).type))
         for name in names
     ]
     encoder = TableEncoder(tuple(chosen), target)
     check_unique(encoder.feature_names, "encoded column")
-    return encoder
+    return encoder, truths
 
 
 def _scan(files: TableFiles, scans: dict[str, _Scan]) -> None:
@@ -100,12 +102,16 @@ def _kind(name: str, kind: Any, *, categorical: bool = False) -> str:
     return kind_of(name, pa.array([], kind), categorical=categorical)
 
 
-def _check_target(name: str, scan: _Scan | None, kind: Any) -> None:
+def _is_truth(name: str, scan: _Scan | None, kind: Any) -> bool:
+    """Whether a target is spelled as true and false; an error where it is neither that nor numbers."""
     if scan is not None and is_text(kind):
-        if scan.column().kind == CATEGORY:
+        found = scan.numeric_kind()
+        if found is None:
             raise DataError(f"the target {name!r} holds text; a regression target must be numeric")
-    elif _kind(name, kind) == CATEGORY:
+        return found == BOOLEAN
+    if _kind(name, kind) == CATEGORY:
         raise DataError(f"the target {name!r} holds {kind}; a regression target must be numeric")
+    return False
 
 
 class _Scan:
@@ -145,18 +151,25 @@ class _Scan:
                 row = int(texts[0])
                 self._first_text = text[row].as_py(), first_row + row
 
+    def numeric_kind(self) -> str | None:
+        """NUMBER or BOOLEAN; None for categories. An error for a column without cells, or of numbers but for a few."""
+        if not self._cells:
+            raise empty_column("the target" if self._what == "target" else self._what, self._name, self._rows)
+        if self._typed or self._categorical:
+            return None
+        if self._first_text is None and self._spelled:
+            return NUMBER
+        if self._truths == self._cells and self._spelled:
+            return BOOLEAN
+        if self._first_text is not None and self._numbers > self._cells / 2:
+            raise mostly_numbers(self._what, self._name, *self._first_text)
+        return None
+
     def column(self) -> InputColumn:
         """How the column is to be encoded."""
-        name = self._name
-        if not self._cells:
-            raise empty_column("the target" if self._what == "target" else self._what, name, self._rows)
-        if not self._typed and not self._categorical:
-            if self._first_text is None and self._spelled:
-                return InputColumn(name, NUMBER)
-            if self._truths == self._cells and self._spelled:
-                return InputColumn(name, BOOLEAN)
-            if self._first_text is not None and self._numbers > self._cells / 2:
-                raise mostly_numbers(self._what, name, *self._first_text)
+        name, kind = self._name, self.numeric_kind()
+        if kind is not None:
+            return InputColumn(name, kind)
         if self._spelled and not self._categorical and _are_dates(self._distinct):
             kind_of(name, pa.array([], pa.timestamp("s")), categorical=False)  # says what to do with dates
         if len(self._distinct) > self._most:

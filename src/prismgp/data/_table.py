@@ -169,7 +169,8 @@ class TableEncoder:
         if absent:
             raise DataError(f"{plural(absent, 'input column')} missing: {listed(absent)}")
         check_unique([name for name in data.schema.names if name in set(self.input_names)], "column")
-        values = np.zeros((data.num_rows, len(self.feature_names)))
+        # Filled column by column, so in that order; whoever computes with rows brings them together anyway.
+        values = np.zeros((data.num_rows, len(self.feature_names)), order="F")
         missing: dict[str, int] = {}
         unseen: dict[str, int] = {}
         at = 0
@@ -183,9 +184,9 @@ class TableEncoder:
                     unseen[column.name] = strange
             else:
                 block[:, 0] = to_numbers(column.name, cells, boolean=column.kind == BOOLEAN, first_row=first_row)
-            absent_cells = int((~np.isfinite(block[:, 0])).sum())
-            if absent_cells:
-                missing[column.name] = absent_cells
+            finite = np.isfinite(block[:, 0])
+            if not finite.all():
+                missing[column.name] = int((~finite).sum())
         return Encoded(values, missing, unseen)
 
     def encode(self, data: pa.Table | pa.RecordBatch) -> tuple[Array, dict[str, int]]:

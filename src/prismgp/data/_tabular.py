@@ -34,7 +34,7 @@ MISSING_TEXT = (
 _DELIMITERS = {".csv": ",", ".csv.gz": ",", ".tsv": "\t", ".tsv.gz": "\t"}
 _PARQUET = (".parquet", ".pq")
 _BLOCK_BYTES = 2**20
-_GROUP_BYTES = 2**24  # size in memory at which rows become a row group of a Parquet file
+_GROUP_BYTES = 2**22  # size in memory at which rows become a row group of a Parquet file
 
 
 def file_format(path: str | PathLike[str]) -> str:
@@ -187,7 +187,9 @@ class TableFile:
         # Buffered and without pre-buffering, so that memory does not grow with the size of a row group.
         with (
             _translated(self.path),
-            pa.parquet.ParquetFile(self.path, buffer_size=_BLOCK_BYTES, pre_buffer=False) as file,
+            pa.parquet.ParquetFile(
+                self.path, buffer_size=_BLOCK_BYTES, pre_buffer=False, page_checksum_verification=True
+            ) as file,
         ):
             yield from file.iter_batches(batch_size=rows, columns=columns)
 

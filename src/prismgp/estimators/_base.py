@@ -31,7 +31,7 @@ from prismgp.checkpoint import Journal
 from prismgp.data import ArraySource, Source, Standardiser
 from prismgp.data._chunks import standardise
 from prismgp.data._prefetch import prefetched
-from prismgp.estimators._sources import adopt_source, matching_source
+from prismgp.estimators._sources import adopt_source, encoded_frame, matching_source
 from prismgp.exceptions import DataError
 from prismgp.kernels import KERNELS
 from prismgp.parameters import Parameters
@@ -117,7 +117,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
             self._forget()
         source: Source
         if isinstance(X, Source):
-            source = adopt_source(self, X, y) if reset else matching_source(self, X, y)
+            source = adopt_source(self, X, y) if reset else matching_source(self, X, y, needs_target=True)
             ndim = 1 if source.n_outputs == 1 and getattr(X, "single", True) else 2
         else:
             x, target = check_fit_data(self, X if reset else self._encoded(X), y, reset=reset)
@@ -304,9 +304,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
         return (self._to_model(x) for x, _ in blocks)
 
     def _encoded(self, X: Any) -> Any:
-        """Raw columns of a table the command line has learned, as the model's inputs; all else passes."""
-        encoder = getattr(self, "table_encoder_", None)
-        return encoder.encode_frame(X) if encoder is not None and encoder.accepts(X) else X
+        """Raw columns of a table the model has learned to encode, as its inputs; all else passes."""
+        return encoded_frame(self, X)
 
     def _model_chunks(self, x: AnyArray) -> Iterator[Tensor]:
         rows = self._prediction_rows()

@@ -12,13 +12,16 @@ from sklearn.utils.validation import check_is_fitted
 from prismgp._random import Streams
 from prismgp._types import AnyArray, Array, RandomState
 from prismgp._validate import check_choice, check_inputs, check_number
-from prismgp.data import ArraySource, Standardiser
+from prismgp.data import ArraySource, Source, Standardiser
+from prismgp.estimators._sources import adopt_source, encoded_frame, forget_source, matching_source
 from prismgp.features import projection, spectral_features
 from prismgp.frequencies import FREQUENCY_KINDS, draw_frequencies
 from prismgp.kernels import KERNELS, get_kernel
 from prismgp.start import user_start
 
 __all__ = ["SpectralFeatures"]
+
+_CHUNK_ROWS = 8_192
 
 
 class SpectralFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -73,15 +76,15 @@ class SpectralFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Draw the frequencies; y is ignored."""
+        """Draw the frequencies for rows X, (n, d), or for those of a source; y is ignored."""
         name = type(self).__name__
         check_number(name, "n_frequencies", self.n_frequencies, low=1, integer=True)
         check_choice(name, "kernel", self.kernel, tuple(KERNELS))
         check_choice(name, "frequencies", self.frequencies, FREQUENCY_KINDS)
-        x = check_inputs(self, X, reset=True)
-        d = x.shape[1]
-        # No targets here: a column of zeros stands in, and only the maps of the inputs are used.
-        standardiser = Standardiser.fit(ArraySource(x, np.zeros((len(x), 1))), normalize=True)
+        forget_source(self)
+        source = self._rows(X)
+        d = source.n_inputs
+        standardiser = Standardiser.fit(source, normalize=True)
         start = user_start(
             standardiser, d, 1, learn=False, lengthscale=self.lengthscale, signal=None, noise=None, mean=None
         )
@@ -92,10 +95,20 @@ class SpectralFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         self._n_features_out = 2 * self.n_frequencies
         return self
 
+    def _rows(self, X: Any) -> Source:
+        if isinstance(X, Source):
+            return adopt_source(self, X, None, needs_target=False)
+        x = check_inputs(self, X, reset=True)
+        return ArraySource(x, np.empty((len(x), 0)))  # no targets
+
     def transform(self, X: Any) -> AnyArray:
-        """Features of X, (n, 2 n_frequencies), in the precision of X."""
+        """Features of X, (n, 2 n_frequencies), in the precision of X; float64 for a source."""
         check_is_fitted(self)
-        x = check_inputs(self, X)
+        if isinstance(X, Source):
+            return np.concatenate([self._features(x) for x, _ in matching_source(self, X).blocks(_CHUNK_ROWS)])
+        return self._features(check_inputs(self, encoded_frame(self, X)))
+
+    def _features(self, x: AnyArray) -> AnyArray:
         # Centred, so that phases stay small; a shift changes no inner product.
         centred = torch.from_numpy((x - self._shift).astype(x.dtype))
         w = projection(self.frequencies_, self.lengthscale_, dtype=centred.dtype, device=torch.device("cpu"))

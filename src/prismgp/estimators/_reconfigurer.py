@@ -19,7 +19,7 @@ from prismgp._validate import DEVICES, check_choice, check_inputs, check_number,
 from prismgp.checkpoint import Checkpoint
 from prismgp.data import ArraySource, Source, Standardiser
 from prismgp.data._prefetch import prefetched
-from prismgp.estimators._sources import adopt_source, matching_source
+from prismgp.estimators._sources import adopt_source, encoded_frame, forget_source, matching_source
 from prismgp.exceptions import ModelFileError, PrismGPWarning
 from prismgp.reconfigure import MixtureVAE, Rows, state_tensors, torch_generator, train, vae_from_tensors
 
@@ -246,6 +246,7 @@ class Reconfigurer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
 
     def _forget(self) -> None:
         """Drop everything learned: a fit that fails must not leave half of an older one."""
+        forget_source(self)
         for name in ("history_", "fit_status_", "n_iter_", "_vae", "_shift", "_scale", "_constant"):
             if hasattr(self, name):
                 delattr(self, name)
@@ -259,7 +260,7 @@ class Reconfigurer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         if isinstance(X, Source):
             blocks = prefetched(matching_source(self, X).blocks(_CHUNK_ROWS))
             return self._latent_chunks(x for x, _ in blocks), np.dtype(np.float64)
-        x = check_inputs(self, X)
+        x = check_inputs(self, encoded_frame(self, X))
         return self._latent_chunks(x[start : start + _CHUNK_ROWS] for start in range(0, len(x), _CHUNK_ROWS)), x.dtype
 
     def _latent_chunks(self, blocks: Iterable[AnyArray]) -> Iterator[Tensor]:

@@ -10,16 +10,14 @@ from sklearn.base import BaseEstimator
 from prismgp.data import FileSource, Source
 from prismgp.exceptions import DataError
 
-__all__ = ["adopt_source", "matching_source"]
+__all__ = ["adopt_source", "encoded_frame", "forget_source", "matching_source"]
 
 
 def adopt_source(estimator: BaseEstimator, source: Source, y: Any, *, needs_target: bool = True) -> Source:
     """A source to be fitted: names and number of its inputs become the estimator's; small ones come into memory."""
     _check_alone(y)
-    if needs_target and not source.n_outputs:
-        raise DataError(
-            f"{source!r} has no target; name it where the source is made, e.g. from_parquet(path, target=...)"
-        )
+    if needs_target:
+        _check_target(source)
     estimator.n_features_in_ = source.n_inputs
     if hasattr(estimator, "feature_names_in_"):
         del estimator.feature_names_in_
@@ -30,9 +28,11 @@ def adopt_source(estimator: BaseEstimator, source: Source, y: Any, *, needs_targ
     return source.load() if source.small else source
 
 
-def matching_source(estimator: BaseEstimator, source: Source, y: Any = None) -> Source:
+def matching_source(estimator: BaseEstimator, source: Source, y: Any = None, *, needs_target: bool = False) -> Source:
     """A source for an estimator that is fitted: the inputs must be those it knows, and are encoded as it does."""
     _check_alone(y)
+    if needs_target:
+        _check_target(source)
     encoder = getattr(estimator, "table_encoder_", None)
     if isinstance(source, FileSource) and encoder is not None:
         return source.encoded_by(encoder)
@@ -48,6 +48,25 @@ def matching_source(estimator: BaseEstimator, source: Source, y: Any = None) -> 
             f"{estimator.n_features_in_} features as input"
         )
     return source
+
+
+def encoded_frame(estimator: BaseEstimator, X: Any) -> Any:
+    """Raw columns of a table that the estimator has learned to encode, as its inputs; all else passes."""
+    encoder = getattr(estimator, "table_encoder_", None)
+    return encoder.encode_frame(X) if encoder is not None and encoder.accepts(X) else X
+
+
+def forget_source(estimator: BaseEstimator) -> None:
+    """Before another fit: rows that are no table have no encoder."""
+    if hasattr(estimator, "table_encoder_"):
+        del estimator.table_encoder_
+
+
+def _check_target(source: Source) -> None:
+    if not source.n_outputs:
+        raise DataError(
+            f"{source!r} has no target; name it where the source is made, e.g. from_parquet(path, target=...)"
+        )
 
 
 def _check_alone(y: Any) -> None:

@@ -31,7 +31,7 @@ _ASSUMPTIONS = (
 def certify(
     model: GPRegressor,
     X: Any,
-    y: Any,
+    y: Any = None,
     X_test: Any = None,
     *,
     rank: int | None = None,
@@ -49,8 +49,8 @@ def certify(
     model : SSGPRegressor or PrismGPRegressor
         Fitted, with any frequencies: nothing is assumed of how they were drawn or learned.
     X, y : array-like
-        The rows the model was fitted on, in any order.
-    X_test : array-like, (m, d), optional
+        The rows the model was fitted on, in any order; or a source, which holds both. They are held in memory.
+    X_test : array-like, (m, d), or source, optional
         Where to certify predictions.
     rank : int, optional
         Columns of the pivoted Cholesky factor; O(n rank^2) time, O(n rank) memory. None: from n.
