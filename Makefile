@@ -23,7 +23,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable . --group dev
 	@touch $@
 
-demo: $(STAMP) ## compare the models on a real and a simulated data set; writes demo/report.html
+demo: $(STAMP) ## compare the models on real and simulated data; writes demo/report.html
 	$(BIN)/python examples/demo.py --out demo
 
 # One thread per worker: the workers would otherwise compete for the cores.

@@ -36,12 +36,12 @@ from prismgp.data import Chunks
 from prismgp.features import FeatureBuffers, GatedBuffers, projection
 from prismgp.gating import Gate
 from prismgp.parameters import Parameters
-from prismgp.statistics import Statistics, accumulate
+from prismgp.statistics import SpectralStatistics, Statistics
 
 _ROUNDING = 1e-3  # error of the eigenvalues of A above which float32 products are not good enough
 _KEPT = 3  # statistics, each (2p + 1 + q)^2 numbers on the compute device
 
-__all__ = ["BlockEvidence", "OutputEvidence", "SpectralEvidence", "solve_outputs"]
+__all__ = ["BlockEvidence", "OutputEvidence", "ProjectionGradient", "SpectralEvidence", "solve_outputs"]
 
 
 @dataclass(frozen=True)
@@ -129,9 +129,7 @@ class SpectralEvidence:
         precise = self._needs_float64(params)
         key = (w.cpu().numpy().tobytes(), precise)
         if key not in self._kept:
-            stats = accumulate(
-                self.chunks, w, rows=self.chunks.rows, q=self.chunks.n_outputs, precise=precise, gate=self.gate
-            )
+            stats = self.chunks.reduce(SpectralStatistics(w, precise, self.gate))
             self._kept = dict([*self._kept.items(), (key, stats)][-_KEPT:])
         return self._kept[key]
 
@@ -157,9 +155,7 @@ class SpectralEvidence:
         coefficients, gradient = _small_gradients(stats, solved)
         w = self._projection(params)
         # Pass two.
-        rows, q = self.chunks.rows, self.chunks.n_outputs
-        buffers = FeatureBuffers(rows, w, q) if self.gate is None else GatedBuffers(rows, w, q, self.gate)
-        grad_w = _projection_gradient(self.chunks, buffers, coefficients.to(w), rows=rows)
+        grad_w = self.chunks.reduce(ProjectionGradient(w, coefficients.to(w), self.gate))
         value = sum(out.log_evidence for out in solved)
         return value, self._chain(params, grad_w.numpy(), gradient)
 
@@ -236,19 +232,29 @@ def _small_gradients(stats: Statistics, solved: list[OutputEvidence]) -> tuple[T
     return coefficients, (signal_grad.numpy(), noise_grad.numpy(), mean_grad.numpy())
 
 
-def _projection_gradient(
-    chunks: Iterable[tuple[Tensor, Tensor]], buffers: FeatureBuffers, coefficients: Tensor, *, rows: int
-) -> Tensor:
-    """Gradient with respect to W, (d, p), float64: ``X' (cos * D_sin - sin * D_cos)`` over all chunks."""
-    w, width = buffers.w, buffers.width
-    root = w.shape[1] ** -0.5
-    # Psi holds cos and sin without the factor 1 / sqrt(p); put it on both sides of C.
-    scaled = coefficients * root
-    scaled[:width] *= root
-    d_phi = w.new_empty(rows, width)
-    total = torch.zeros(w.shape, dtype=torch.float64, device=w.device)
-    for x, y in chunks:
-        psi = buffers.fill(x, y)
-        torch.mm(psi, scaled, out=d_phi[: len(x)])
-        total += x.T @ buffers.phase_gradient(psi, d_phi[: len(x)])
-    return total.cpu()
+@dataclass(frozen=True)
+class ProjectionGradient:
+    """A pass: the gradient with respect to W, (d, p), float64, given C: ``X' (cos * D_sin - sin * D_cos)``."""
+
+    w: Tensor
+    coefficients: Tensor
+    gate: Gate | None = None
+
+    def over(self, chunks: Iterable[tuple[Tensor, Tensor]], *, rows: int, q: int) -> Tensor:
+        w, gate = self.w, self.gate
+        buffers = FeatureBuffers(rows, w, q) if gate is None else GatedBuffers(rows, w, q, gate)
+        width = buffers.width
+        root = w.shape[1] ** -0.5
+        # Psi holds cos and sin without the factor 1 / sqrt(p); put it on both sides of C.
+        scaled = self.coefficients * root
+        scaled[:width] *= root
+        d_phi = w.new_empty(rows, width)
+        total = torch.zeros(w.shape, dtype=torch.float64, device=w.device)
+        for x, y in chunks:
+            psi = buffers.fill(x, y)
+            torch.mm(psi, scaled, out=d_phi[: len(x)])
+            total += x.T @ buffers.phase_gradient(psi, d_phi[: len(x)])
+        return total.cpu()
+
+    def merge(self, first: Tensor, second: Tensor) -> Tensor:
+        return first + second

@@ -13,9 +13,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol, cast
 
 import numpy as np
-from scipy.optimize import LbfgsInvHessProduct, minimize
+from scipy.optimize import LbfgsInvHessProduct, OptimizeResult, minimize
 
 from prismgp._types import Array
+from prismgp.checkpoint import Journal
 from prismgp.parameters import Parameters
 
 __all__ = ["Monitor", "Objective", "maximise", "race"]
@@ -49,14 +50,32 @@ class _Negated:
         self.objective, self.layout, self.stage, self.monitor = objective, layout, stage, monitor
 
     def __call__(self, vector: Array) -> tuple[float, Array]:
-        value, gradient = self.objective.value_and_gradient(self.layout.unpack(vector))
+        def compute() -> tuple[float, Array]:
+            value, gradient = self.objective.value_and_gradient(self.layout.unpack(vector))
+            return value, gradient.pack()
+
+        value, gradient = self._evaluate(vector, compute)
         self._note(value, gradient=True)
-        return -value / self.objective.n_rows, -gradient.pack() / self.objective.n_rows
+        return -value / self.objective.n_rows, -gradient / self.objective.n_rows
 
     def value(self, vector: Array) -> float:
-        value = self.objective.value(self.layout.unpack(vector))
+        def compute() -> tuple[float, Array]:
+            return self.objective.value(self.layout.unpack(vector)), np.empty(0)
+
+        value, _ = self._evaluate(vector, compute)
         self._note(value, gradient=False)
         return -value / self.objective.n_rows
+
+    def _evaluate(self, vector: Array, compute: Callable[[], tuple[float, Array]]) -> tuple[float, Array]:
+        """By the journal of a fit that keeps one: it knows what was computed before an interruption."""
+        journal: Journal | None = getattr(self.monitor, "journal", None)
+        return compute() if journal is None else journal.evaluate(vector, compute)
+
+    def reached(self, vector: Array, value: float) -> None:
+        """Tell where an iteration has led to."""
+        n, params = self.objective.n_rows, self.layout.unpack(vector)
+        event = {"rows": n, "log_evidence": -value * n, "params": params, "objective": self.objective}
+        self.monitor({"method": self.stage["method"], **event})
 
     def _note(self, value: float, *, gradient: bool) -> None:
         self.stage["evaluations"] += 1
@@ -69,6 +88,7 @@ def race(
     *,
     rounds: Sequence[int],
     monitor: Monitor,
+    method: str = "race",
 ) -> tuple[int, Parameters, list[dict[str, Any]]]:
     """Let starting points compete by short runs of L-BFGS; after each round the better third goes on.
 
@@ -84,6 +104,8 @@ def race(
         Iterations in each round.
     monitor : callable
         Told about every evaluation.
+    method : str
+        What the entries of the report say.
 
     Returns
     -------
@@ -99,8 +121,8 @@ def race(
     for number, max_iter in enumerate(rounds):
         ranked = []
         for index, params in standing:
-            reached, _, stage = _lbfgs(runners[index][0], params, boxes, max_iter, _STAGE_FTOL, monitor)
-            report.append({**stage, "method": "race"})
+            reached, _, stage = _lbfgs(runners[index][0], params, boxes, max_iter, _STAGE_FTOL, monitor, method)
+            report.append(stage)
             ranked.append((float(stage["log_evidence"]), index, reached))
         ranked.sort(key=lambda item: -item[0])
         keep = 1 if number == len(rounds) - 1 else -(-len(ranked) // 3)
@@ -161,17 +183,24 @@ def _lbfgs(
     max_iter: int,
     ftol: float,
     monitor: Monitor,
+    method: str = "l-bfgs",
 ) -> tuple[Parameters, LbfgsInvHessProduct, dict[str, Any]]:
     """SciPy's L-BFGS-B; also returns the inverse Hessian it has learned, per row."""
-    stage = _new_stage(objective, "l-bfgs")
+    stage = _new_stage(objective, method)
     began = time.perf_counter()
     low, high = np.array(boxes).T
+    target = _Negated(objective, start, stage, monitor)
+
+    def iterated(intermediate_result: OptimizeResult) -> None:  # SciPy goes by the argument's name
+        target.reached(intermediate_result.x, float(intermediate_result.fun))
+
     result = minimize(
-        _Negated(objective, start, stage, monitor),
+        target,
         np.clip(start.pack(), low, high),
         jac=True,
         method="L-BFGS-B",
         bounds=boxes,
+        callback=iterated,
         options={"maxiter": max_iter, "maxcor": _MEMORY, "ftol": ftol, "gtol": _GTOL, "maxls": 30},
     )
     stage.update(
@@ -229,6 +258,7 @@ def _finish(
         curvature = _bfgs_update(curvature, proposal - vector, new_gradient - gradient)
         vector, value, gradient = proposal, new_value, new_gradient
         accepted += 1
+        target.reached(vector, value)
         if last:
             message, converged = f"the last step promised {promised:.1e} nats per row", True
             break

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from prismgp._types import Array, Tensor
-from prismgp.data import ArraySource, Chunks, Standardiser
+from prismgp.data import Chunks, Source, Standardiser
 from prismgp.exact import ExactEvidence
 from prismgp.exceptions import DataError
 from prismgp.kernels import Kernel
@@ -75,7 +75,7 @@ def _log(name: str, ratio: Array) -> Array:
     return np.log(ratio)
 
 
-def to_tensors(source: ArraySource, standardiser: Standardiser, device: torch.device) -> tuple[Tensor, Tensor]:
+def to_tensors(source: Source, standardiser: Standardiser, device: torch.device) -> tuple[Tensor, Tensor]:
     """All rows of a small source, standardised, in float64."""
     chunks = Chunks(source, standardiser, rows=source.n_rows, dtype=torch.float64, device=device)
     return next(iter(chunks))
@@ -87,7 +87,7 @@ def exact_rows(n: int, d: int) -> int:
 
 
 def exact_start(
-    source: ArraySource,
+    source: Source,
     standardiser: Standardiser,
     kernel: Kernel,
     start: Parameters,
@@ -102,8 +102,9 @@ def exact_start(
     """
     x, y = to_tensors(source, standardiser, device)
     boxes = bounds(start, dtype="float64")
-    _, found, report = race([(ExactEvidence(x, y, kernel), start)], boxes, rounds=[_EXACT_ITER], monitor=monitor)
-    return found, {**report[0], "method": "exact GP start"}
+    runner = (ExactEvidence(x, y, kernel), start)
+    _, found, report = race([runner], boxes, rounds=[_EXACT_ITER], monitor=monitor, method="exact GP start")
+    return found, report[0]
 
 
 def perturbed(start: Parameters, rng: np.random.Generator) -> Parameters:

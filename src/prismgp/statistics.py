@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
 
 from prismgp._types import Tensor
+from prismgp.checkpoint import Checkpoint
 from prismgp.features import FeatureBuffers, GatedBuffers
 from prismgp.gating import Gate
 
-__all__ = ["Statistics", "accumulate", "accumulate_features"]
+__all__ = ["SpectralStatistics", "Statistics", "accumulate", "accumulate_features", "remembered"]
 
 # Features up to which the algebra of one small matrix is faster on the CPU than by launches on a GPU.
 _HOST_FEATURES = 128
@@ -92,6 +93,39 @@ class Statistics:
     def _check_compatible(self, other: Statistics) -> None:
         if self.moments.shape != other.moments.shape or self.q != other.q:
             raise ValueError("statistics of different feature maps cannot be combined")
+
+
+def remembered(
+    checkpoint: Checkpoint, name: str, compute: Callable[[], tuple[Statistics, ...]]
+) -> tuple[Statistics, ...]:
+    """Statistics of blocks of rows, from a checkpoint that has them: a pass over all rows is too dear to repeat."""
+    saved = checkpoint.get(name)
+    if saved is not None:
+        tensors, info = saved
+        return tuple(
+            Statistics(n, q, tensors[str(k)].to(place), log_noise_sum)
+            for k, (n, q, log_noise_sum, place) in enumerate(info["blocks"])
+        )
+    found = compute()
+    about = [(each.n, each.q, each.log_noise_sum, str(each.moments.device)) for each in found]
+    moments = {str(k): each.moments for k, each in enumerate(found)}
+    checkpoint.put(name, lambda: (moments, {"blocks": about}), now=True)
+    return found
+
+
+@dataclass(frozen=True)
+class SpectralStatistics:
+    """A pass: statistics under the projection ``w``, (d, p), and the gate where there is one."""
+
+    w: Tensor
+    precise: bool = True
+    gate: Gate | None = None
+
+    def over(self, chunks: Iterable[tuple[Tensor, Tensor]], *, rows: int, q: int) -> Statistics:
+        return accumulate(chunks, self.w, rows=rows, q=q, precise=self.precise, gate=self.gate)
+
+    def merge(self, first: Statistics, second: Statistics) -> Statistics:
+        return first.merge(second)
 
 
 def accumulate(

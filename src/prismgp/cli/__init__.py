@@ -14,13 +14,13 @@ from types import ModuleType
 from typing import Any
 
 import prismgp
-from prismgp.cli import _bench, _certify, _fit, _info, _predict, _report
+from prismgp.cli import _bench, _certify, _fit, _info, _predict, _report, _reproduce
 from prismgp.cli._common import Parser, complain, one_line
 from prismgp.exceptions import PrismGPError, PrismGPWarning
 
 __all__ = ["main"]
 
-_SUBCOMMANDS: tuple[ModuleType, ...] = (_fit, _predict, _certify, _info, _bench, _report)
+_SUBCOMMANDS: tuple[ModuleType, ...] = (_fit, _predict, _certify, _info, _reproduce, _bench, _report)
 
 _BAD_INPUT = 2
 _INTERRUPTED = 130

@@ -18,8 +18,8 @@ from prismgp._types import Array
 from prismgp.cli import _common as common
 from prismgp.cli._common import Parser, Subparsers, complain, printable, say
 from prismgp.data._columns import listed, to_numbers
+from prismgp.data._folder import TableFiles, open_tables
 from prismgp.data._table import TableEncoder, missing_error, unseen_message
-from prismgp.data._tabular import TableFile
 from prismgp.estimators import ExactGPRegressor
 from prismgp.estimators._base import GPRegressor
 from prismgp.exceptions import DataError
@@ -120,7 +120,7 @@ def run(args: argparse.Namespace) -> int:
     """Read both tables, certify, report."""
     _check_options(args)
     file = common.open_table(args)
-    test_file = None if args.test is None else TableFile(args.test, delimiter=_delimiter(args))
+    test_file = None if args.test is None else open_tables(args.test, delimiter=_delimiter(args))
     model: GPRegressor = load(args.model, device=args.device)
     if isinstance(model, ExactGPRegressor):
         raise DataError(f"{args.model}: an ExactGPRegressor is the exact GP: there is nothing to certify")
@@ -196,7 +196,7 @@ class _Rows:
 
 
 def _tables(
-    args: argparse.Namespace, model: GPRegressor, file: TableFile, test_file: TableFile | None
+    args: argparse.Namespace, model: GPRegressor, file: TableFiles, test_file: TableFiles | None
 ) -> tuple[_Rows, _Rows, str]:
     """Training rows, the rows to certify at, and what these are."""
     targets = _targets(args, model, file)
@@ -218,7 +218,7 @@ def _tables(
     return train, train.some(chosen), f"{_POINTS:,} of the {n:,} training rows, at random; {note}"
 
 
-def _targets(args: argparse.Namespace, model: GPRegressor, file: TableFile) -> list[str]:
+def _targets(args: argparse.Namespace, model: GPRegressor, file: TableFiles) -> list[str]:
     """The columns the model learned."""
     encoder: TableEncoder | None = getattr(model, "table_encoder_", None)
     known = encoder.target if encoder is not None else None
@@ -232,7 +232,7 @@ def _targets(args: argparse.Namespace, model: GPRegressor, file: TableFile) -> l
 
 
 def _read(
-    args: argparse.Namespace, model: GPRegressor, file: TableFile, targets: list[str], *, learned: bool = True
+    args: argparse.Namespace, model: GPRegressor, file: TableFiles, targets: list[str], *, learned: bool = True
 ) -> _Rows:
     """All rows of a file, encoded; without the incomplete ones where that is allowed. ``learned``: targets too."""
     encoder = common.encoder_of(model, file.path, [name for name in file.names if name not in targets])

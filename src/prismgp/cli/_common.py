@@ -23,8 +23,8 @@ from scipy.special import ndtri
 
 from prismgp._types import Array
 from prismgp.data._columns import listed
+from prismgp.data._folder import TableFiles, open_tables
 from prismgp.data._table import TableEncoder
-from prismgp.data._tabular import TableFile
 from prismgp.estimators._base import GPRegressor
 from prismgp.exceptions import DataError, ModelFileError
 
@@ -128,9 +128,9 @@ def add_output_options(parser: Parser) -> None:
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress bar and no summary for people")
 
 
-def open_table(args: argparse.Namespace) -> TableFile:
-    """The file that DATA names."""
-    return TableFile(args.data, delimiter=args.delimiter)
+def open_table(args: argparse.Namespace) -> TableFiles:
+    """The file or the folder that DATA names."""
+    return open_tables(args.data, delimiter=args.delimiter)
 
 
 def writable(path: str, *, inputs: Iterable[str]) -> Path:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import math
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
-import pyarrow as pa
 
 from prismgp._memory import format_bytes
-from prismgp._types import Array
 from prismgp.cli import _common as common
 from prismgp.cli._common import Parser, Scores, Subparsers, printable, say
-from prismgp.data._columns import CATEGORY, to_numbers
+from prismgp.data import ArraySource, FileSource, Selection, Source
+from prismgp.data._columns import CATEGORY
+from prismgp.data._files import file_source
 from prismgp.data._schema import is_saved_index
-from prismgp.data._table import TableEncoder, drop_missing
+from prismgp.data._table import TableEncoder
 from prismgp.estimators import ExactGPRegressor, PrismGPRegressor, SSGPRegressor
 from prismgp.estimators._base import GPRegressor
 from prismgp.exceptions import DataError
@@ -27,6 +28,7 @@ __all__ = ["add_parser", "run"]
 _DEFAULT_FREQUENCIES = {"prism": 32, "ssgp": 64}
 _LEVEL = 0.95
 _SHOWN_INPUTS = 5
+_SCORE_ROWS = 65_536
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -80,6 +82,12 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument("--seed", type=int, default=0, help="of everything random (default: %(default)s)")
     parser.add_argument("--dtype", choices=("float64", "float32"), default="float64", help="default: %(default)s")
     parser.add_argument("--device", choices=("cpu", "cuda", "auto"), default="cpu", help="default: %(default)s")
+    parser.add_argument(
+        "--checkpoint",
+        metavar="FILE",
+        help="remember here how far the fit has come: the same command, given again after it was killed, goes on from "
+        "there; removed when the model is saved",
+    )
     common.add_delimiter(parser)
     common.add_output_options(parser)
     parser.set_defaults(run=run)
@@ -87,34 +95,41 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Fit, save, report."""
+    if args.model == "exact" and args.checkpoint is not None:
+        raise DataError("--checkpoint is for --model prism and ssgp; the exact model is fitted in one go")
     if args.model == "exact" and args.frequencies is not None:
         raise DataError("-p/--frequencies is for --model prism and ssgp; the exact model has no frequencies")
     if not 0 <= args.seed < 2**32:
         raise DataError(f"--seed {args.seed} is not between 0 and 2^32 - 1")
-    file = common.open_table(args)
-    output = common.writable(args.output, inputs=[args.data])
-    table = file.read(text=args.categorical)
-    summary: dict[str, Any] = {"data": args.data, "target": args.target, "rows_read": table.num_rows}
-    summary["left_out"] = _left_out(args, table)
-    table = _usable_rows(args, table)
-    summary["rows_dropped"] = summary["rows_read"] - table.num_rows
-    train, held_out = _split(args, table)
-    del table  # from here on only the matrix is needed
-    encoder = _learn(args, train)
-    x, _ = encoder.encode(train)
-    y = to_numbers(args.target, train[args.target])
-    del train
+    files = common.open_table(args)
+    output = common.writable(args.output, inputs=[str(file.path) for file in files.files])
+    if args.checkpoint is not None:
+        common.writable(args.checkpoint, inputs=[*(str(file.path) for file in files.files), args.output])
+    source = file_source(
+        files,
+        args.target,
+        columns=args.inputs,
+        exclude=args.exclude,
+        categorical=args.categorical,
+        missing="drop" if args.drop_missing else "error",
+        max_categories=args.max_categories,
+    )
+    summary: dict[str, Any] = {"data": args.data, "target": args.target, "left_out": _left_out(args, files.names)}
+    train, held_out = _split(args, source)
     model = _new_model(args)
     began = time.perf_counter()
     model.set_params(verbose=int(common.show_progress(args)))
-    model.fit(pd.DataFrame(x, columns=encoder.feature_names, copy=False), y)
+    model.fit(train)
     model.set_params(verbose=0)  # the next user of the model file did not ask for a bar
     summary["seconds"] = time.perf_counter() - began
-    model.table_encoder_ = encoder
+    summary |= {"rows_read": source.rows_read, "rows_dropped": source.rows_read - source.n_rows}
+    encoder = model.table_encoder_ = source.encoder
     if held_out is not None:
-        summary["holdout"] = _score(model, encoder, held_out, args.target, y)
+        summary["holdout"] = _score(model, held_out, train)
     model.save(output)
-    summary |= _description(model, encoder, y)
+    if args.checkpoint is not None:
+        Path(args.checkpoint).unlink(missing_ok=True)
+    summary |= _description(model, encoder, train)
     summary |= {"output": args.output, "output_bytes": output.stat().st_size}
     if args.json:
         common.print_json(summary)
@@ -123,45 +138,19 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _learn(args: argparse.Namespace, table: pa.Table, *, allow_missing: bool = False) -> TableEncoder:
-    return TableEncoder.learn(
-        table,
-        args.target,
-        include=args.inputs,
-        exclude=args.exclude,
-        max_categories=args.max_categories,
-        categorical=args.categorical,
-        allow_missing=allow_missing,
-    )
-
-
-def _left_out(args: argparse.Namespace, table: pa.Table) -> list[str]:
+def _left_out(args: argparse.Namespace, names: list[str]) -> list[str]:
     """Columns left out without having been asked for."""
     if args.inputs is not None:
         return []
-    return [
-        name for name in table.column_names if is_saved_index(name) and name != args.target and name not in args.exclude
-    ]
+    return [name for name in names if is_saved_index(name) and name != args.target and name not in args.exclude]
 
 
-def _usable_rows(args: argparse.Namespace, table: pa.Table) -> pa.Table:
-    # Learned from all rows first, so that complaints count rows as the file does.
-    encoder = _learn(args, table, allow_missing=args.drop_missing)
-    if not args.drop_missing:
-        return table
-    kept = drop_missing(table, [*encoder.input_names, args.target])
-    if not kept.num_rows:
-        raise DataError(f"every one of the {table.num_rows:,} rows has a missing value; exclude the emptiest columns")
-    return kept
-
-
-def _split(args: argparse.Namespace, table: pa.Table) -> tuple[pa.Table, pa.Table | None]:
+def _split(args: argparse.Namespace, source: FileSource) -> tuple[Source, Source | None]:
     """Training rows and, when asked for, held-out rows; both in the order of the file."""
     if args.holdout is None:
-        return table, None
-    n = table.num_rows
-    chosen = common.held_out_rows(n, args.holdout, args.seed)
-    return table.filter(pa.array(~chosen)), table.filter(pa.array(chosen))
+        return source, None
+    chosen = common.held_out_rows(source.n_rows, args.holdout, args.seed)
+    return Selection(source, np.flatnonzero(~chosen)), Selection(source, np.flatnonzero(chosen))
 
 
 def _new_model(args: argparse.Namespace) -> GPRegressor:
@@ -169,35 +158,37 @@ def _new_model(args: argparse.Namespace) -> GPRegressor:
     if args.model == "exact":
         return ExactGPRegressor(**options)
     cls = PrismGPRegressor if args.model == "prism" else SSGPRegressor
-    return cls(n_frequencies=args.frequencies or _DEFAULT_FREQUENCIES[args.model], **options)
+    frequencies = args.frequencies or _DEFAULT_FREQUENCIES[args.model]
+    return cls(n_frequencies=frequencies, checkpoint=args.checkpoint, **options)
 
 
-def _score(model: GPRegressor, encoder: TableEncoder, table: pa.Table, target: str, y: Array) -> dict[str, Any]:
+def _score(model: GPRegressor, held_out: Source, train: Source) -> dict[str, Any]:
     """Accuracy on held-out rows, beside that of always predicting the training mean."""
-    truth = to_numbers(target, table[target])
-    values, unseen = encoder.encode(table)
-    mean, std = model.predict(pd.DataFrame(values, columns=encoder.feature_names, copy=False), return_std=True)
     scores = Scores(_LEVEL)
-    scores.add(truth, mean, std)
-    baseline = float(np.sqrt(np.square(truth - y.mean()).mean()))
-    return {**scores.to_dict(), "rmse_of_mean": baseline, "unseen_categories": unseen}
+    average = float(train.moments[1].mean[0])
+    squares = 0.0
+    for x, y in held_out.blocks(_SCORE_ROWS):
+        mean, std = model.predict(ArraySource(x, y), return_std=True)
+        scores.add(y[:, 0], mean, std)
+        squares += float(np.square(y - average).sum())
+    return {**scores.to_dict(), "rmse_of_mean": math.sqrt(squares / held_out.n_rows), "unseen_categories": {}}
 
 
-def _description(model: GPRegressor, encoder: TableEncoder, y: Array) -> dict[str, Any]:
+def _description(model: GPRegressor, encoder: TableEncoder, train: Source) -> dict[str, Any]:
     status = model.fit_status_
     return {
         "estimator": type(model).__name__,
         "kernel": model.kernel,
         "frequencies": getattr(model, "n_frequencies", None),
-        "rows": len(y),
+        "rows": train.n_rows,
         "inputs": encoder.input_names,
         "features": encoder.feature_names,
         "one_hot": {column.name: len(column.categories) for column in encoder.columns if column.kind == CATEGORY},
         "log_evidence": model.log_evidence_,
-        "log_evidence_per_row": model.log_evidence_ / len(y),
+        "log_evidence_per_row": model.log_evidence_ / train.n_rows,
         "noise_std": float(np.sqrt(model.noise_variance_)),
         "signal_std": float(np.sqrt(model.signal_variance_)),
-        "target_std": float(np.std(y)),
+        "target_std": float(train.moments[1].std[0]),
         "relative_lengthscales": dict(common.most_relevant(model, encoder.feature_names)),
         "weights": status.get("weights"),
         "jitter": status["jitter"],

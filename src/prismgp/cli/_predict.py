@@ -24,8 +24,9 @@ from prismgp._types import Array
 from prismgp.cli import _common as common
 from prismgp.cli._common import Parser, Scores, Subparsers, complain, printable, say
 from prismgp.data._columns import CATEGORY, is_numeric, is_text, looks_numeric, to_numbers
+from prismgp.data._folder import TableFiles
 from prismgp.data._table import Encoded, missing_error, unseen_message
-from prismgp.data._tabular import TableFile, TableWriter, file_format, open_writer
+from prismgp.data._tabular import TableWriter, file_format, open_writer
 from prismgp.estimators._base import GPRegressor
 from prismgp.exceptions import DataError
 from prismgp.io import load
@@ -120,12 +121,12 @@ class _Prediction:
     ----------
     args : Namespace
     model : GPRegressor
-    file : TableFile
+    file : TableFiles
     typed : bool
         The output has types: cells of a text file that the model uses are converted.
     """
 
-    def __init__(self, args: argparse.Namespace, model: GPRegressor, file: TableFile, *, typed: bool) -> None:
+    def __init__(self, args: argparse.Namespace, model: GPRegressor, file: TableFiles, *, typed: bool) -> None:
         self.args = args
         self.model = model
         self.file = file

@@ -1,7 +1,20 @@
 """From the user's rows to standardised chunks on the compute device."""
 
-from prismgp.data._chunks import Chunks, auto_chunk_rows
-from prismgp.data._source import ArraySource, Selection
+from prismgp.data._chunks import Chunks, Work, auto_chunk_rows
+from prismgp.data._files import FileSource, from_csv, from_parquet
+from prismgp.data._source import ArraySource, MappedSource, Selection, Source
 from prismgp.data._standardise import Standardiser
 
-__all__ = ["ArraySource", "Chunks", "Selection", "Standardiser", "auto_chunk_rows"]
+__all__ = [
+    "ArraySource",
+    "Chunks",
+    "FileSource",
+    "MappedSource",
+    "Selection",
+    "Source",
+    "Standardiser",
+    "Work",
+    "auto_chunk_rows",
+    "from_csv",
+    "from_parquet",
+]

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
 
 from prismgp._memory import available_bytes
 from prismgp._types import AnyArray, Array, Tensor
-from prismgp.data._source import ArraySource, Selection
+from prismgp.data._prefetch import prefetched
+from prismgp.data._source import Source
 from prismgp.data._standardise import Standardiser
 
-__all__ = ["Chunks", "auto_chunk_rows", "standardise"]
+__all__ = ["Chunks", "Work", "auto_chunk_rows", "standardise"]
+
+T = TypeVar("T")
 
 _FURTHEST = 1e30  # standard deviations
 _CPU_BUDGET = 96 * 2**20
@@ -52,15 +56,30 @@ def _torch_ready(block: AnyArray) -> bool:
     )
 
 
+class Work(Protocol[T]):
+    """What one pass over the rows does; results of parts of the rows add up to that of all.
+
+    It can be pickled, as it may be done by other processes than the one that asks for it.
+    """
+
+    def over(self, chunks: Iterable[tuple[Tensor, Tensor]], *, rows: int, q: int) -> T:
+        """The result for standardised chunks ``(X, Y)`` of at most ``rows`` rows and q outputs."""
+
+    def merge(self, first: T, second: T) -> T:
+        """The result for both sets of rows together."""
+
+
 class Chunks:
     """Repeatable iteration over standardised chunks ``(X, Y)``.
+
+    Rows that are not in memory are read ahead, by a thread of its own, while the chunk before is computed with.
 
     On a GPU the chunks stay there after the first pass when they fill less than half of its free
     memory, so that later passes move no data.
 
     Parameters
     ----------
-    source : ArraySource or Selection
+    source : Source
     standardiser : Standardiser
     rows : int
         Rows per chunk.
@@ -69,7 +88,7 @@ class Chunks:
 
     def __init__(
         self,
-        source: ArraySource | Selection,
+        source: Source,
         standardiser: Standardiser,
         *,
         rows: int,
@@ -89,13 +108,18 @@ class Chunks:
         self._keep = device.type == "cuda" and size < available_bytes(device) // 2
         self._kept: list[tuple[Tensor, Tensor]] | None = None
 
+    def reduce(self, work: Work[T]) -> T:
+        """Do the work on all chunks."""
+        return work.over(self, rows=self.rows, q=self.n_outputs)
+
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         if self._kept is not None:
             yield from self._kept
             return
         kept: list[tuple[Tensor, Tensor]] = []
         s = self.standardiser
-        for x, y in self.source.blocks(self.rows):
+        blocks = self.source.blocks(self.rows)
+        for x, y in blocks if self.source.in_memory else prefetched(blocks):
             pair = (
                 standardise(x, s.x_shift, s.x_scale, dtype=self.dtype, device=self.device),
                 standardise(y, s.y_shift, s.y_scale, dtype=self.dtype, device=self.device),

@@ -17,6 +17,7 @@ __all__ = [
     "CATEGORY",
     "NUMBER",
     "ArrowColumn",
+    "empty_column",
     "is_numeric",
     "is_text",
     "kind_of",
@@ -60,7 +61,7 @@ def kind_of(name: str, column: ArrowColumn, *, categorical: bool) -> str:
     if dictionary:
         kind = kind.value_type
     if len(column) and column.null_count == len(column):
-        raise DataError(f"column {name!r} is empty in all {len(column):,} rows; leave it out with --exclude")
+        raise empty_column("column", name, len(column))
     if is_text(kind) or ((dictionary or categorical) and pa.types.is_integer(kind)):
         return CATEGORY
     if categorical:
@@ -75,6 +76,12 @@ def kind_of(name: str, column: ArrowColumn, *, categorical: bool) -> str:
             "convert it (e.g. to days since a start) or leave it out with --exclude"
         )
     raise DataError(f"column {name!r} holds {kind}, which is neither number nor text; leave it out with --exclude")
+
+
+def empty_column(what: str, name: str, rows: int) -> DataError:
+    """The complaint about a column without a single value."""
+    remedy = "; leave it out with --exclude" if what == "column" else ""
+    return DataError(f"{what} {name!r} is empty in all {rows:,} rows{remedy}")
 
 
 def _decoded(column: ArrowColumn) -> ArrowColumn:

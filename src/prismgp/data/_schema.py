@@ -18,6 +18,7 @@ from prismgp.data._columns import (
     CATEGORY,
     NUMBER,
     ArrowColumn,
+    empty_column,
     is_numeric,
     is_text,
     kind_of,
@@ -36,8 +37,10 @@ __all__ = [
     "is_clean_text",
     "is_saved_index",
     "learn_column",
+    "mostly_numbers",
     "parse_column",
     "plural",
+    "too_many_categories",
 ]
 
 _SAVED_INDEX = re.compile(r"__index_level_\d+__|Unnamed: 0|")
@@ -96,18 +99,18 @@ def _unknown(name: str, names: Sequence[str]) -> DataError:
 
 def choose_inputs(
     names: Sequence[str],
-    target: str,
+    target: str | None,
     include: Sequence[str] | None,
     exclude: Collection[str],
     categorical: Collection[str],
 ) -> list[str]:
     check_unique(names, "column")
     for name in (target, *(include or ()), *exclude, *categorical):
-        if name not in names:
+        if name is not None and name not in names:
             raise _unknown(name, names)
     if include is not None:
         check_unique(include, "input")
-        if target in include:
+        if target is not None and target in include:
             raise DataError(f"the target {target!r} cannot be an input as well")
         chosen = [name for name in include if name not in exclude]
     else:
@@ -122,7 +125,7 @@ def choose_inputs(
 
 def check_target(name: str, column: ArrowColumn) -> None:
     if len(column) and column.null_count == len(column):
-        raise DataError(f"the target {name!r} is empty in all {len(column):,} rows")
+        raise empty_column("the target", name, len(column))
     if is_text(column.type):
         _check_not_numeric(name, column.cast(pa.large_string()), "target")
     if not (is_numeric(column.type) or pa.types.is_boolean(column.type)):
@@ -140,11 +143,17 @@ def learn_column(name: str, column: ArrowColumn, max_categories: int, *, categor
         _check_not_numeric(name, text, "column")
     found = pc.drop_null(pc.unique(text))
     if len(found) > max_categories:
-        raise DataError(
-            f"text column {name!r} has {len(found):,} distinct values (e.g. {found[0].as_py()!r}), more than "
-            f"{max_categories:,}; leave it out with --exclude, code it as numbers, or raise --max-categories"
-        )
+        raise too_many_categories(name, len(found), found[0].as_py(), max_categories)
     return InputColumn(name, kind, tuple(sorted(found.to_pylist())))
+
+
+def too_many_categories(name: str, count: int | None, example: str, most: int) -> DataError:
+    """The complaint about a text column; ``count`` is None where nobody counted to the end."""
+    number = f"{count:,} distinct" if count else "many"
+    return DataError(
+        f"text column {name!r} has {number} values (e.g. {example!r}), more than {most:,}; "
+        "leave it out with --exclude, code it as numbers, or raise --max-categories"
+    )
 
 
 def _check_not_numeric(name: str, text: ArrowColumn, what: str) -> None:
@@ -154,9 +163,14 @@ def _check_not_numeric(name: str, text: ArrowColumn, what: str) -> None:
     if not len(numeral) / 2 < count < len(numeral):
         return
     row = pc.index(pc.fill_null(looks_numeric(text), True), False).as_py()
-    raise DataError(
+    raise mostly_numbers(what, name, text[row].as_py(), row)
+
+
+def mostly_numbers(what: str, name: str, value: str, row: int) -> DataError:
+    """The complaint about a column of numbers in which a cell, the first in ``row``, is none."""
+    return DataError(
         f"{what} {name!r} is text, but most of its values are numbers; the first that is not is "
-        f"{text[row].as_py()!r} in row {row + 1:,} (the first is 1): correct or empty such cells"
+        f"{value!r} in row {row + 1:,} (the first is 1): correct or empty such cells"
         + (", or take the column as categories with --categorical" if what == "column" else "")
     )
 

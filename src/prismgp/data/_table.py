@@ -263,12 +263,12 @@ def unseen_message(name: str, count: int) -> str:
     return f"column {name!r}: {count:,} value(s) unseen in training, encoded as none of the known categories"
 
 
-def missing_error(counts: dict[str, int]) -> DataError:
+def missing_error(counts: dict[str, int], *, option: str = "--drop-missing") -> DataError:
     """The complaint about missing cells, every affected column with its count."""
     found = [f"{name!r} ({count:,})" for name, count in counts.items() if count]
     return DataError(
         f"missing or infinite values in {plural(found, 'column')} {', '.join(found)}; "
-        "leave these rows out with --drop-missing, or fill the values first"
+        f"leave these rows out with {option}, or fill the values first"
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gzip
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import cached_property
 from os import PathLike
@@ -24,7 +24,7 @@ import pyarrow.parquet
 from prismgp.data._columns import is_text, listed
 from prismgp.exceptions import DataError
 
-__all__ = ["MISSING_TEXT", "TableFile", "TableWriter", "file_format", "open_writer"]
+__all__ = ["MISSING_TEXT", "TableFile", "TableWriter", "file_format", "open_writer", "rebatched"]
 
 # Spellings of a missing value in CSV files; pyarrow's own list and pandas' <NA>.
 MISSING_TEXT = (
@@ -136,22 +136,26 @@ class TableFile:
 
         Columns of a text file are text, as they stand in the file.
         """
-        schema = self.schema
-        batches = self._text_batches(schema) if self.is_text else self._parquet_batches(rows)
-        waiting: list[pa.RecordBatch] = []
-        count = 0
-        for batch in batches:
-            rest = batch
-            while rest.num_rows:
-                part = rest.slice(0, rows - count)
-                rest = rest.slice(part.num_rows)
-                waiting.append(part)
-                count += part.num_rows
-                if count == rows:
-                    yield pa.Table.from_batches(waiting)
-                    waiting, count = [], 0
-        if waiting:
-            yield pa.Table.from_batches(waiting)
+        return rebatched(self.raw_batches(rows), rows)
+
+    def raw_batches(
+        self, rows: int, *, columns: Sequence[str] | None = None, numbers: Collection[str] = ()
+    ) -> Iterator[pa.RecordBatch]:
+        """The table in pieces as they come, about ``rows`` rows of a Parquet file.
+
+        Parameters
+        ----------
+        rows : int
+        columns : sequence of str or None
+            None: all of them.
+        numbers : collection of str
+            Columns of a text file that are to be converted to float64, missing values to null; in the others both
+            stay as they stand in the file.
+        """
+        names = list(self.schema.names if columns is None else columns)
+        if self.is_text:
+            return self._text_batches(names, numbers)
+        return self._parquet_batches(rows, None if columns is None else names)
 
     def cells(self, table: pa.Table, names: list[str]) -> pa.Table:
         """The named columns of a piece, with null where a text file spells a missing value."""
@@ -174,18 +178,18 @@ class TableFile:
                 ),
             )
 
-    def _text_batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        types = {name: pa.string() for name in schema.names}
+    def _text_batches(self, names: list[str], numbers: Collection[str]) -> Iterator[pa.RecordBatch]:
+        types = {name: pa.float64() if name in numbers else pa.string() for name in names}
         with _translated(self.path), self._stream() as stream, self._open(stream, types) as reader:
             yield from reader
 
-    def _parquet_batches(self, rows: int) -> Iterator[pa.RecordBatch]:
+    def _parquet_batches(self, rows: int, columns: list[str] | None) -> Iterator[pa.RecordBatch]:
         # Buffered and without pre-buffering, so that memory does not grow with the size of a row group.
         with (
             _translated(self.path),
             pa.parquet.ParquetFile(self.path, buffer_size=_BLOCK_BYTES, pre_buffer=False) as file,
         ):
-            yield from file.iter_batches(batch_size=rows)
+            yield from file.iter_batches(batch_size=rows, columns=columns)
 
     def _stream(self) -> Any:
         return pa.input_stream(str(self.path), compression="gzip" if self.format.endswith(".gz") else None)
@@ -199,8 +203,31 @@ class TableFile:
             # One thread, because only then does a complaint name the row.
             read_options=pa.csv.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES),
             parse_options=self._parse_options(),
-            convert_options=pa.csv.ConvertOptions(column_types=types, strings_can_be_null=False),
+            convert_options=pa.csv.ConvertOptions(
+                column_types=types,
+                include_columns=list(types or ()),
+                null_values=list(MISSING_TEXT),
+                strings_can_be_null=False,
+            ),
         )
+
+
+def rebatched(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
+    """The same rows in tables of exactly ``rows`` rows, the last one of what is left."""
+    waiting: list[pa.RecordBatch] = []
+    count = 0
+    for batch in batches:
+        rest = batch
+        while rest.num_rows:
+            part = rest.slice(0, rows - count)
+            rest = rest.slice(part.num_rows)
+            waiting.append(part)
+            count += part.num_rows
+            if count == rows:
+                yield pa.Table.from_batches(waiting)
+                waiting, count = [], 0
+    if waiting:
+        yield pa.Table.from_batches(waiting)
 
 
 def _not_utf8(path: str | PathLike[str]) -> DataError:

@@ -111,6 +111,7 @@ def heater_cycle(t: Array) -> tuple[npt.NDArray[np.bool_], Array]:
 class Unit(NamedTuple):
     """The constants of one sensor: Python numbers, so that float32 stays float32."""
 
+    drift: list[tuple[float, float, float]]  # amplitude, radians per day, phase
     log_hot: float
     log_peak: float
     log_fall: float
@@ -123,7 +124,6 @@ class Unit(NamedTuple):
     recovery: float
     lag: float  # seconds
     noise: float
-    drift: list[tuple[float, float, float]]  # amplitude, radians per day, phase
 
 
 @lru_cache(maxsize=16)
@@ -137,7 +137,7 @@ def sensor_units(random_state: int) -> tuple[Unit, ...]:
         rates = 2 * np.pi / np.exp(rng.uniform(np.log(0.8), np.log(12.0), N_WAVES))
         phases = rng.uniform(0, 2 * np.pi, N_WAVES)
         waves = list(zip(amplitudes.tolist(), rates.tolist(), phases.tolist(), strict=True))
-        return Unit(math.log(hot), math.log(peak), *rest, waves)
+        return Unit(waves, math.log(hot), math.log(peak), *rest)
 
     return tuple(unit(*model) for model in MODELS for _ in range(N_SENSORS // len(MODELS)))
 
@@ -189,21 +189,21 @@ def simulate(random_state: int, t: Array, rng: np.random.Generator) -> npt.NDArr
     log_wet = np.log(np.maximum(humidity, 1.0) * (1 / 45.0)).astype(Single)
     noise = rng.standard_normal((N_SENSORS, n), dtype=Single)
     noise *= (0.35 + 0.65 * blend).astype(Single)
-    blend, warmth, since, step, now, days = (
+    share, warm, after, jump, now, days = (
         values.astype(Single) for values in (blend, warmth, since, step, weather.gas, t / DAY_SECONDS)
     )
     damped = 1 - 0.4 * log_wet  # humid air leaves fewer places for the gas
     for i, unit in enumerate(units):
-        gas = now + step * np.exp(since * Single(-1 / (CHAMBER_LAG + unit.lag)))
+        gas = now + jump * np.exp(after * Single(-1 / (CHAMBER_LAG + unit.lag)))
         reach = np.log1p(unit.sensitivity * gas) * damped
         fall = np.square(cold_for * Single(1 / unit.fall_seconds))
         fall /= 1 + fall
-        common = -unit.wetness * log_wet - unit.warmth * warmth
+        common = -unit.wetness * log_wet - unit.warmth * warm
         for size, rate, phase in unit.drift:
             common += size * np.sin(rate * days + phase)
         cold = unit.log_peak - fall * (unit.log_fall - common) - (0.25 + 0.75 * fall) * (unit.exponent * reach)
         level = unit.log_hot + unit.recovery * recovery + 0.3 * common - unit.hot_exponent * reach
-        level += blend * (cold - level)
+        level += share * (cold - level)
         level += unit.noise * noise[i]
         np.exp(level, out=columns[5 + i])
     return np.ascontiguousarray(columns.T)

@@ -14,6 +14,7 @@ from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from prismgp._linalg import Factor
+from prismgp._observe import Observer
 from prismgp._progress import Progress
 from prismgp._random import Streams
 from prismgp._types import AnyArray, Array, RandomState, Tensor
@@ -26,8 +27,11 @@ from prismgp._validate import (
     compute_device,
     compute_dtype,
 )
-from prismgp.data import ArraySource, Standardiser
+from prismgp.checkpoint import Journal
+from prismgp.data import ArraySource, Source, Standardiser
 from prismgp.data._chunks import standardise
+from prismgp.data._prefetch import prefetched
+from prismgp.estimators._sources import adopt_source, matching_source
 from prismgp.exceptions import DataError
 from prismgp.kernels import KERNELS
 from prismgp.parameters import Parameters
@@ -54,6 +58,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
     """Common part of the regressors. Subclasses fit and predict in the model's units."""
 
     _kind: ClassVar[str]
+    _observer: Observer | None = None  # of the course of a fit; private, and saved nowhere
     _reconfigures: ClassVar[bool] = False  # whether the kernel acts on something else than the inputs
 
     # Learned by fit, in the user's units.
@@ -73,8 +78,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
     frequencies_: Array
 
     @abstractmethod
-    def fit(self, X: Any, y: Any) -> Self:
-        """Fit to rows X, (n, d), and targets y, (n,) or (n, q)."""
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Fit to rows X, (n, d), and targets y, (n,) or (n, q); or to a source, which holds both."""
 
     @abstractmethod
     def _predict_chunk(self, x: Tensor, *, variance: bool) -> tuple[Tensor, Tensor | None, Tensor]:
@@ -106,18 +111,22 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
         check_number(name, "max_iter", self.max_iter, low=1, integer=True)
         check_number(name, "n_restarts", self.n_restarts, low=0, integer=True)
 
-    def _training_source(self, X: Any, y: Any, *, reset: bool = True) -> ArraySource:
+    def _training_source(self, X: Any, y: Any, *, reset: bool = True) -> Source:
         compute_device(self.device)  # is it there? Saving and loading must work without
         if reset:
             self._forget()
+        source: Source
+        if isinstance(X, Source):
+            source = adopt_source(self, X, y) if reset else matching_source(self, X, y)
+            ndim = 1 if source.n_outputs == 1 and getattr(X, "single", True) else 2
         else:
-            X = self._encoded(X)
-        x, target = check_fit_data(self, X, y, reset=reset)
+            x, target = check_fit_data(self, X if reset else self._encoded(X), y, reset=reset)
+            ndim = target.ndim
+            source = ArraySource(x, target.reshape(len(target), -1))
         if reset:
-            self._target_ndim = target.ndim
-        elif target.ndim != self._target_ndim:
-            raise DataError(f"y has {target.ndim} dimension(s), but the model was fitted with {self._target_ndim}")
-        source = ArraySource(x, target.reshape(len(target), -1))
+            self._target_ndim = ndim
+        elif ndim != self._target_ndim:
+            raise DataError(f"y has {ndim} dimension(s), but the model was fitted with {self._target_ndim}")
         if not reset and source.n_outputs != len(self._params.mean):
             raise DataError(f"y has {source.n_outputs} columns, but the model was fitted with {len(self._params.mean)}")
         return source
@@ -129,7 +138,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
             if name in _HIDDEN or (name.endswith("_") and not name.startswith("_")):
                 delattr(self, name)
 
-    def _user_start(self, source: ArraySource) -> Parameters:
+    def _user_start(self, source: Source) -> Parameters:
         """Starting values in the model's units, or the fixed ones."""
         return user_start(
             self._standardiser,
@@ -142,9 +151,11 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
             mean=self.mean,
         )
 
-    def _progress(self) -> Progress:
+    def _progress(
+        self, listen: Callable[[dict[str, Any]], None] | None = None, journal: Journal | None = None
+    ) -> Progress:
         log_scale = float(np.log(self._standardiser.y_scale).sum())
-        return Progress(type(self).__name__, log_scale=log_scale, verbose=self.verbose)
+        return Progress(type(self).__name__, log_scale=log_scale, verbose=self.verbose, listen=listen, journal=journal)
 
     def _publish(self, log_evidence: float, n: int, factors: list[Factor]) -> None:
         """Learned parameters in the user's units, and the state of the numerics."""
@@ -187,7 +198,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
 
         Parameters
         ----------
-        X : array-like, (n, d)
+        X : array-like, (n, d), or source
         return_std : bool, default False
             Also return the standard deviation, of the shape of the mean.
         return_cov : bool, default False
@@ -203,12 +214,11 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
         check_is_fitted(self)
         if return_std and return_cov:
             raise DataError("ask for return_std or return_cov, not both")
-        x = self._checked_inputs(X)
         if return_cov:
-            return self._joint(x, include_noise=include_noise)
+            return self._joint(self._checked_inputs(X), include_noise=include_noise)
         means, variances = [], []
         s = self._standardiser
-        for chunk in self._model_chunks(x):
+        for chunk in self._input_chunks(X):
             mean, variance, noise = self._predict_chunk(chunk, variance=return_std)
             means.append(mean.cpu().numpy() * s.y_scale + s.y_shift)
             if variance is not None:
@@ -219,12 +229,12 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
             return mean_out
         return mean_out, self._shape_out(np.sqrt(np.concatenate(variances)))
 
-    def log_density(self, X: Any, y: Any) -> Array:
+    def log_density(self, X: Any, y: Any = None) -> Array:
         """Log density of observations y at rows X under the predictive distribution.
 
         Parameters
         ----------
-        X : array-like, (n, d)
+        X : array-like, (n, d), or source with its targets
         y : array-like, (n,) or (n, q)
 
         Returns
@@ -237,20 +247,20 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
         s = self._standardiser
         rows = self._prediction_rows()
         parts = []
-        for start in range(0, source.n_rows, rows):
-            target = torch.as_tensor((source.y[start : start + rows] - s.y_shift) / s.y_scale, dtype=torch.float64)
-            chunk = self._to_model(source.x[start : start + rows])
+        for x, y_block in source.blocks(rows):
+            target = torch.as_tensor((y_block - s.y_shift) / s.y_scale, dtype=torch.float64)
+            chunk = self._to_model(x)
             parts.append(self._log_density_chunk(chunk, target.to(chunk.device)).cpu().numpy())
         return np.asarray(np.concatenate(parts) - np.log(s.y_scale).sum())
 
-    def certify(self, X: Any, y: Any, X_test: Any = None, **options: Any) -> Any:
+    def certify(self, X: Any, y: Any = None, X_test: Any = None, **options: Any) -> Any:
         """Bound how far this model is from the exact GP it approximates; see :func:`prismgp.certify`.
 
         Parameters
         ----------
-        X, y : array-like
+        X, y : array-like, or source
             The rows the model was fitted on.
-        X_test : array-like, optional
+        X_test : array-like or source, optional
             Where to certify predictions.
         **options
             Those of :func:`prismgp.certify`.
@@ -281,7 +291,17 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
         return self._shape_out(mean_out), cov[:, :, 0] if self._target_ndim == 1 else cov
 
     def _checked_inputs(self, X: Any) -> AnyArray:
+        """All rows, in memory."""
+        if isinstance(X, Source):
+            return matching_source(self, X).load().x
         return check_inputs(self, self._encoded(X))
+
+    def _input_chunks(self, X: Any) -> Iterator[Tensor]:
+        """Rows in the model's units, some at a time."""
+        if not isinstance(X, Source):
+            return self._model_chunks(self._checked_inputs(X))
+        blocks = prefetched(matching_source(self, X).blocks(self._prediction_rows()))
+        return (self._to_model(x) for x, _ in blocks)
 
     def _encoded(self, X: Any) -> Any:
         """Raw columns of a table the command line has learned, as the model's inputs; all else passes."""
@@ -333,7 +353,9 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
 
     def _fitted_arguments(self) -> dict[str, Any]:
         """Constructor arguments the posterior depends on, as they were at the fit."""
-        own = {"kernel": self._fitted_kernel}
+        own: dict[str, Any] = {"kernel": self._fitted_kernel}
+        if hasattr(self, "checkpoint"):
+            own["checkpoint"] = None  # the fit is over
         return {**own, "n_frequencies": len(self.frequencies_)} if hasattr(self, "frequencies_") else own
 
     def _state_config(self) -> dict[str, Any]:

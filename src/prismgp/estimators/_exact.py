@@ -8,14 +8,16 @@ import numpy as np
 import torch
 
 from prismgp._linalg import factor
+from prismgp._observe import Watch
 from prismgp._progress import Progress
 from prismgp._random import Streams
 from prismgp._tensors import take
 from prismgp._threads import quiet_blas
 from prismgp._types import AnyArray, Array, RandomState, Tensor
 from prismgp._validate import compute_device
-from prismgp.data import ArraySource, Standardiser
+from prismgp.data import Source, Standardiser
 from prismgp.estimators._base import GPRegressor
+from prismgp.estimators._watched import exact_at
 from prismgp.exact import ExactEvidence, ExactPosterior, check_memory
 from prismgp.kernels import get_kernel
 from prismgp.optimise import maximise, race
@@ -114,12 +116,12 @@ class ExactGPRegressor(GPRegressor):
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(self, X: Any, y: Any) -> Self:
+    def fit(self, X: Any, y: Any = None) -> Self:
         """Learn the parameters by the evidence and factor the kernel matrix.
 
         Parameters
         ----------
-        X : array-like, (n, d)
+        X : array-like, (n, d), or source
         y : array-like, (n,) or (n, q)
             Several outputs share length-scales; each has its own variances and mean.
 
@@ -128,6 +130,7 @@ class ExactGPRegressor(GPRegressor):
         TooLargeError
             Before allocating, when the kernel matrices would not fit into memory.
         """
+        watch = Watch(self._observer)
         self._check_parameters()
         source = self._training_source(X, y)
         device = compute_device(self.device)
@@ -135,12 +138,13 @@ class ExactGPRegressor(GPRegressor):
         self._standardiser = Standardiser.fit(source, normalize=self.normalize)
         kernel = get_kernel(self.kernel)
         objective = ExactEvidence(*to_tensors(source, self._standardiser, device), kernel)
-        with quiet_blas(), self._progress() as progress:
+        with quiet_blas(), self._progress(watch.listener(lambda event: exact_at(self, event, objective))) as progress:
             params, stages = self._learn(source, objective, progress)
             self._posterior, log_evidence, factors = objective.posterior(params)
         self._params, self._fitted_kernel = params, self.kernel
         self._publish(log_evidence, source.n_rows, factors)
         self._record(stages, progress.history)
+        watch("final", source.n_rows, lambda: self)
         return self
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: RandomState = None) -> AnyArray:
@@ -169,9 +173,10 @@ class ExactGPRegressor(GPRegressor):
     # -- internals -------------------------------------------------------------------------------
 
     def _learn(
-        self, source: ArraySource, objective: ExactEvidence, progress: Progress
+        self, source: Source, objective: ExactEvidence, progress: Progress
     ) -> tuple[Parameters, list[dict[str, Any]]]:
         start = self._user_start(source)
+        progress({"method": "start", "rows": source.n_rows, "params": start})
         if not self.optimize:
             return start, []
         streams = Streams(self.random_state)

@@ -17,7 +17,7 @@ from threadpoolctl import threadpool_limits
 from prismgp._memory import available_bytes, format_bytes
 from prismgp._types import AnyArray, Array, Tensor
 from prismgp._validate import check_choice, check_number
-from prismgp.data import ArraySource, Chunks, Selection, Standardiser
+from prismgp.data import Chunks, Source, Standardiser
 from prismgp.estimators._clusterers import ClustererGate, check_clusterer, converted, probabilities, thawed
 from prismgp.exceptions import DataError, PrismGPWarning, TooLargeError
 from prismgp.features import gated_features
@@ -69,7 +69,7 @@ class Gating:
             return phi, self.gate.labels(x)
         return gated_features(phi, self.gate.gates(x).to(phi)), None
 
-    def parts(self, source: ArraySource, chunks: Callable[[ArraySource], Chunks]) -> Sequence[ArraySource | Selection]:
+    def parts(self, source: Source, chunks: Callable[[Source], Chunks]) -> Sequence[Source]:
         """Independent rows: those of each cluster under hard gates, by their labels or else by the rule."""
         if self.gate is None or self.kind == "soft":
             return [source]
@@ -145,7 +145,7 @@ def fit_gate(
     kind: str,
     partition: Any,
     n_components: int,
-    source: ArraySource,
+    source: Source,
     standardiser: Standardiser,
     lengthscale: Array,
     *,
@@ -181,7 +181,7 @@ def fit_gate(
 class _Rows:
     """Standardised rows on the CPU, where sums have one order."""
 
-    def __init__(self, source: ArraySource, standardiser: Standardiser, dtype: torch.dtype) -> None:
+    def __init__(self, source: Source, standardiser: Standardiser, dtype: torch.dtype) -> None:
         self.chunks = Chunks(source, standardiser, rows=_PASS_ROWS, dtype=dtype, device=_CPU)
 
     def labelled(self, labels: AnyArray) -> Callable[[], Iterator[tuple[Tensor, Tensor]]]:
@@ -239,7 +239,7 @@ def _of_clusterer(
 def _found(
     kind: str,
     n_components: int,
-    source: ArraySource,
+    source: Source,
     standardiser: Standardiser,
     relative: Tensor,
     rng: np.random.Generator,

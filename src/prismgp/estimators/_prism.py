@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import warnings
+from copy import copy
 from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
 import torch
 
+from prismgp._observe import Watch
 from prismgp._tensors import take
 from prismgp._threads import quiet_blas
 from prismgp._types import AnyArray, Array, RandomState, Tensor
 from prismgp._validate import check_choice, check_number
 from prismgp.data import Chunks, Standardiser
 from prismgp.estimators._base import GPRegressor
+from prismgp.estimators._checkpoints import open_checkpoint
 from prismgp.estimators._recipes import RECIPES, fit_joint, fit_paper, setting
 from prismgp.exceptions import DataError, ModelFileError, PrismGPWarning
 from prismgp.frequencies import FREQUENCY_KINDS
@@ -22,6 +25,7 @@ from prismgp.parameters import Parameters
 from prismgp.revised import (
     Expert,
     InformedMap,
+    MapStatistics,
     Mixture,
     PlainMap,
     ReconfiguredMap,
@@ -31,15 +35,8 @@ from prismgp.revised._state import mixture_config, mixture_from_tensors, mixture
 __all__ = ["PrismGPRegressor"]
 
 _PREDICTION_BYTES = 64 * 2**20  # of the features of one chunk
-_STRUCTURE = (
-    "recipe",
-    "hidden",
-    "latent_dim",
-    "n_components",
-    "gating",
-    "output",
-    "dtype",
-)  # what a model file must agree with
+# What a model file must agree with.
+_STRUCTURE = ("recipe", "hidden", "latent_dim", "n_components", "gating", "output", "dtype")
 
 
 class PrismGPRegressor(GPRegressor):
@@ -105,6 +102,8 @@ class PrismGPRegressor(GPRegressor):
     random_state : int, RandomState or None, default None
     verbose : int, default 0
         1 shows a progress bar with the held-out density and the time left.
+    checkpoint : path or None, default None
+        As in :class:`SSGPRegressor`; networks in training are put down every few seconds.
 
     Attributes
     ----------
@@ -182,6 +181,7 @@ class PrismGPRegressor(GPRegressor):
         dtype: str = "float64",
         random_state: RandomState = None,
         verbose: int = 0,
+        checkpoint: Any = None,
     ) -> None:
         self.n_frequencies = n_frequencies
         self.recipe = recipe
@@ -215,8 +215,9 @@ class PrismGPRegressor(GPRegressor):
         self.dtype = dtype
         self.random_state = random_state
         self.verbose = verbose
+        self.checkpoint = checkpoint
 
-    def fit(self, X: Any, y: Any) -> Self:
+    def fit(self, X: Any, y: Any = None) -> Self:
         """Train, stack, and compute the posteriors on all rows.
 
         An interrupt (Ctrl-C) during the training of the networks ends it; the best states so far are
@@ -224,26 +225,36 @@ class PrismGPRegressor(GPRegressor):
 
         Parameters
         ----------
-        X : array-like, (n, d)
+        X : array-like, (n, d), or source
+            A source, such as :func:`prismgp.data.from_parquet` makes, holds the targets too.
         y : array-like, (n,) or (n, q)
             Several outputs share the networks; each has its own signal variance, noise level and mean.
         """
+        watch = Watch(self._observer)
         self._check_parameters()
         source = self._training_source(X, y)
         self._standardiser = Standardiser.fit(source, normalize=self.normalize)
         self._fitted_kernel = self.kernel
         self._fitted_structure = {name: getattr(self, name) for name in _STRUCTURE}
+        checkpoint = open_checkpoint(self, source)
         with quiet_blas(), torch.inference_mode(False), torch.enable_grad():
-            fitted = (fit_paper if self.recipe == "paper" else fit_joint)(self, source)
+            fitted = (fit_paper if self.recipe == "paper" else fit_joint)(self, source, watch, checkpoint)
         self._plain_lengthscale = fitted.plain_lengthscale
         self._set_mixture(fitted.mixture)
         self.fit_status_ |= fitted.status
         self.history_, self.n_iter_ = fitted.history, max(1, fitted.steps)
         if fitted.status["interrupted"]:
             warnings.warn(f"the fit was {fitted.status['message']}", PrismGPWarning, stacklevel=2)
+        watch("final", source.n_rows, lambda: self)
         return self
 
-    def partial_fit(self, X: Any, y: Any) -> Self:
+    def _with(self, mixture: Mixture) -> Self:
+        """This model with other experts; for observers of a fit."""
+        twin = copy(self)
+        twin._set_mixture(mixture)
+        return twin
+
+    def partial_fit(self, X: Any, y: Any = None) -> Self:
         """Add rows to the posteriors, with networks, parameters and weights as they are.
 
         Exact: the posteriors are those of all rows. The first call on an unfitted estimator is a ``fit``.
@@ -251,12 +262,12 @@ class PrismGPRegressor(GPRegressor):
         if not self.__sklearn_is_fitted__():
             return self.fit(X, y)
         source = self._training_source(X, y, reset=False)
-        q = source.n_outputs
         dtype, device = self._compute()
         chunks = Chunks(source, self._standardiser, rows=self._prediction_rows(), dtype=dtype, device=device)
         mixture = self._mixture.to(device)
         experts = tuple(
-            expert.with_statistics(expert.statistics.merge(expert.accumulate(chunks, q))) for expert in mixture.experts
+            expert.with_statistics(expert.statistics.merge(chunks.reduce(MapStatistics(expert.map))))
+            for expert in mixture.experts
         )
         status, history, steps = self.fit_status_, self.history_, self.n_iter_
         self._set_mixture(replace(mixture, experts=experts))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
@@ -10,10 +11,13 @@ import numpy as np
 import torch
 from tqdm.auto import tqdm
 
+from prismgp._observe import Watch
 from prismgp._random import Streams
-from prismgp._types import Array
-from prismgp.data import ArraySource, Chunks, Standardiser
-from prismgp.estimators._reconfigurer import Reconfigurer
+from prismgp._types import AnyArray, Array
+from prismgp.checkpoint import Checkpoint
+from prismgp.data import ArraySource, MappedSource, Source, Standardiser
+from prismgp.data._chunks import standardise
+from prismgp.estimators._reconfigurer import TRAINING_ROWS, Reconfigurer, training_sample
 from prismgp.estimators._ssgp import SSGPRegressor
 from prismgp.kernels import get_kernel
 from prismgp.revised import (
@@ -61,15 +65,16 @@ class Fitted:
     plain_lengthscale: Array | None
 
 
-def fit_joint(model: PrismGPRegressor, source: ArraySource) -> Fitted:
+def fit_joint(model: PrismGPRegressor, source: Source, watch: Watch, checkpoint: Checkpoint) -> Fitted:
     """Networks and SSGP together, stacked with the plain SSGP."""
     streams = Streams(model.random_state)
-    plain, ssgp = _plain(model, source, model._standardiser, streams)
+    plain, ssgp = _plain(model, source, model._standardiser, streams, watch, checkpoint, _alone)
+    before = watch.iteration
     if source.n_rows < _LEAST_ROWS:
         fit = JointFit(Mixture((plain,), np.ones(1), np.ones(source.n_outputs)), weights={plain.name: 1.0})
         message = f"fewer than {_LEAST_ROWS} rows: the plain SSGP alone"
     else:
-        recipe = _joint_recipe(model, source)
+        recipe = _joint_recipe(model, source, training_sample(source, streams))
         shift = float(np.log(model._standardiser.y_scale).mean())
         steps = recipe.settings.max_steps
         bar = tqdm(desc=type(model).__name__, total=model.n_members * steps, unit="step", disable=not model.verbose)
@@ -84,8 +89,12 @@ def fit_joint(model: PrismGPRegressor, source: ArraySource) -> Fitted:
                 bar.set_postfix_str(text, refresh=False)
             bar.update()
 
+        def observe(number: int, steps: int, mixture: Callable[[], Mixture]) -> None:
+            stage = f"member {number}"
+            watch(stage, source.n_rows, lambda: model._with(mixture()), iteration=before + steps)
+
         with bar:
-            fit = recipe.fit(plain, ssgp._start, streams, monitor)
+            fit = recipe.fit(plain, ssgp._start, streams, monitor, observe, checkpoint)
         failed = sum(member["held_out_nlpd"] is None for member in fit.members)
         message = f"{len(fit.members) - failed} of {model.n_members} members trained"
         if fit.interrupted:
@@ -107,7 +116,7 @@ def fit_joint(model: PrismGPRegressor, source: ArraySource) -> Fitted:
     return Fitted(fit.mixture, status, fit.history, fit.steps, ssgp._params.lengthscale)
 
 
-def fit_paper(model: PrismGPRegressor, source: ArraySource) -> Fitted:
+def fit_paper(model: PrismGPRegressor, source: Source, watch: Watch, checkpoint: Checkpoint) -> Fitted:
     """A Reconfigurer without labels, then an SSGP on its output."""
     streams = Streams(model.random_state)
     s = model._standardiser
@@ -123,7 +132,7 @@ def fit_paper(model: PrismGPRegressor, source: ArraySource) -> Fitted:
         device=model.device,
         random_state=int(streams.generator("reconfigurer").integers(2**31 - 1)),
         verbose=model.verbose,
-    ).fit(source.x)
+    )._fit_source(source, checkpoint.scope("reconfigurer"))
     vae, device = reconfigurer._vae, model._compute()[1]
     # The decoder was never asked for columns that do not vary; what it says of them is noise.
     constant = torch.as_tensor(s.constant_inputs)
@@ -131,32 +140,60 @@ def fit_paper(model: PrismGPRegressor, source: ArraySource) -> Fitted:
         getattr(vae.decoder, name)[..., constant.to(device)] = 0.0
     nothing = torch.zeros(0, dtype=torch.float64)
     encoder = ReconfiguredMap(vae, model.output, nothing, nothing, PlainMap(nothing)).to(device)
-    chunks = Chunks(source, s, rows=model._prediction_rows(), dtype=torch.float64, device=device)
-    latent = np.concatenate([encoder.reconfigure(x).cpu().numpy() for x, _ in chunks])
-    inner_source = ArraySource(latent, source.y)
+    inner_source = _reconfigured(source, encoder, s, rows=model._prediction_rows(), device=device)
     inner = Standardiser.fit(inner_source, normalize=model.normalize)
-    plain, ssgp = _plain(model, inner_source, replace(inner, y_shift=s.y_shift, y_scale=s.y_scale), streams)
-    assert isinstance(plain.map, PlainMap)
-    feature_map = ReconfiguredMap(
-        vae, model.output, torch.as_tensor(inner.x_shift), torch.as_tensor(inner.x_scale), plain.map
-    ).to(device)
-    expert = replace(plain, name="reconfigured", map=feature_map)
+    shift, scale = torch.as_tensor(inner.x_shift), torch.as_tensor(inner.x_scale)
+
+    def finished(plain: Expert) -> Mixture:
+        assert isinstance(plain.map, PlainMap)
+        feature_map = ReconfiguredMap(vae, model.output, shift, scale, plain.map).to(device)
+        return _alone(replace(plain, name="reconfigured", map=feature_map))
+
+    inner = replace(inner, y_shift=s.y_shift, y_scale=s.y_scale)
+    plain, ssgp = _plain(model, inner_source, inner, streams, watch, checkpoint, finished)
+    mixture = finished(plain)
     done = reconfigurer.fit_status_
     status = {
         "recipe": "paper",
         "message": done["message"],
         "interrupted": done["interrupted"],
-        "weights": {expert.name: 1.0},
+        "weights": {mixture.leader.name: 1.0},
         "stages": ssgp.fit_status_["stages"],
     }
-    mixture = Mixture((expert,), np.ones(1), np.ones(source.n_outputs))
     return Fitted(mixture, status, reconfigurer.history_, reconfigurer.n_iter_, None)
 
 
+def _reconfigured(
+    source: Source, encoder: ReconfiguredMap, s: Standardiser, *, rows: int, device: torch.device
+) -> Source:
+    """The source with the auto-encoder's output in place of its inputs; few rows are encoded once and kept."""
+
+    def encode(x: AnyArray) -> AnyArray:
+        parts = []
+        for start in range(0, len(x), rows):
+            block = standardise(x[start : start + rows], s.x_shift, s.x_scale, dtype=torch.float64, device=device)
+            parts.append(encoder.reconfigure(block).cpu().numpy())
+        return np.concatenate(parts)
+
+    width = encoder.vae.prior.directions.shape[1] if encoder.output == "latent" else source.n_inputs
+    mapped = MappedSource(source, encode, int(width))
+    return mapped if source.n_rows > TRAINING_ROWS else mapped.load()
+
+
+def _alone(expert: Expert) -> Mixture:
+    return Mixture((expert,), np.ones(1), np.ones(len(expert.params.mean)))
+
+
 def _plain(
-    model: PrismGPRegressor, source: ArraySource, standardiser: Standardiser, streams: Streams
+    model: PrismGPRegressor,
+    source: Source,
+    standardiser: Standardiser,
+    streams: Streams,
+    watch: Watch,
+    checkpoint: Checkpoint,
+    mixture: Callable[[Expert], Mixture],
 ) -> tuple[Expert, SSGPRegressor]:
-    """The sparse spectrum GP without a network, fitted to the source."""
+    """The sparse spectrum GP without a network, fitted to the source; ``mixture`` is for who observes the fit."""
     starts = {} if model.recipe == "paper" else {"lengthscale": model.lengthscale}
     ssgp = SSGPRegressor(
         model.n_frequencies,
@@ -179,17 +216,23 @@ def _plain(
     )
     ssgp._check_parameters()
     ssgp._target_ndim = model._target_ndim
-    ssgp._fit_source(source, standardiser)
+    ssgp._observer = watch.inner(lambda fitted: model._with(mixture(_expert(model, fitted))))
+    ssgp._fit_source(source, standardiser, Watch(ssgp._observer), checkpoint.scope("ssgp"))
+    return _expert(model, ssgp), ssgp
+
+
+def _expert(model: PrismGPRegressor, ssgp: SSGPRegressor) -> Expert:
     dtype, device = model._compute()
     feature_map = PlainMap.of(ssgp.frequencies_, ssgp._params, dtype=dtype)
-    return Expert.of("ssgp", feature_map, ssgp._params, ssgp._statistics[0]).to(device), ssgp
+    return Expert.of("ssgp", feature_map, ssgp._params, ssgp._statistics[0]).to(device)
 
 
-def _joint_recipe(model: PrismGPRegressor, source: ArraySource) -> JointRecipe:
+def _joint_recipe(model: PrismGPRegressor, source: Source, sample: ArraySource) -> JointRecipe:
     hidden = setting(model, "hidden")
     dtype, device = model._compute()
     return JointRecipe(
         source=source,
+        sample=sample,
         standardiser=model._standardiser,
         kernel=get_kernel(model.kernel),
         frequencies=model.frequencies,

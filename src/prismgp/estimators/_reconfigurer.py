@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Self
 
 import numpy as np
@@ -16,14 +16,18 @@ from prismgp._random import Streams
 from prismgp._threads import quiet_blas
 from prismgp._types import AnyArray, Array, RandomState, Tensor
 from prismgp._validate import DEVICES, check_choice, check_inputs, check_number, compute_device
-from prismgp.data import ArraySource, Standardiser
+from prismgp.checkpoint import Checkpoint
+from prismgp.data import ArraySource, Source, Standardiser
+from prismgp.data._prefetch import prefetched
+from prismgp.estimators._sources import adopt_source, matching_source
 from prismgp.exceptions import ModelFileError, PrismGPWarning
 from prismgp.reconfigure import MixtureVAE, Rows, state_tensors, torch_generator, train, vae_from_tensors
 
-__all__ = ["Reconfigurer"]
+__all__ = ["TRAINING_ROWS", "Reconfigurer", "training_sample"]
 
 _OUTPUTS = ("latent", "reconstruction")
 _CHUNK_ROWS = 8_192
+TRAINING_ROWS = 2**19  # rows that networks are trained on at most: more than they see in all their steps
 _STATUS = ("held_out_rows", "steps", "best_step", "interrupted", "message")
 
 
@@ -133,13 +137,20 @@ class Reconfigurer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         self.verbose = verbose
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Train on rows X, (n, d); y is ignored."""
+        """Train on rows X, (n, d), or on those of a source; y is ignored."""
         self._check_parameters()
         self._forget()
+        if isinstance(X, Source):
+            return self._fit_source(adopt_source(self, X, None, needs_target=False))
         x = check_inputs(self, X, reset=True)
-        streams = Streams(self.random_state)
         # There are no targets: a column of zeros, which takes no memory, stands in for them.
-        source = ArraySource(x, np.broadcast_to(0.0, (len(x), 1)))
+        return self._fit_source(ArraySource(x, np.broadcast_to(0.0, (len(x), 1))))
+
+    def _fit_source(self, source: Source, checkpoint: Checkpoint | None = None) -> Self:
+        """The fit of checked rows."""
+        self.n_features_in_ = source.n_inputs
+        streams = Streams(self.random_state)
+        x = training_sample(source, streams).x
         self._set_standardiser(Standardiser.fit(source, normalize=True))
         device = compute_device(self.device)
         rows = Rows(x, self._shift, self._scale, dtype=torch.float32, device=device)
@@ -170,6 +181,7 @@ class Reconfigurer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
                 patience=self.patience,
                 columns=columns,
                 monitor=show,
+                checkpoint=checkpoint or Checkpoint(),
             )
         if result.interrupted:
             note = f"the fit was {result.message}; the state of step {result.best_step} is kept"
@@ -177,29 +189,28 @@ class Reconfigurer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         self._vae = vae.double().requires_grad_(False)
         self.history_ = result.history
         self.n_iter_ = max(1, result.steps)
-        self.fit_status_ = {"rows": len(x)} | {name: getattr(result, name) for name in _STATUS}
+        self.fit_status_ = {"rows": source.n_rows} | {name: getattr(result, name) for name in _STATUS}
         return self
 
     def transform(self, X: Any) -> AnyArray:
         """Encode X, in its precision: (n, latent_dim), or (n, d) for ``output="reconstruction"``."""
         check_is_fitted(self)
         check_choice(type(self).__name__, "output", self.output, _OUTPUTS)
-        x = check_inputs(self, X)
+        latent, dtype = self._latent(X)
         if self.output == "latent":
-            return _joined(self._latent_chunks(x), x.dtype)
-        return _joined((self._in_user_units(self._vae.reconstruct(z)) for z in self._latent_chunks(x)), x.dtype)
+            return _joined(latent, dtype)
+        return _joined((self._in_user_units(self._vae.reconstruct(z)) for z in latent), dtype)
 
     def responsibilities(self, X: Any) -> AnyArray:
         """Probability of each cluster of the prior at the latent point of each row, (n, n_components)."""
         check_is_fitted(self)
-        x = check_inputs(self, X)
-        return _joined((self._vae.prior.responsibilities(z) for z in self._latent_chunks(x)), x.dtype)
+        latent, dtype = self._latent(X)
+        return _joined((self._vae.prior.responsibilities(z) for z in latent), dtype)
 
     def predict(self, X: Any) -> AnyArray:
         """The most probable cluster of each row, (n,), from 0; cluster sizes grow with the number."""
         check_is_fitted(self)
-        x = check_inputs(self, X)
-        return _joined((self._vae.prior.log_joint(z).argmax(-1) for z in self._latent_chunks(x)), np.dtype(np.int64))
+        return _joined((self._vae.prior.log_joint(z).argmax(-1) for z in self._latent(X)[0]), np.dtype(np.int64))
 
     def get_feature_names_out(self, input_features: Any = None) -> AnyArray:
         """Names of the columns ``transform`` returns; those of the inputs for reconstructions."""
@@ -243,12 +254,19 @@ class Reconfigurer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         self._shift, self._scale = standardiser.x_shift, standardiser.x_scale
         self._constant = standardiser.constant_inputs
 
-    def _latent_chunks(self, x: AnyArray) -> Iterator[Tensor]:
+    def _latent(self, X: Any) -> tuple[Iterator[Tensor], np.dtype[Any]]:
+        """Means of ``q(z | x)`` of checked rows, and the precision these came in."""
+        if isinstance(X, Source):
+            blocks = prefetched(matching_source(self, X).blocks(_CHUNK_ROWS))
+            return self._latent_chunks(x for x, _ in blocks), np.dtype(np.float64)
+        x = check_inputs(self, X)
+        return self._latent_chunks(x[start : start + _CHUNK_ROWS] for start in range(0, len(x), _CHUNK_ROWS)), x.dtype
+
+    def _latent_chunks(self, blocks: Iterable[AnyArray]) -> Iterator[Tensor]:
         """Means of ``q(z | x)`` in float64, a bounded number of rows at a time."""
         device = compute_device(self.device)
         self._vae.to(device)
-        for start in range(0, len(x), _CHUNK_ROWS):
-            block = x[start : start + _CHUNK_ROWS]
+        for block in blocks:
             rows = Rows(block, self._shift, self._scale, dtype=torch.float64, device=device)
             yield self._vae.encode(rows[:])
 
@@ -291,6 +309,17 @@ class Reconfigurer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         model.n_iter_ = max(1, int(fit_status["steps"]))
         model.fit_status_ = dict(fit_status)
         return model
+
+
+def training_sample(source: Source, streams: Streams) -> ArraySource:
+    """The rows that networks are trained on: all of them, or a uniform random sample of a fixed size.
+
+    Batches drawn from the sample are uniform random subsets of all rows, each by itself; together they differ from
+    draws from all rows in that rows come back within the sample, once a network has seen as many as it holds.
+    """
+    if source.n_rows <= TRAINING_ROWS:
+        return source.load()
+    return source.subsamples([TRAINING_ROWS], streams.generator("training rows"))[0]
 
 
 def _joined(chunks: Iterator[Tensor], dtype: np.dtype[Any]) -> AnyArray:

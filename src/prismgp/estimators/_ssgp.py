@@ -8,16 +8,20 @@ from typing import Any, Self
 import numpy as np
 import torch
 
+from prismgp._observe import Watch
 from prismgp._progress import Progress
 from prismgp._random import Streams
 from prismgp._tensors import take
 from prismgp._threads import quiet_blas
 from prismgp._types import AnyArray, Array, RandomState, Tensor
 from prismgp._validate import check_choice, check_number
-from prismgp.data import ArraySource, Chunks, Selection, Standardiser, auto_chunk_rows
+from prismgp.checkpoint import Checkpoint, Journal
+from prismgp.data import ArraySource, Chunks, Source, Standardiser, auto_chunk_rows
 from prismgp.estimators._base import GPRegressor
+from prismgp.estimators._checkpoints import open_checkpoint
 from prismgp.estimators._gating import Gating, check_gating, check_memory, fit_gate, given_labels
 from prismgp.estimators._ssgp_state import blocks_from_tensors, gating_from_tensors, state_config, state_tensors
+from prismgp.estimators._watched import ssgp_at
 from prismgp.evidence import BlockEvidence, solve_outputs
 from prismgp.features import projection, spectral_features
 from prismgp.frequencies import FREQUENCY_KINDS, draw_frequencies, given_frequencies
@@ -26,7 +30,7 @@ from prismgp.optimise import maximise, race
 from prismgp.parameters import Parameters, bounds, default_start
 from prismgp.posterior import BlockPosterior, WeightPosterior
 from prismgp.start import exact_rows, exact_start, perturbed
-from prismgp.statistics import Statistics
+from prismgp.statistics import Statistics, remembered
 
 __all__ = ["SSGPRegressor"]
 
@@ -91,6 +95,9 @@ class SSGPRegressor(GPRegressor):
         or for soft gates its probabilities; files can hold KMeans and mixtures of diagonal covariances.
     n_components : int, default 8
         Clusters to be found; fewer where there are fewer distinct rows.
+    checkpoint : path or None, default None
+        File that remembers how far the fit has come: the same fit, begun again after it was killed, goes on from
+        there, with the same result. It stays after the fit; remove it when the model is saved.
 
     Attributes
     ----------
@@ -152,6 +159,7 @@ class SSGPRegressor(GPRegressor):
         gating: str = "none",
         partition: Any = None,
         n_components: int = 8,
+        checkpoint: Any = None,
     ) -> None:
         self.n_frequencies = n_frequencies
         self.kernel = kernel
@@ -173,37 +181,44 @@ class SSGPRegressor(GPRegressor):
         self.gating = gating
         self.partition = partition
         self.n_components = n_components
+        self.checkpoint = checkpoint
 
-    def fit(self, X: Any, y: Any) -> Self:
+    def fit(self, X: Any, y: Any = None) -> Self:
         """Learn the parameters by the evidence and compute the posterior.
 
         Parameters
         ----------
-        X : array-like, (n, d)
+        X : array-like, (n, d), or source
+            A source, such as :func:`prismgp.data.from_parquet` makes, holds the targets too.
         y : array-like, (n,) or (n, q)
             Several outputs share frequencies and length-scales; each has its own signal variance,
             noise variance and mean.
         """
+        watch = Watch(self._observer)
         self._check_parameters()
         source = self._training_source(X, y)
-        return self._fit_source(source, Standardiser.fit(source, normalize=self.normalize))
+        checkpoint = open_checkpoint(self, source)
+        return self._fit_source(source, Standardiser.fit(source, normalize=self.normalize), watch, checkpoint)
 
-    def _fit_source(self, source: ArraySource, standardiser: Standardiser) -> Self:
+    def _fit_source(self, source: Source, standardiser: Standardiser, watch: Watch, checkpoint: Checkpoint) -> Self:
         """The fit of checked rows."""
         streams = Streams(self.random_state)
         self._standardiser = standardiser
         self._fitted_kernel = self.kernel
         if self.partition is not None:
             labels = given_labels(self.partition, source.n_rows, source.n_inputs)
-            source = ArraySource(source.x, source.y, labels)
+            source = source.labelled(labels)
         self.frequencies_ = self._draw(source.n_inputs, streams.generator("frequencies"))
-        with quiet_blas(), self._progress() as progress:
+        listener = watch.listener(lambda event: ssgp_at(self, event, source))
+        with quiet_blas(), self._progress(listener, Journal(checkpoint)) as progress:
             params, objective, stages = self._learn(source, streams, progress)
-            self._set_posterior(objective.statistics(params), params)
+            stats = remembered(checkpoint, "statistics", lambda: objective.statistics(params))
+            self._set_posterior(stats, params)
         self._record(stages, progress.history)
+        watch("final", source.n_rows, lambda: self)
         return self
 
-    def partial_fit(self, X: Any, y: Any) -> Self:
+    def partial_fit(self, X: Any, y: Any = None) -> Self:
         """Add rows to the posterior, at fixed parameters.
 
         Exact: the result is that of a fit on all rows at these parameters and with this gate, which assigns
@@ -251,11 +266,12 @@ class SSGPRegressor(GPRegressor):
             check_number(name, "chunk_size", self.chunk_size, low=1, integer=True)
 
     def _learn(
-        self, source: ArraySource, streams: Streams, progress: Progress
+        self, source: Source, streams: Streams, progress: Progress
     ) -> tuple[Parameters, BlockEvidence, list[dict[str, Any]]]:
         """Parameters, the evidence on all rows, and what each stage did."""
         n, d = source.n_rows, source.n_inputs
         self._start = start = self._user_start(source)
+        progress({"method": "start", "rows": n, "params": start})
         if not self.optimize:
             self._set_gating(source, start, streams)
             return start, self._objective(source), []
@@ -311,7 +327,7 @@ class SSGPRegressor(GPRegressor):
             return given
         return draw_frequencies(get_kernel(self.kernel), self.n_frequencies, d, self.frequencies, rng)
 
-    def _set_gating(self, source: ArraySource, start: Parameters, streams: Streams) -> None:
+    def _set_gating(self, source: Source, start: Parameters, streams: Streams) -> None:
         """Fix the clusters, by distances in the length-scales the learning starts from."""
         self._gating = fit_gate(
             self.gating,
@@ -330,14 +346,14 @@ class SSGPRegressor(GPRegressor):
         gate = self._gating.gate
         return None if gate is None else gate.gates(x)
 
-    def _objective(self, source: ArraySource) -> BlockEvidence:
+    def _objective(self, source: Source) -> BlockEvidence:
         return BlockEvidence(self._blocks(source), self.frequencies_, self._gating.soft)
 
-    def _blocks(self, source: ArraySource) -> list[Chunks]:
+    def _blocks(self, source: Source) -> list[Chunks]:
         """Rows that the kernel connects, block by block."""
         return [self._chunks(part) for part in self._gating.parts(source, self._chunks)]
 
-    def _chunks(self, source: ArraySource | Selection) -> Chunks:
+    def _chunks(self, source: Source) -> Chunks:
         dtype, device = self._compute()
         rows = self.chunk_size
         if rows == "auto":

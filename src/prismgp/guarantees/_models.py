@@ -56,7 +56,7 @@ def members_of(model: GPRegressor, X: Any, y: Any, X_test: Any, *, reference: st
     """The problems of a fitted model, in the model's units."""
     if isinstance(model, ExactGPRegressor):
         raise DataError("an ExactGPRegressor is the exact GP: there is nothing to certify")
-    source = model._training_source(X, y, reset=False)
+    source = model._training_source(X, y, reset=False).load()
     s = model._standardiser
     device = model._compute()[1]
     place: dict[str, Any] = {"dtype": torch.float64, "device": device}

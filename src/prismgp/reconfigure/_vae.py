@@ -15,7 +15,9 @@ import numpy as np
 import torch
 
 from prismgp._random import Streams
+from prismgp._training_state import TrainingState, part
 from prismgp._types import Array, Tensor
+from prismgp.checkpoint import Checkpoint, Saved
 from prismgp.reconfigure._elbo import ElboTerms, elbo_terms
 from prismgp.reconfigure._gaussian_nets import GaussianMixture, GaussianMixtureNet
 from prismgp.reconfigure._prior import MixturePrior
@@ -30,6 +32,7 @@ _MATCH = 4.0  # log odds, at its cluster's centre, of a decoder component agains
 _CHECK_EVERY = 50  # steps between looks at the held-out rows
 _HELD_OUT = 10  # one row in so many
 _MOST_HELD_OUT = 2_048
+_STATE = "training"  # its name in a checkpoint
 
 
 class MixtureVAE(torch.nn.Module):
@@ -124,6 +127,7 @@ def train(
     patience: int | None,
     columns: Tensor | None = None,
     monitor: Monitor | None = None,
+    checkpoint: Checkpoint | None = None,
 ) -> TrainingResult:
     """Maximise R5 and leave the best state seen in ``vae``.
 
@@ -143,12 +147,19 @@ def train(
     monitor : callable, optional
         Called after every step, with the held-out objective where it was computed. A KeyboardInterrupt, there or
         anywhere in a step, ends the training but loses nothing.
+    checkpoint : Checkpoint, optional
+        Where the training is put down at every check, and taken up.
     """
     loop = _Loop(vae, rows, streams, alpha, beta, batch_size, columns)
     result = loop.result
+    checkpoint = checkpoint or Checkpoint()
+    saved = checkpoint.get(_STATE)
     try:
-        loop.check(loop.step(update=False))
-        for step in range(1, max_steps + 1):
+        if saved is None:
+            loop.check(loop.step(update=False))
+        else:
+            loop.take_up(saved)
+        for step in range(result.steps + 1, max_steps + 1):
             terms = loop.step(update=True)
             result.steps = step
             watched = None
@@ -162,6 +173,8 @@ def train(
             if patience is not None and step - result.best_step >= patience:
                 result.message = f"no better objective on held-out rows for {patience} steps"
                 break
+            if watched is not None:
+                checkpoint.put(_STATE, loop.put_down, now=step == max_steps)
         else:
             result.message = f"all {max_steps} steps taken"
     except KeyboardInterrupt:
@@ -203,6 +216,26 @@ class _Loop:
         self.watched_noise = self._noise(len(self.watched), torch_generator(streams, "watched noise"))
         self.best = _copied_state(vae)
         self.best_objective = -np.inf
+
+    def put_down(self) -> Saved:
+        """All that the next step depends on."""
+        state = self._state()
+        best = {f"best.{name}": value.clone() for name, value in self.best.items()}
+        info = {"seconds": time.perf_counter() - self.began, "objective": self.best_objective, **state.info()}
+        result = {name: getattr(self.result, name) for name in ("steps", "best_step", "history")}
+        return {**state.tensors(), **best}, {**info, "result": result}
+
+    def take_up(self, saved: Saved) -> None:
+        """What :meth:`put_down` gave."""
+        tensors, info = saved
+        self._state().restore(tensors, info)
+        self.best = {name: value.to(self.rows.device) for name, value in part(tensors, "best").items()}
+        self.best_objective, self.began = float(info["objective"]), time.perf_counter() - float(info["seconds"])
+        for name, value in info["result"].items():
+            setattr(self.result, name, value)
+
+    def _state(self) -> TrainingState:
+        return TrainingState({"vae": self.vae}, self.optimiser, {"batches": self.batches}, {"noise": self.noise})
 
     def step(self, *, update: bool) -> ElboTerms:
         """The terms on a fresh batch and, when asked for, a step of Adam."""

@@ -10,7 +10,15 @@ The data flow of the joint recipe:
 - ``_fit.py``: all of it, in order.
 """
 
-from prismgp.revised._experts import Expert, FeatureMap, InformedMap, Mixture, PlainMap, ReconfiguredMap
+from prismgp.revised._experts import (
+    Expert,
+    FeatureMap,
+    InformedMap,
+    MapStatistics,
+    Mixture,
+    PlainMap,
+    ReconfiguredMap,
+)
 from prismgp.revised._fit import JointFit, JointRecipe
 from prismgp.revised._network import NetworkSizes, RevisedMap
 from prismgp.revised._stack import Stack, noise_scale, stack
@@ -22,6 +30,7 @@ __all__ = [
     "InformedMap",
     "JointFit",
     "JointRecipe",
+    "MapStatistics",
     "MemberSettings",
     "Mixture",
     "NetworkSizes",

@@ -21,7 +21,16 @@ from prismgp.revised._network import RevisedMap
 from prismgp.revised._stack import HeldOut
 from prismgp.statistics import Statistics, accumulate_features
 
-__all__ = ["Expert", "FeatureMap", "InformedMap", "Mixture", "PlainMap", "ReconfiguredMap", "map_statistics"]
+__all__ = [
+    "Expert",
+    "FeatureMap",
+    "InformedMap",
+    "MapStatistics",
+    "Mixture",
+    "PlainMap",
+    "ReconfiguredMap",
+    "map_statistics",
+]
 
 
 class FeatureMap(Protocol):
@@ -40,6 +49,19 @@ class FeatureMap(Protocol):
 def map_statistics(feature_map: FeatureMap, chunks: Iterable[tuple[Tensor, Tensor]], q: int) -> Statistics:
     """Statistics of standardised rows and their targets under a feature map."""
     return accumulate_features(((*feature_map.training_features(x), y) for x, y in chunks), q)
+
+
+@dataclass(frozen=True)
+class MapStatistics:
+    """A pass: statistics under a feature map."""
+
+    map: FeatureMap
+
+    def over(self, chunks: Iterable[tuple[Tensor, Tensor]], *, rows: int, q: int) -> Statistics:  # noqa: ARG002
+        return map_statistics(self.map, chunks, q)
+
+    def merge(self, first: Statistics, second: Statistics) -> Statistics:
+        return first.merge(second)
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,21 +13,24 @@ import torch
 
 from prismgp._random import Streams
 from prismgp._types import Tensor
-from prismgp.data import ArraySource, Chunks, Standardiser
+from prismgp.checkpoint import Checkpoint
+from prismgp.data import ArraySource, Chunks, Source, Standardiser
 from prismgp.data._chunks import standardise
 from prismgp.frequencies import draw_frequencies
 from prismgp.kernels import Kernel
 from prismgp.parameters import Parameters
 from prismgp.reconfigure import Rows, torch_generator
 from prismgp.reconfigure._rows import Indices
-from prismgp.revised._experts import Expert, InformedMap, Mixture, PlainMap, map_statistics
+from prismgp.revised._experts import Expert, InformedMap, MapStatistics, Mixture, PlainMap
 from prismgp.revised._network import NetworkSizes, RevisedMap
 from prismgp.revised._stack import HeldOut, noise_scale, stack
 from prismgp.revised._train import MemberSettings, TrainedMember, TrainingRows, held_out_rows, train_member
+from prismgp.statistics import Statistics, remembered
 
 __all__ = ["JointFit", "JointRecipe"]
 
 _MOST_HELD_OUT = 10_000
+_TRAINED = "trained"  # a member, in a checkpoint
 _LOG_LENGTHSCALES = (float(np.log(1e-3)), float(np.log(1e4)))  # as in the core
 _SKIP_LENGTHSCALE = 1.5  # the latent columns carry part of what the exact GP explained by the inputs
 _START_NOISE = (1e-4, 1.0)
@@ -54,7 +59,10 @@ class JointRecipe:
 
     Attributes
     ----------
-    source : ArraySource
+    source : Source
+        All rows.
+    sample : ArraySource
+        Those the networks are trained on, with the held-out ones among them.
     standardiser : Standardiser
     kernel : Kernel
     frequencies : str
@@ -74,7 +82,8 @@ class JointRecipe:
     device : torch.device
     """
 
-    source: ArraySource
+    source: Source
+    sample: ArraySource
     standardiser: Standardiser
     kernel: Kernel
     frequencies: str
@@ -88,20 +97,34 @@ class JointRecipe:
     device: torch.device
 
     def fit(
-        self, plain: Expert, start: Parameters, streams: Streams, monitor: Callable[[int, float | None], None]
+        self,
+        plain: Expert,
+        start: Parameters,
+        streams: Streams,
+        monitor: Callable[[int, float | None], None],
+        observe: Callable[[int, int, Callable[[], Mixture]], None] = lambda *_: None,
+        checkpoint: Checkpoint | None = None,
     ) -> JointFit:
         """Train the members and stack them with the plain SSGP.
 
-        ``monitor`` is called after every step with the number of the member.
+        ``monitor`` is called after every step with the number of the member; ``observe`` after every look at the
+        held-out rows with the number, all steps so far, and what would be made if the training ended there.
         """
+        checkpoint = checkpoint or Checkpoint()
         start = self._usable(start)
-        held_out = held_out_rows(self.source.x, self.validation_fraction, _MOST_HELD_OUT, streams.generator("held-out"))
+        held_out = held_out_rows(self.sample.x, self.validation_fraction, _MOST_HELD_OUT, streams.generator("held-out"))
         rows = self._training_rows(held_out)
         result = JointFit(Mixture((plain,), np.ones(1), np.ones(self.source.n_outputs)), held_out_rows=len(held_out))
-        trained = []
+        trained: list[tuple[int, RevisedMap]] = []
         for number in range(self.n_members):
+
+            def reached(now: TrainedMember, number: int = number) -> None:
+                observe(number, result.steps + now.steps, lambda: self._so_far(result, plain, trained, held_out, now))
+
             try:
-                member = self._train(number, rows, start, streams, monitor)
+                member = self._train(
+                    number, rows, start, streams, monitor, reached, checkpoint.scope(f"member {number}")
+                )
             except KeyboardInterrupt:  # before its first step; later ones are handled where the best state is known
                 member = TrainedMember(interrupted=True, message="interrupted before the first step")
             result.steps += member.steps
@@ -111,8 +134,25 @@ class JointRecipe:
             if member.interrupted:
                 result.interrupted = True
                 break
-        self._stack(result, plain, trained, held_out)
+        self._stack(result, plain, trained, held_out, checkpoint)
         return result
+
+    def _so_far(
+        self,
+        result: JointFit,
+        plain: Expert,
+        trained: list[tuple[int, RevisedMap]],
+        held_out: Indices,
+        member: TrainedMember,
+    ) -> Mixture:
+        """The mixture if the training of the present member, and with it that of all, ended here."""
+        number = len(result.members)
+        now = JointFit(result.mixture, members=list(result.members))
+        self._note(now, number, member)
+        # Copies, because posteriors are computed in another precision than the training.
+        there = [*trained, *([] if member.map is None else [(number, member.map)])]
+        self._stack(now, plain, [(k, copy.deepcopy(network)) for k, network in there], held_out, Checkpoint())
+        return now.mixture
 
     def _usable(self, start: Parameters) -> Parameters:
         """Starting values a network can use.
@@ -136,6 +176,8 @@ class JointRecipe:
         start: Parameters,
         streams: Streams,
         monitor: Callable[[int, float | None], None],
+        observe: Callable[[TrainedMember], None],
+        checkpoint: Checkpoint,
     ) -> TrainedMember:
         own = Streams(int(streams.generator(f"member {number}").integers(2**31 - 1)))
         noise, dropout = self._kind(number)
@@ -149,7 +191,24 @@ class JointRecipe:
         )
         member = RevisedMap(sizes, start, drawn, torch_generator(own, "initial network")).to(self.device)
         settings = replace(self.settings, dropout=dropout)
-        return train_member(member, rows, settings, own, monitor=lambda watched: monitor(number, watched))
+        if (saved := checkpoint.get(_TRAINED)) is not None:
+            trained = TrainedMember()
+            trained.take_up(saved[1], member, saved[0])
+            return trained
+        trained = train_member(
+            member,
+            rows,
+            settings,
+            own,
+            monitor=lambda watched: monitor(number, watched),
+            observe=observe,
+            checkpoint=checkpoint,
+        )
+        if not trained.interrupted:
+            state = {} if trained.map is None else trained.map.state_dict()
+            checkpoint.forget("training")
+            checkpoint.put(_TRAINED, lambda: (state, trained.summary()), now=True)
+        return trained
 
     def _kind(self, number: int) -> tuple[str, float]:
         """Noise and dropout of a member."""
@@ -175,7 +234,14 @@ class JointRecipe:
         for name, values in {"member": [number] * length, **member.history}.items():
             result.history.setdefault(name, []).extend(values)
 
-    def _stack(self, result: JointFit, plain: Expert, trained: list[tuple[int, RevisedMap]], held_out: Indices) -> None:
+    def _stack(
+        self,
+        result: JointFit,
+        plain: Expert,
+        trained: list[tuple[int, RevisedMap]],
+        held_out: Indices,
+        checkpoint: Checkpoint,
+    ) -> None:
         """Posteriors on all rows; noise, weights and temperature by the held-out rows."""
         x, y = self._held_out_tensors(held_out)
         target = y.cpu().numpy()
@@ -184,7 +250,7 @@ class JointRecipe:
         try:
             for number, network in trained:
                 network = network.to(self.device, self.dtype).eval()
-                stats = map_statistics(network, self._chunks(network.sizes.width), q)
+                (stats,) = remembered(checkpoint, f"statistics {number}", partial(self._statistics, network))
                 experts.append(Expert.of(f"member {number}", network, network.parameters_now(), stats))
             experts += self._informed(result, plain, trained, x)
         except KeyboardInterrupt:  # those that are done will do
@@ -221,21 +287,23 @@ class JointRecipe:
         s = self.standardiser
         place = {"dtype": torch.float32, "device": self.device}
         return TrainingRows(
-            Rows(self.source.x, s.x_shift, s.x_scale, **place),  # type: ignore[arg-type]
-            Rows(self.source.y, s.y_shift, s.y_scale, **place),  # type: ignore[arg-type]
+            Rows(self.sample.x, s.x_shift, s.x_scale, **place),  # type: ignore[arg-type]
+            Rows(self.sample.y, s.y_shift, s.y_scale, **place),  # type: ignore[arg-type]
             held_out,
         )
 
     def _held_out_tensors(self, held_out: Indices) -> tuple[Tensor, Tensor]:
         s = self.standardiser
         return (
-            standardise(self.source.x[held_out], s.x_shift, s.x_scale, dtype=self.dtype, device=self.device),
-            standardise(self.source.y[held_out], s.y_shift, s.y_scale, dtype=torch.float64, device=self.device),
+            standardise(self.sample.x[held_out], s.x_shift, s.x_scale, dtype=self.dtype, device=self.device),
+            standardise(self.sample.y[held_out], s.y_shift, s.y_scale, dtype=torch.float64, device=self.device),
         )
 
-    def _chunks(self, width: int) -> Chunks:
-        rows = _chunk_rows(width)
-        return Chunks(self.source, self.standardiser, rows=rows, dtype=self.dtype, device=self.device)
+    def _statistics(self, network: RevisedMap) -> tuple[Statistics]:
+        """Of all rows under a network's features."""
+        rows = _chunk_rows(network.sizes.width)
+        chunks = Chunks(self.source, self.standardiser, rows=rows, dtype=self.dtype, device=self.device)
+        return (chunks.reduce(MapStatistics(network)),)
 
 
 def _chunk_rows(width: int) -> int:

@@ -29,7 +29,9 @@ import torch
 from pandas.util import hash_array
 
 from prismgp._random import Streams
+from prismgp._training_state import TrainingState, part
 from prismgp._types import AnyArray, Tensor
+from prismgp.checkpoint import Checkpoint, Saved
 from prismgp.exceptions import NumericalError
 from prismgp.reconfigure import ElboTerms, GaussianMixture, GaussianMixtureNet, Rows, elbo_terms, torch_generator
 from prismgp.reconfigure._rows import Indices, draw_rows
@@ -54,6 +56,8 @@ _ELBO_EVERY = 8  # steps; it then counts eight times
 _DECODER_HIDDEN = 32
 _CHUNK_ROWS = 2_048
 _START_LOG_VAR = -4.0  # of the encoder's posterior
+_STATE = "training"  # its name in a checkpoint
+_TERMS = ("reconstruction", "conditional_kl", "marginal_kl", "separation")
 
 Monitor = Callable[[float | None], None]
 
@@ -105,18 +109,47 @@ class TrainedMember:
     interrupted: bool = False
     history: dict[str, list[Any]] = field(default_factory=dict)
 
+    def summary(self) -> dict[str, Any]:
+        """All but the map, as JSON."""
+        names = ("steps", "best_step", "message", "history")
+        nlpd = self.nlpd if math.isfinite(self.nlpd) else None
+        return {**{name: getattr(self, name) for name in names}, "nlpd": nlpd}
+
+    def take_up(self, summary: dict[str, Any], like: RevisedMap, best: dict[str, Tensor]) -> None:
+        """A summary, and the state of the best map where there is one; ``like`` is a map of its kind."""
+        for name, value in summary.items():
+            setattr(self, name, value)
+        if summary["nlpd"] is None:
+            self.nlpd = math.inf
+        if best:
+            self.map = copy.deepcopy(like)
+            self.map.load_state_dict(best)
+
 
 def train_member(
-    member: RevisedMap, rows: TrainingRows, settings: MemberSettings, streams: Streams, *, monitor: Monitor
+    member: RevisedMap,
+    rows: TrainingRows,
+    settings: MemberSettings,
+    streams: Streams,
+    *,
+    monitor: Monitor,
+    observe: Callable[[TrainedMember], None] = lambda _: None,
+    checkpoint: Checkpoint | None = None,
 ) -> TrainedMember:
-    """Maximise (T1); ``monitor`` is called after every step, with the held-out NLPD where it was computed.
+    """Maximise (T1); ``monitor`` is called after every step, with the held-out NLPD where it was computed,
+    and there ``observe`` with what has been reached.
 
-    An interrupt ends the training and keeps the best state.
+    An interrupt ends the training and keeps the best state. With a checkpoint the training is put down there at
+    every look, and taken up.
     """
     loop = _Loop(member, rows, settings, streams)
     result = loop.result
+    checkpoint = checkpoint or Checkpoint()
+    saved = checkpoint.get(_STATE)
+    if saved is not None:
+        loop.take_up(saved)
     try:
-        for step in range(1, settings.max_steps + 1):
+        for step in range(result.steps + 1, settings.max_steps + 1):
             loop.step(step)
             result.steps = step
             watched = None
@@ -126,9 +159,13 @@ def train_member(
                     result.message = f"the objective left the range of floating-point numbers at step {step}"
                     break
             monitor(watched)
+            if watched is not None:
+                observe(result)
             if settings.patience is not None and step - result.best_step >= settings.patience:
                 result.message = f"no better held-out density for {settings.patience} steps"
                 break
+            if watched is not None:
+                checkpoint.put(_STATE, loop.put_down)
         else:
             result.message = f"all {settings.max_steps} steps taken"
     except NumericalError:
@@ -173,6 +210,32 @@ class _Loop:
         self.began = time.perf_counter()
         self.evidence: Tensor
         self.terms: ElboTerms
+
+    def put_down(self) -> Saved:
+        """All that the next step depends on."""
+        state = self._state()
+        tensors = {**state.tensors(), "log_var": self.log_var.detach().clone()}
+        if self.result.map is not None:
+            tensors |= {f"best.{name}": value.clone() for name, value in self.result.map.state_dict().items()}
+        terms = {name: float(getattr(self.terms, name).detach()) for name in _TERMS}
+        about = {"seconds": time.perf_counter() - self.began, "terms": terms, **state.info()}
+        return tensors, {**about, "result": self.result.summary()}
+
+    def take_up(self, saved: Saved) -> None:
+        """What :meth:`put_down` gave."""
+        tensors, info = saved
+        self._state().restore(tensors, info)
+        with torch.no_grad():
+            self.log_var.copy_(tensors["log_var"])
+        self.result.take_up(info["result"], self.average, part(tensors, "best"))
+        terms = {name: torch.tensor(value) for name, value in info["terms"].items()}
+        self.terms = ElboTerms(**terms, alpha=self.settings.alpha, beta=self.settings.beta)
+        self.began = time.perf_counter() - float(info["seconds"])
+
+    def _state(self) -> TrainingState:
+        modules = {"member": self.member, "average": self.average, "decoder": self.decoder}
+        draws = {"batches": self.batches, "context": self.context}
+        return TrainingState(modules, self.optimiser, draws, {"masks": self.masks, "noise": self.noise})
 
     def step(self, step: int) -> None:
         """One step of Adam on a fresh batch."""

@@ -1,0 +1,173 @@
+"""Several table files as one: the files of a folder, in the order of their names."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator, Sequence
+from functools import cached_property
+from itertools import chain
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from prismgp.data._columns import listed
+from prismgp.data._tabular import TableFile, file_format, rebatched
+from prismgp.exceptions import DataError
+
+__all__ = ["TableFiles", "open_tables"]
+
+
+def open_tables(path: Any, *, delimiter: str | None = None, kinds: Collection[str] = ()) -> TableFiles:
+    """The table in a file, in the files of a folder, or in a list of files.
+
+    Parameters
+    ----------
+    path : path, or sequence of paths
+        Of a folder all table files are taken, those of its folders too, sorted by name; hidden ones and those whose
+        name begins with an underscore are not.
+    delimiter : str or None
+        Of text files.
+    kinds : collection of str
+        Suffixes that are accepted; empty: all that are known.
+    """
+    if isinstance(path, str | PathLike):
+        paths = _files_of(Path(path), kinds) if Path(path).is_dir() else [Path(path)]
+        name = str(path)
+    else:
+        paths = [Path(each) for each in path]
+        name = f"{paths[0]} and {len(paths) - 1} more" if len(paths) > 1 else str(paths[0]) if paths else "the list"
+    if not paths:
+        wanted = f" ({', '.join(kinds)})" if kinds else ""
+        raise DataError(f"{name}: there is no table file{wanted} in it")
+    for each in paths:
+        if kinds and file_format(each) not in kinds:
+            raise DataError(f"{each}: is not one of {', '.join(kinds)}")
+    return TableFiles([TableFile(each, delimiter=delimiter) for each in paths], name)
+
+
+def _files_of(folder: Path, kinds: Collection[str]) -> list[Path]:
+    found = []
+    for path in sorted(folder.rglob("*")):
+        inner = path.relative_to(folder).parts
+        if any(part.startswith((".", "_")) for part in inner) or not path.is_file():
+            continue
+        try:
+            kind = file_format(path)
+        except DataError:
+            continue
+        if not kinds or kind in kinds:
+            found.append(path)
+    return found
+
+
+class TableFiles:
+    """Files with the same columns, one after the other; has the interface of a single :class:`TableFile`.
+
+    Parameters
+    ----------
+    files : list of TableFile
+    path : str
+        What messages call them.
+    """
+
+    def __init__(self, files: list[TableFile], path: str) -> None:
+        self.files = files
+        self.path = path
+        self.is_text = files[0].is_text
+        if any(file.is_text != self.is_text for file in files):
+            raise DataError(f"{path}: text and Parquet files are mixed; give one kind")
+        self._seen = [_stamp(file.path) for file in files]
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """Names and types of the columns, which all files share."""
+        first = self.files[0]
+        for file in self.files[1:]:
+            self._check_same(first, file)
+        return first.schema
+
+    @staticmethod
+    def _check_same(first: TableFile, file: TableFile) -> None:
+        own, others = set(first.names), set(file.names)
+        if own != others:
+            odd = sorted(own ^ others)
+            raise DataError(
+                f"{file.path}: columns differ from those of {first.path} ({listed(odd)} in one only); "
+                "files of one table need the same columns"
+            )
+        for name in first.names:
+            here, there = file.schema.field(name).type, first.schema.field(name).type
+            if here != there and not _both_numbers(here, there):
+                raise DataError(f"{file.path}: column {name!r} holds {here}, in {first.path} it holds {there}")
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the columns."""
+        return list(self.schema.names)
+
+    @cached_property
+    def n_rows(self) -> int | None:
+        """Number of rows where the files tell it without being read."""
+        counts = [file.n_rows for file in self.files]
+        return None if None in counts else sum(count or 0 for count in counts)
+
+    def batches(self, rows: int) -> Iterator[pa.Table]:
+        """The table in pieces of exactly ``rows`` rows, the last one of what is left; text files as text."""
+        return rebatched(self.raw_batches(rows), rows)
+
+    def raw_batches(
+        self, rows: int, *, columns: Sequence[str] | None = None, numbers: Collection[str] = ()
+    ) -> Iterator[pa.RecordBatch]:
+        """As :meth:`TableFile.raw_batches`, file after file; columns in the order of the first file.
+
+        Raises
+        ------
+        DataError
+            When a file has changed since it was opened, or is gone: passes over other rows would not add up.
+        """
+        schema = self.schema
+        chosen = list(schema.names if columns is None else columns)
+        types = None if self.is_text else pa.schema([schema.field(name) for name in chosen])
+
+        def read(file: TableFile, seen: tuple[int, int]) -> Iterator[pa.RecordBatch]:
+            self._check_unchanged(file, seen)
+            for batch in file.raw_batches(rows, columns=chosen, numbers=numbers):
+                ordered = batch.select(chosen)
+                yield ordered if types is None else ordered.cast(types)
+            self._check_unchanged(file, seen)
+
+        return chain.from_iterable(read(file, seen) for file, seen in zip(self.files, self._seen, strict=True))
+
+    def cells(self, table: pa.Table, names: list[str]) -> pa.Table:
+        """The named columns of a piece, with null where a text file spells a missing value."""
+        return self.files[0].cells(table, names)
+
+    def read(self, *, text: Collection[str] = ()) -> pa.Table:
+        """The whole table, with the types of text files inferred."""
+        if len(self.files) == 1:
+            return self.files[0].read(text=text)
+        tables = [file.read(text=text).select(self.names) for file in self.files]
+        return pa.concat_tables(tables, promote_options="permissive")
+
+    @staticmethod
+    def _check_unchanged(file: TableFile, seen: tuple[int, int]) -> None:
+        try:
+            now = _stamp(file.path)
+        except FileNotFoundError:
+            raise DataError(f"{file.path}: the file is gone; it is read several times, keep it till the end") from None
+        if now != seen:
+            raise DataError(
+                f"{file.path}: the file has changed while it was in use; it is read several times: "
+                "begin again with a file that stays as it is"
+            )
+
+
+def _stamp(path: str | PathLike[str]) -> tuple[int, int]:
+    stat = os.stat(path)
+    return stat.st_size, stat.st_mtime_ns
+
+
+def _both_numbers(first: Any, second: Any) -> bool:
+    return all(pa.types.is_integer(kind) or pa.types.is_floating(kind) for kind in (first, second))

@@ -1,0 +1,55 @@
+"""Sources as arguments of estimators: what scikit-learn's validation does for arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator
+
+from prismgp.data import FileSource, Source
+from prismgp.exceptions import DataError
+
+__all__ = ["adopt_source", "matching_source"]
+
+
+def adopt_source(estimator: BaseEstimator, source: Source, y: Any, *, needs_target: bool = True) -> Source:
+    """A source to be fitted: names and number of its inputs become the estimator's; small ones come into memory."""
+    _check_alone(y)
+    if needs_target and not source.n_outputs:
+        raise DataError(
+            f"{source!r} has no target; name it where the source is made, e.g. from_parquet(path, target=...)"
+        )
+    estimator.n_features_in_ = source.n_inputs
+    if hasattr(estimator, "feature_names_in_"):
+        del estimator.feature_names_in_
+    if source.feature_names is not None:
+        estimator.feature_names_in_ = np.array(source.feature_names, dtype=object)
+    if isinstance(source, FileSource):
+        estimator.table_encoder_ = source.encoder
+    return source.load() if source.small else source
+
+
+def matching_source(estimator: BaseEstimator, source: Source, y: Any = None) -> Source:
+    """A source for an estimator that is fitted: the inputs must be those it knows, and are encoded as it does."""
+    _check_alone(y)
+    encoder = getattr(estimator, "table_encoder_", None)
+    if isinstance(source, FileSource) and encoder is not None:
+        return source.encoded_by(encoder)
+    known = getattr(estimator, "feature_names_in_", None)
+    if known is not None and source.feature_names is not None and list(known) != source.feature_names:
+        raise DataError(
+            f"the inputs of {source!r} are {', '.join(source.feature_names)}; the model was fitted with "
+            f"{', '.join(map(str, known))}, in that order"
+        )
+    if source.n_inputs != estimator.n_features_in_:
+        raise DataError(
+            f"{source!r} has {source.n_inputs} inputs, but {type(estimator).__name__} is expecting "
+            f"{estimator.n_features_in_} features as input"
+        )
+    return source
+
+
+def _check_alone(y: Any) -> None:
+    if y is not None:
+        raise DataError("y is given beside a source, which holds the targets itself; leave y out")
