@@ -64,7 +64,9 @@ def add_parser(subparsers: Subparsers) -> None:
         help="of a fit; who needs more gets fewer rows (default: 8)",
     )
     how.add_argument("--retry", action="store_true", help="try again what failed or ran out of time")
-    parser.add_argument("-o", "--output", metavar="RUN", help="folder of the run (default: runs/bench, or runs/bench-quick)")
+    parser.add_argument(
+        "-o", "--output", metavar="RUN", help="folder of the run (default: runs/bench, or runs/bench-quick)"
+    )
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress bar and no summary")
     parser.set_defaults(run=run)
 
