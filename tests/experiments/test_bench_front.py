@@ -87,7 +87,7 @@ def test_means_over_splits_and_who_competes():
             result(DEFAULT, split=1, rmse=0.4, fit_seconds=3.0),
             result("linear", rmse=0.1),
             result("trees", split=0),
-            result("trees", split=1, failed="took more than 60 s", timed_out=True),
+            result("trees", split=1, failed="timed out after 60 s", timed_out=True),
             result("ssgp-64", dataset="concrete", failed="ValueError: no"),
         )
     )
@@ -184,7 +184,8 @@ def run(tmp_path):
         )
         run.results.put(job.key, {**made, **more})
     run.results.put(
-        "energy-s0-trees", {**plan.jobs[5].order, "failed": "took more than 60 s", "timed_out": True, "job_seconds": 60}
+        "energy-s0-trees",
+        {**plan.jobs[5].order, "failed": "timed out after 60 s", "timed_out": True, "job_seconds": 60},
     )
     return run
 

@@ -30,7 +30,7 @@ SMALL = {
     "sklearn-gpr": {"restarts": 0},
     "nystroem": {"components": 100},
     "rff": {"components": 100},
-    "gpytorch-svgp": {"inducing": 40, "rates": (0.03,), "steps": 300, "epochs": 1},
+    "gpytorch-svgp": {"inducing": 40, "ways": (("natural", 0.03),), "steps": 300, "epochs": 1},
     "xgpr": {"features": 512, "tune_features": 256, "variance_features": 256},
     "gpboost": {"neighbours": 15},
 }
@@ -99,7 +99,9 @@ def test_time_ends_training():
     from prismgp.experiments.bench.peers.gpytorch_svgp import fit_svgp
 
     X, y = rows(300, 0)
-    fitted = fit_svgp(X, y, seed=0, seconds=1.0, inducing=20, rates=(0.03,), steps=10**6)
+    fitted = fit_svgp(
+        X, y, seed=0, seconds=1.0, inducing=20, ways=(("adam", 0.03), ("natural", 0.01)), trial_steps=3, steps=10**6
+    )
     assert fitted.facts["ended_by_time"]
     assert fitted.facts["steps"] < 10**6
     assert fit_exact(X, y, seed=0, seconds=0.0).facts["ended_by_time"]

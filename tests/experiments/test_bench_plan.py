@@ -110,7 +110,7 @@ def test_a_plan_can_be_extended(tmp_path):
 
 
 def test_outcomes_in_words():
-    assert outcome({"failed": "took more than 60 s", "timed_out": True, "job_seconds": 60.0}) == "timed out after 60 s"
+    assert outcome({"failed": "timed out after 60 s", "timed_out": True, "job_seconds": 60.0}) == "timed out after 60 s"
     assert outcome({"failed": "ValueError: no", "timed_out": False}) == "failed: ValueError: no"
     fit = {"rmse": 0.1, "nlpd": -1.0, "coverage": 0.95, "fit_seconds": 3.0, "fit_peak_bytes": 2**20}
     said = outcome({**fit, "rows": 10_000, "rows_used": 5_000})

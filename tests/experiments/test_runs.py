@@ -132,7 +132,7 @@ def test_results_failures_and_time_limits(tmp_path, jobs, capfd):
     assert bad["log"][-1] == bad["failed"]
     assert not bad["timed_out"]
     assert slow["timed_out"]
-    assert slow["failed"] == "took more than 1 s"
+    assert slow["failed"] == "timed out after 1 s"
     said = capfd.readouterr().err
     assert "good: is 8" in said
     assert "bad: FAILED: RuntimeError" in said

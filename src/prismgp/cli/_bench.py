@@ -64,7 +64,9 @@ def add_parser(subparsers: Subparsers) -> None:
         help="of a fit; who needs more gets fewer rows (default: 8)",
     )
     how.add_argument("--retry", action="store_true", help="try again what failed or ran out of time")
-    parser.add_argument("-o", "--output", metavar="RUN", help="folder of the run (default: bench, or bench-quick)")
+    parser.add_argument(
+        "-o", "--output", metavar="RUN", help="folder of the run (default: runs/bench, or runs/bench-quick)"
+    )
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress bar and no summary")
     parser.set_defaults(run=run)
 
@@ -112,7 +114,7 @@ def run(args: argparse.Namespace) -> int:
     peers = None if args.peers is None else _known(args.peers, known_names(), "--peers")
     threads = Limits(args.jobs, args.threads).job_threads
     options = Options(args.quick, threads, args.job_seconds, args.memory)
-    folder = Path(args.output if args.output is not None else "bench-quick" if args.quick else "bench")
+    folder = Path(args.output if args.output is not None else "runs/bench-quick" if args.quick else "runs/bench")
     entries, absent = select(peers)
     if args.list:
         return _list(folder, make_plan(datasets, entries, options, splits=args.splits, absent=absent), entries, absent)

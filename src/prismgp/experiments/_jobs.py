@@ -137,8 +137,11 @@ def carry_out(
     with tqdm(total=len(jobs), unit="job", disable=None if show else True, dynamic_ncols=True) as bar:
 
         def report(job: Job, result: dict[str, Any] | None, note: str = "") -> None:
-            failed = result is None or "failed" in result
-            text = f"FAILED: {result['failed'] if result else 'no result'}" if failed else describe(result or {})
+            if result is None or "failed" in result:
+                why = "no result" if result is None else result["failed"]
+                text = why if result is not None and result.get("timed_out") else f"FAILED: {why}"
+            else:
+                text = describe(result)
             if show:
                 bar.write(f"{job.key}: {note}{text}", file=sys.stderr)
             bar.update()
@@ -212,7 +215,9 @@ def _ended(store: Store, item: _Running, limits: Limits) -> dict[str, Any] | Non
     if result is None:
         said = item.said()
         status = item.process.returncode
-        reason = f"took more than {limits.job_seconds:g} s" if late else (said[-1] if said else f"exit status {status}")
+        reason = (
+            f"timed out after {limits.job_seconds:g} s" if late else (said[-1] if said else f"exit status {status}")
+        )
         result = {**item.job.order, "failed": reason, "timed_out": late, "exit_status": status, "log": said}
         store.put(item.job.key, json.loads(json.dumps(result)))
     item.close()

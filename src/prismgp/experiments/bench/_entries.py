@@ -207,7 +207,7 @@ def _entries() -> tuple[Entry, ...]:
                 gpytorch,
                 "gpytorch_svgp:fit_svgp",
                 {"inducing": m},
-                {"inducing": 32, "rates": (0.03,), "epochs": 1, "steps": 20},
+                {"inducing": 32, "ways": (("adam", 0.03),), "epochs": 1, "steps": 20},
                 timed=True,
             )
             for m in (512, 1024)
