@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import warnings
-from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
-from prismgp._types import Array
 from prismgp._validate import check_choice
-from prismgp.data._columns import NUMBER, empty_column, to_numbers, unusable
+from prismgp.data._cluster import Cluster
+from prismgp.data._dask import DaskFileSource
+from prismgp.data._encoded import EncodedRows, warn_unseen
 from prismgp.data._folder import TableFiles, open_tables
 from prismgp.data._scan import learn_encoder
 from prismgp.data._source import ArraySource, Block, Source, rechunked
-from prismgp.data._table import TableEncoder, missing_error, unseen_message
-from prismgp.exceptions import DataError, PrismGPWarning
+from prismgp.data._table import TableEncoder
+from prismgp.exceptions import DataError
 
 __all__ = ["FileSource", "file_source", "from_csv", "from_parquet"]
 
@@ -36,7 +33,8 @@ def from_parquet(
     categorical: Collection[str] = (),
     missing: str = "error",
     max_categories: int = 100,
-) -> FileSource:
+    client: Any = None,
+) -> FileSource | DaskFileSource:
     """Rows of a Parquet file, or of all Parquet files of a folder, as something to fit or predict.
 
     Rows are read in chunks, on every pass anew, while the chunk before is computed with: memory is that of a few
@@ -59,10 +57,13 @@ def from_parquet(
         What to do with rows in which an input or a target is missing or infinite.
     max_categories : int, default 100
         A text column with more distinct values is refused.
+    client : distributed.Client, str or None, default None
+        A Dask client, or the address of a scheduler: every pass over the rows is done by its workers, each of which
+        reads its own part. They must reach the files by the same path. None: by this process.
 
     Returns
     -------
-    FileSource
+    FileSource, or DaskFileSource with ``client``
 
     Examples
     --------
@@ -91,6 +92,7 @@ def from_parquet(
         categorical=categorical,
         missing=missing,
         max_categories=max_categories,
+        client=client,
     )
 
 
@@ -104,7 +106,8 @@ def from_csv(
     missing: str = "error",
     max_categories: int = 100,
     delimiter: str | None = None,
-) -> FileSource:
+    client: Any = None,
+) -> FileSource | DaskFileSource:
     """Rows of a CSV file, or of all CSV files of a folder; see :func:`from_parquet`.
 
     Text must be parsed on every pass: of many rows make Parquet files once.
@@ -117,6 +120,8 @@ def from_csv(
         As for :func:`from_parquet`.
     delimiter : str, optional
         None: a comma, or a tab for .tsv.
+    client : distributed.Client, str or None, default None
+        As for :func:`from_parquet`; a file is read by one worker, so give it several.
     """
     files = open_tables(path, delimiter=delimiter, kinds=_TEXT)
     return file_source(
@@ -127,6 +132,7 @@ def from_csv(
         categorical=categorical,
         missing=missing,
         max_categories=max_categories,
+        client=client,
     )
 
 
@@ -139,14 +145,18 @@ def file_source(
     categorical: Collection[str],
     missing: str,
     max_categories: int,
-) -> FileSource:
+    client: Any = None,
+) -> FileSource | DaskFileSource:
     """Rows of opened files; see :func:`from_parquet`."""
     check_choice("from_csv" if files.is_text else "from_parquet", "missing", missing, _MISSING)
     targets = [] if target is None else [target] if isinstance(target, str) else list(target)
     encoder = learn_encoder(
         files, targets, columns=columns, exclude=exclude, categorical=categorical, max_categories=max_categories
     )
-    return FileSource(files, encoder, targets, missing=missing, single=isinstance(target, str))
+    single = isinstance(target, str)
+    if client is not None:
+        return DaskFileSource(files, encoder, targets, Cluster(client), missing=missing, single=single)
+    return FileSource(files, encoder, targets, missing=missing, single=single)
 
 
 class FileSource(Source):
@@ -164,13 +174,14 @@ class FileSource(Source):
         Rows of the files, those with missing values too; known after a pass.
     """
 
-    rows_read: int = 0
+    encoder: TableEncoder
 
     def __init__(
         self, files: TableFiles, encoder: TableEncoder, targets: list[str], *, missing: str, single: bool = True
     ) -> None:
         self.files, self.encoder, self.targets, self.missing = files, encoder, targets, missing
-        self.single = single  # one target that makes a one-dimensional y
+        self.single = single
+        self._table = EncodedRows(files, encoder, targets, missing=missing)
         self.feature_names = encoder.feature_names
         self.n_inputs, self.n_outputs = len(self.feature_names), len(targets)
         known = files.n_rows if missing == "error" else None
@@ -181,6 +192,10 @@ class FileSource(Source):
             if self.rows_read:
                 why = f"every one of the {self.rows_read:,} rows has a missing value; exclude the emptiest columns"
             raise DataError(f"{files.path}: {why}")
+
+    @property
+    def rows_read(self) -> int:
+        return self._table.rows_read
 
     def __repr__(self) -> str:
         target = f", target {', '.join(map(repr, self.targets))}" if self.targets else ""
@@ -207,65 +222,5 @@ class FileSource(Source):
         return ArraySource(x, y)
 
     def _encoded(self, rows: int) -> Iterator[Block]:
-        encoder, files = self.encoder, self.files
-        names = [*encoder.input_names, *self.targets]
-        numbers = [column.name for column in encoder.columns if column.kind == NUMBER]
-        first, unseen = 0, Counter[str]()
-        for batch in files.raw_batches(rows, columns=names, numbers=[*numbers, *self.targets]):
-            if not batch.num_rows:
-                continue
-            table = pa.Table.from_batches([batch])
-            if files.is_text:
-                table = self._with_nulls(table)
-            encoded = encoder.examine(table, first_row=first)
-            unseen.update(encoded.unseen)
-            x = encoded.values
-            y = self._target_values(table, first)
-            complete = np.asarray(np.isfinite(x).all(1) & np.isfinite(y).all(1))
-            if complete.all():
-                yield x, y
-            elif self.missing == "drop":
-                yield x[complete], y[complete]
-            else:
-                raise self._missing_error(names)
-            first += batch.num_rows
-        self.rows_read = first
-        for name, count in unseen.items():
-            warnings.warn(unseen_message(name, count), PrismGPWarning, stacklevel=2)
-
-    def _with_nulls(self, table: pa.Table) -> pa.Table:
-        """Null where a text column spells a missing value; numbers have been converted already."""
-        texts = [column.name for column in self.encoder.columns if column.kind != NUMBER]
-        if not texts:
-            return table
-        cells = self.files.cells(table, texts)
-        for name in texts:
-            table = table.set_column(table.schema.get_field_index(name), name, cells[name])
-        return table
-
-    def _target_values(self, table: pa.Table, first: int) -> Array:
-        if not self.targets:
-            return np.empty((table.num_rows, 0))
-        return np.stack([to_numbers(name, table[name], first_row=first) for name in self.targets], axis=1)
-
-    def _missing_error(self, names: list[str]) -> DataError:
-        """The complaint about missing cells, of which there is at least one; counts them all."""
-        counts, rows = Counter[str](), 0
-        for batch in self.files.raw_batches(65_536, columns=names):
-            table = self.files.cells(pa.Table.from_batches([batch]), names)
-            rows += batch.num_rows
-            for name in names:
-                counts[name] += int(unusable(_as_read(table[name], self.files.is_text)).sum())
-        for name, count in counts.items():
-            if count == rows:
-                return empty_column("the target" if name in self.targets else "column", name, rows)
-        return missing_error(dict(counts), option='--drop-missing (in Python: missing="drop")')
-
-
-def _as_read(column: Any, is_text: bool) -> Any:
-    """Cells of a text file are missing where they are empty, or spell what is not a finite number."""
-    if not is_text:
-        return column
-    odd = pa.array(["inf", "+inf", "-inf", "infinity", "+infinity", "-infinity", "nan"], pa.string())
-    spelled = pc.is_in(pc.utf8_lower(pc.utf8_trim_whitespace(column)), value_set=odd)
-    return pc.if_else(spelled, pa.scalar(None, pa.string()), column)
+        yield from self._table.blocks(rows)
+        warn_unseen(self._table.unseen)
