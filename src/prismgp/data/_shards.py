@@ -144,7 +144,7 @@ def _numbers(part: Any, what: str, width: int) -> AnyArray:
         values = values if values.dtype in (np.float64, np.float32) else values.astype(np.float64)
     except (TypeError, ValueError) as error:
         raise DataError(f"{what} cannot be read as numbers: {error}") from error
-    values = np.asarray(values).reshape(len(values), -1)
+    values = values[:, None] if values.ndim == 1 else values
     if values.shape[1] != width:
         raise DataError(f"{what} has {values.shape[1]} columns; the first partition promised {width}")
     check_cells(values, part, what)
