@@ -20,6 +20,7 @@ from prismgp.exceptions import DataError, DataTypeError, PrismGPError
 
 __all__ = [
     "DEVICES",
+    "check_cells",
     "check_choice",
     "check_fit_data",
     "check_inputs",
@@ -57,6 +58,23 @@ def check_inputs(estimator: BaseEstimator, x: Any, *, reset: bool = False) -> An
         raise _explain(error, {"X": x}) from error
     _check_range(clean, x, "X")
     return clean
+
+
+def check_cells(clean: AnyArray, original: Any, what: str) -> None:
+    """Refuse cells that are missing, infinite or too large to be squared.
+
+    Parameters
+    ----------
+    clean : ndarray, (n, d)
+    original : array or frame
+        What it was made from, which may know the names of its columns.
+    what : str
+        "X" or "y", for messages.
+    """
+    if not np.isfinite(clean).all():
+        found = _first_bad_cell(original, what) or _first_bad_cell(clean, what)
+        raise found or DataError(f"{what} holds cells that are missing or infinite")
+    _check_range(clean, original, what)
 
 
 def _plain(data: Any) -> Any:

@@ -332,6 +332,14 @@ class Scores:
         self._nlpd += float((0.5 * np.log(2 * np.pi * std**2) + 0.5 * np.square(error / std)).sum())
         self._covered += int((np.abs(error) <= half_width(self.level) * std).sum())
 
+    def merge(self, other: Scores) -> Scores:
+        """Those of both sets of rows."""
+        both = Scores(self.level)
+        both.rows = self.rows + other.rows
+        both._squares, both._nlpd = self._squares + other._squares, self._nlpd + other._nlpd
+        both._covered = self._covered + other._covered
+        return both
+
     def to_dict(self, *, density: bool = True) -> dict[str, Any]:
         """RMSE, and for predictions of observations NLPD (mean negative log density) and coverage."""
         if not self.rows:

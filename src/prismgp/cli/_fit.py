@@ -13,7 +13,7 @@ import numpy as np
 from prismgp._memory import format_bytes
 from prismgp.cli import _common as common
 from prismgp.cli._common import Parser, Scores, Subparsers, printable, say
-from prismgp.data import ArraySource, FileSource, Selection, Source
+from prismgp.data import ArraySource, Source
 from prismgp.data._columns import CATEGORY
 from prismgp.data._files import file_source
 from prismgp.data._schema import is_saved_index
@@ -88,6 +88,12 @@ def add_parser(subparsers: Subparsers) -> None:
         help="remember here how far the fit has come: the same command, given again after it was killed, goes on from "
         "there; removed when the model is saved",
     )
+    parser.add_argument(
+        "--scheduler",
+        metavar="ADDRESS",
+        help="have the workers of a Dask cluster read and compute, e.g. tcp://host:8786; they must reach DATA by the "
+        "same path",
+    )
     common.add_delimiter(parser)
     common.add_output_options(parser)
     parser.set_defaults(run=run)
@@ -113,6 +119,7 @@ def run(args: argparse.Namespace) -> int:
         categorical=args.categorical,
         missing="drop" if args.drop_missing else "error",
         max_categories=args.max_categories,
+        client=args.scheduler,
     )
     summary: dict[str, Any] = {"data": args.data, "target": args.target, "left_out": _left_out(args, files.names)}
     train, held_out = _split(args, source)
@@ -145,12 +152,12 @@ def _left_out(args: argparse.Namespace, names: list[str]) -> list[str]:
     return [name for name in names if is_saved_index(name) and name != args.target and name not in args.exclude]
 
 
-def _split(args: argparse.Namespace, source: FileSource) -> tuple[Source, Source | None]:
+def _split(args: argparse.Namespace, source: Source) -> tuple[Source, Source | None]:
     """Training rows and, when asked for, held-out rows; both in the order of the file."""
     if args.holdout is None:
         return source, None
     chosen = common.held_out_rows(source.n_rows, args.holdout, args.seed)
-    return Selection(source, np.flatnonzero(~chosen)), Selection(source, np.flatnonzero(chosen))
+    return source.select(np.flatnonzero(~chosen)), source.select(np.flatnonzero(chosen))
 
 
 def _new_model(args: argparse.Namespace) -> GPRegressor:
@@ -164,14 +171,28 @@ def _new_model(args: argparse.Namespace) -> GPRegressor:
 
 def _score(model: GPRegressor, held_out: Source, train: Source) -> dict[str, Any]:
     """Accuracy on held-out rows, beside that of always predicting the training mean."""
-    scores = Scores(_LEVEL)
-    average = float(train.moments[1].mean[0])
-    squares = 0.0
-    for x, y in held_out.blocks(_SCORE_ROWS):
-        mean, std = model.predict(ArraySource(x, y), return_std=True)
-        scores.add(y[:, 0], mean, std)
-        squares += float(np.square(y - average).sum())
+    part = _Scored(model, float(train.moments[1].mean[0]))
+    scores, squares = held_out.reduce(part, _Scored.merge)
     return {**scores.to_dict(), "rmse_of_mean": math.sqrt(squares / held_out.n_rows), "unseen_categories": {}}
+
+
+class _Scored:
+    """Scores of rows, and squared distances from an average, as a function of a source; it can be pickled."""
+
+    def __init__(self, model: GPRegressor, average: float) -> None:
+        self._model, self._average = model, average
+
+    def __call__(self, source: Source) -> tuple[Scores, float]:
+        scores, squares = Scores(_LEVEL), 0.0
+        for x, y in source.blocks(_SCORE_ROWS):
+            mean, std = self._model.predict(ArraySource(x, y), return_std=True)
+            scores.add(y[:, 0], mean, std)
+            squares += float(np.square(y - self._average).sum())
+        return scores, squares
+
+    @staticmethod
+    def merge(first: tuple[Scores, float], second: tuple[Scores, float]) -> tuple[Scores, float]:
+        return first[0].merge(second[0]), first[1] + second[1]
 
 
 def _description(model: GPRegressor, encoder: TableEncoder, train: Source) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from prismgp.data._prefetch import prefetched
 from prismgp.data._source import Source
 from prismgp.data._standardise import Standardiser
 
-__all__ = ["Chunks", "Work", "auto_chunk_rows", "standardise"]
+__all__ = ["Chunks", "Pass", "Work", "auto_chunk_rows", "standardise"]
 
 T = TypeVar("T")
 
@@ -84,6 +84,8 @@ class Chunks:
     rows : int
         Rows per chunk.
     dtype, device : torch.dtype, torch.device
+    once : bool, default False
+        There will be one pass only, so nothing is kept.
     """
 
     def __init__(
@@ -94,6 +96,7 @@ class Chunks:
         rows: int,
         dtype: torch.dtype,
         device: torch.device,
+        once: bool = False,
     ) -> None:
         self.source = source
         self.standardiser = standardiser
@@ -105,12 +108,16 @@ class Chunks:
         self.n_outputs = source.n_outputs
         # Selections of one source are kept all or none.
         size = source.n_whole * (self.n_inputs + self.n_outputs) * dtype.itemsize
-        self._keep = device.type == "cuda" and size < available_bytes(device) // 2
+        here = device.type == "cuda" and not once and not source.distributed
+        self._keep = here and size < available_bytes(device) // 2
         self._kept: list[tuple[Tensor, Tensor]] | None = None
 
     def reduce(self, work: Work[T]) -> T:
-        """Do the work on all chunks."""
-        return work.over(self, rows=self.rows, q=self.n_outputs)
+        """Do the work on all chunks, where the rows are."""
+        if not self.source.distributed:
+            return work.over(self, rows=self.rows, q=self.n_outputs)
+        one = Pass(work, self.standardiser, rows=self.rows, dtype=self.dtype, device=self.device)
+        return self.source.reduce(one, work.merge)
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         if self._kept is not None:
@@ -129,3 +136,23 @@ class Chunks:
             yield pair
         if self._keep:
             self._kept = kept
+
+
+class Pass(Generic[T]):
+    """Work on the chunks of a source, as a function of the source alone; it can be pickled.
+
+    Parameters
+    ----------
+    work : Work
+    standardiser, rows, dtype, device
+        Of the chunks.
+    """
+
+    def __init__(
+        self, work: Work[T], standardiser: Standardiser, *, rows: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self.work, self.standardiser, self.rows, self.dtype, self.device = work, standardiser, rows, dtype, device
+
+    def __call__(self, source: Source) -> T:
+        chunks = Chunks(source, self.standardiser, rows=self.rows, dtype=self.dtype, device=self.device, once=True)
+        return self.work.over(chunks, rows=chunks.rows, q=chunks.n_outputs)

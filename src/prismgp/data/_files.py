@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import warnings
-from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
-from prismgp._types import Array
 from prismgp._validate import check_choice
-from prismgp.data._columns import NUMBER, empty_column, listed, to_numbers, unusable
+from prismgp.data._cluster import Cluster
+from prismgp.data._columns import NUMBER, listed
+from prismgp.data._dask import DaskFileSource
+from prismgp.data._encoded import EncodedRows, warn_unseen
 from prismgp.data._folder import TableFiles, open_tables
 from prismgp.data._scan import learn_encoder
 from prismgp.data._source import ArraySource, Block, Source, rechunked
-from prismgp.data._table import TableEncoder, missing_error, unseen_message
-from prismgp.exceptions import DataError, PrismGPWarning
+from prismgp.data._table import TableEncoder
+from prismgp.exceptions import DataError
 
 __all__ = ["FileSource", "file_source", "from_csv", "from_parquet"]
 
@@ -36,7 +35,8 @@ def from_parquet(
     categorical: Collection[str] = (),
     missing: str = "error",
     max_categories: int = 100,
-) -> FileSource:
+    client: Any = None,
+) -> FileSource | DaskFileSource:
     """Rows of a Parquet file, or of all Parquet files of a folder, as something to fit or predict.
 
     Rows are read in chunks, on every pass anew, while the chunk before is computed with: memory is that of a few
@@ -59,10 +59,13 @@ def from_parquet(
         What to do with rows in which an input or a target is missing or infinite.
     max_categories : int, default 100
         A text column with more distinct values is refused.
+    client : distributed.Client, str or None, default None
+        A Dask client, or the address of a scheduler: every pass over the rows is done by its workers, each of which
+        reads its own part. They must reach the files by the same path. None: by this process.
 
     Returns
     -------
-    FileSource
+    FileSource, or DaskFileSource with ``client``
 
     Examples
     --------
@@ -91,6 +94,7 @@ def from_parquet(
         categorical=categorical,
         missing=missing,
         max_categories=max_categories,
+        client=client,
     )
 
 
@@ -104,7 +108,8 @@ def from_csv(
     missing: str = "error",
     max_categories: int = 100,
     delimiter: str | None = None,
-) -> FileSource:
+    client: Any = None,
+) -> FileSource | DaskFileSource:
     """Rows of a CSV file, or of all CSV files of a folder; see :func:`from_parquet`.
 
     Text must be parsed on every pass: of many rows make Parquet files once.
@@ -117,6 +122,8 @@ def from_csv(
         As for :func:`from_parquet`.
     delimiter : str, optional
         None: a comma, or a tab for .tsv.
+    client : distributed.Client, str or None, default None
+        As for :func:`from_parquet`; a file is read by one worker, so give it several.
     """
     files = open_tables(path, delimiter=delimiter, kinds=_TEXT)
     return file_source(
@@ -127,6 +134,7 @@ def from_csv(
         categorical=categorical,
         missing=missing,
         max_categories=max_categories,
+        client=client,
     )
 
 
@@ -139,7 +147,8 @@ def file_source(
     categorical: Collection[str],
     missing: str,
     max_categories: int,
-) -> FileSource:
+    client: Any = None,
+) -> FileSource | DaskFileSource:
     """Rows of opened files; see :func:`from_parquet`."""
     check_choice("from_csv" if files.is_text else "from_parquet", "missing", missing, _MISSING)
     targets = _names(target)
@@ -151,7 +160,10 @@ def file_source(
         categorical=_names(categorical),
         max_categories=max_categories,
     )
-    return FileSource(files, encoder, targets, missing=missing, single=isinstance(target, str), truths=truths)
+    single = isinstance(target, str)
+    if client is not None:
+        return DaskFileSource(files, encoder, targets, Cluster(client), missing=missing, single=single, truths=truths)
+    return FileSource(files, encoder, targets, missing=missing, single=single, truths=truths)
 
 
 def _names(names: Collection[str] | None) -> list[str]:
@@ -174,7 +186,7 @@ class FileSource(Source):
         Rows of the files, those with missing values too.
     """
 
-    rows_read: int = 0
+    encoder: TableEncoder
 
     def __init__(
         self,
@@ -190,18 +202,23 @@ class FileSource(Source):
         self.files, self.encoder, self.targets, self.missing = files, encoder, targets, missing
         self.single = single  # one target that makes a one-dimensional y
         self._truths = truths  # targets that a text file spells as true and false
+        self._table = EncodedRows(files, encoder, targets, missing=missing, truths=truths)
         self.feature_names = encoder.feature_names
         self.n_inputs, self.n_outputs = len(self.feature_names), len(targets)
         known = (files.n_rows if n_rows is None else n_rows) if missing == "error" else None
         # Where the files do not tell, the pass that counts also takes the moments, which are needed anyway.
         self.n_rows = known if known is not None else self.moments[0].count
         if missing == "error":
-            self.rows_read = self.n_rows
+            self._table.rows_read = self.n_rows
         if not self.n_rows:
             why = "there are no rows below the header"
             if self.rows_read:
                 why = f"every one of the {self.rows_read:,} rows has a missing value; exclude the emptiest columns"
             raise DataError(f"{files.path}: {why}")
+
+    @property
+    def rows_read(self) -> int:
+        return self._table.rows_read
 
     def __repr__(self) -> str:
         target = f", target {', '.join(map(repr, self.targets))}" if self.targets else ""
@@ -243,53 +260,5 @@ class FileSource(Source):
         return ArraySource(x, y)
 
     def _encoded(self, rows: int) -> Iterator[Block]:
-        first, unseen = 0, Counter[str]()
-        for table in self._tables(rows):
-            encoded = self.encoder.examine(table, first_row=first)
-            unseen.update(encoded.unseen)
-            x, y = encoded.values, self._target_values(table, first)
-            if not encoded.missing and np.isfinite(y).all():
-                yield x, y
-            elif self.missing == "drop":
-                complete = encoded.complete & np.isfinite(y).all(1)
-                yield x[complete], y[complete]
-            else:
-                raise self._missing_error()
-            first += table.num_rows
-        self.rows_read = first
-        for name, count in unseen.items():
-            warnings.warn(unseen_message(name, count), PrismGPWarning, stacklevel=2)
-
-    def _tables(self, rows: int) -> Iterator[pa.Table]:
-        """Inputs and targets, null where a text file spells a missing value."""
-        files = self.files
-        names = [*self.encoder.input_names, *self.targets]
-        # Numbers are converted by the reader; truths and categories are left to the encoder.
-        texts = {column.name for column in self.encoder.columns if column.kind != NUMBER}.union(self._truths)
-        numbers = [name for name in names if name not in texts]
-        for batch in files.raw_batches(rows, columns=names, numbers=numbers):
-            if not batch.num_rows:
-                continue
-            table = pa.Table.from_batches([batch])
-            if files.is_text and texts:
-                cells = files.cells(table, [name for name in names if name in texts])
-                for name in cells.schema.names:
-                    table = table.set_column(table.schema.get_field_index(name), name, cells[name])
-            yield table
-
-    def _target_values(self, table: pa.Table, first: int) -> Array:
-        if not self.targets:
-            return np.empty((table.num_rows, 0))
-        return np.stack([to_numbers(name, table[name], boolean=True, first_row=first) for name in self.targets], axis=1)
-
-    def _missing_error(self) -> DataError:
-        """The complaint about missing cells, of which there is at least one; counts them all."""
-        counts, rows = Counter[str](), 0
-        for table in self._tables(_LOADED_ROWS):
-            rows += table.num_rows
-            for name in table.schema.names:
-                counts[name] += int(unusable(table[name]).sum())
-        for name, count in counts.items():
-            if count == rows:
-                return empty_column("the target" if name in self.targets else "column", name, rows)
-        return missing_error(dict(counts), option='--drop-missing (in Python: missing="drop")')
+        yield from self._table.blocks(rows)
+        warn_unseen(self._table.unseen)

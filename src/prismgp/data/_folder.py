@@ -118,6 +118,16 @@ class TableFiles:
         counts = [file.n_rows for file in self.files]
         return None if None in counts else sum(count or 0 for count in counts)
 
+    def pieces(self, rows: int) -> Iterator[tuple[TableFiles, int, int | None]]:
+        """As :meth:`TableFile.pieces`, file after file; all know the columns, and when the files were opened."""
+        schema = self.schema
+        for file, seen in zip(self.files, self._seen, strict=True):
+            for piece, first, count in file.pieces(rows):
+                part = TableFiles([piece], str(file.path))
+                part._seen = [seen]
+                part.__dict__["schema"] = schema  # one for all, so that many parts are pickled with one copy of it
+                yield part, first, count
+
     def batches(self, rows: int) -> Iterator[pa.Table]:
         """The table in pieces of exactly ``rows`` rows, the last one of what is left; text files as text."""
         return rebatched(self.raw_batches(rows), rows)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from prismgp._types import AnyArray, Array
@@ -36,6 +38,15 @@ class Moments:
         block = np.ascontiguousarray(block, dtype=np.float64)
         mean = block.mean(0)
         self._join(len(block), mean, np.square(block - mean).sum(0), block.min(0), block.max(0))
+
+    @classmethod
+    def of_all(cls, parts: Iterable[Moments]) -> Moments:
+        """Those of several sets of rows, in their order; none of them is changed."""
+        parts = list(parts)
+        total = cls(len(parts[0]._mean))
+        for part in parts:
+            total.merge(part)
+        return total
 
     def merge(self, other: Moments) -> Moments:
         """Take the rows of another in; returns this one."""

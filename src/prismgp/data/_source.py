@@ -1,7 +1,10 @@
 """Where rows come from. A source hands out blocks of raw rows, as often as asked; it never copies all of them.
 
 Everything that is learned sees rows through a source, so an array, a folder of files and a cluster give the same
-model: they hand out the same blocks, and pick the same rows for a subsample.
+model: they hand out the same rows, and pick the same ones for a subsample.
+
+A source also decides where a pass over its rows is done: :meth:`Source.map` and :meth:`Source.reduce` take a function
+of a source. Rows at hand are given to it here; those of a cluster are given to it shard by shard, where they are.
 """
 
 from __future__ import annotations
@@ -11,15 +14,19 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from typing import Self
+from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 import numpy as np
 
 from prismgp._types import AnyArray
 from prismgp.data._moments import MOMENT_ROWS, Moments
 
-__all__ = ["ArraySource", "Block", "MappedSource", "Selection", "Source", "rechunked"]
+if TYPE_CHECKING:
+    from prismgp.data._table import TableEncoder
 
+__all__ = ["ArraySource", "Block", "MappedSource", "Selection", "Source", "merged_moments", "moments_of", "rechunked"]
+
+T = TypeVar("T")
 Block = tuple[AnyArray, AnyArray]
 _DIGEST_ROWS = 1_024
 _KEPT_BYTES = 2**27  # rows that take less are read once and kept
@@ -37,6 +44,12 @@ class Source(ABC):
         The clusters of the rows, where they are given with them.
     in_memory : bool
         Whether rows can be had by index at no cost.
+    distributed : bool
+        Whether passes are done by other processes; rows should not be asked for here.
+    encoder : TableEncoder or None
+        How raw columns became the inputs, where rows come from tables.
+    single : bool
+        Whether one target makes a one-dimensional y.
     """
 
     n_rows: int
@@ -45,6 +58,9 @@ class Source(ABC):
     feature_names: list[str] | None = None
     labels: AnyArray | None = None
     in_memory: bool = False
+    distributed: bool = False
+    encoder: TableEncoder | None = None
+    single: bool = True
 
     @property
     def n_whole(self) -> int:
@@ -55,14 +71,25 @@ class Source(ABC):
     def blocks(self, rows: int) -> Iterator[Block]:
         """Inputs and targets of consecutive blocks of ``rows`` rows, the last one of what is left."""
 
+    def map(self, function: Callable[[Source], T]) -> list[T]:
+        """What a function makes of the rows: a result for each part of them, in their order; here of all at once.
+
+        The function can be pickled, and takes a source whose rows are at hand.
+        """
+        return [function(self)]
+
+    def reduce(self, function: Callable[[Source], T], merge: Callable[[T, T], T]) -> T:  # noqa: ARG002
+        """As :meth:`map`, with the results of neighbouring parts merged until there is one."""
+        return function(self)
+
+    def encoded_by(self, encoder: TableEncoder) -> Source:  # noqa: ARG002
+        """The same rows, encoded as another table was; numbers are what they are."""
+        return self
+
     @cached_property
     def moments(self) -> tuple[Moments, Moments]:
         """Of inputs and of targets, in one pass."""
-        x, y = Moments(self.n_inputs), Moments(self.n_outputs)
-        for x_block, y_block in self.blocks(MOMENT_ROWS):
-            x.add(x_block)
-            y.add(y_block)
-        return x, y
+        return self.reduce(moments_of, merged_moments)
 
     @property
     def digest(self) -> str:
@@ -122,7 +149,11 @@ class Source(ABC):
         """The rows of each cluster; no row is copied before it is asked for."""
         order = np.argsort(labels, kind="stable")
         ends = np.cumsum(np.bincount(labels, minlength=n_clusters))
-        return [Selection(self, rows) for rows in np.split(order, ends[:-1])]
+        return [self.select(rows) for rows in np.split(order, ends[:-1])]
+
+    def select(self, rows: AnyArray) -> Source:
+        """The rows of increasing indices, none of them copied before it is asked for."""
+        return Selection(self, rows)
 
 
 class ArraySource(Source):
@@ -203,7 +234,24 @@ class MappedSource(Source):
     def __init__(self, source: Source, function: Callable[[AnyArray], AnyArray], n_inputs: int) -> None:
         self._source, self._function = source, function
         self.n_rows, self.n_inputs, self.n_outputs = source.n_rows, n_inputs, source.n_outputs
-        self.in_memory = source.in_memory
+        self.in_memory, self.distributed = source.in_memory, source.distributed
+
+    @property
+    def n_whole(self) -> int:
+        return self._source.n_whole
+
+    @property
+    def small(self) -> bool:
+        return not self.distributed and super().small
+
+    def map(self, function: Callable[[Source], T]) -> list[T]:
+        return self._source.map(_OnMapped(self._function, self.n_inputs, function))
+
+    def reduce(self, function: Callable[[Source], T], merge: Callable[[T, T], T]) -> T:
+        return self._source.reduce(_OnMapped(self._function, self.n_inputs, function), merge)
+
+    def select(self, rows: AnyArray) -> Source:
+        return MappedSource(self._source.select(rows), self._function, self.n_inputs)
 
     def blocks(self, rows: int) -> Iterator[Block]:
         for x, y in self._source.blocks(rows):
@@ -212,6 +260,31 @@ class MappedSource(Source):
     def take(self, index: AnyArray) -> ArraySource:
         part = self._source.take(index)
         return ArraySource(self._function(part.x), part.y)
+
+
+class _OnMapped(Generic[T]):
+    """A function of a mapped source, as one of the source beneath it: rows are mapped where they are."""
+
+    def __init__(self, mapping: Callable[[AnyArray], AnyArray], n_inputs: int, function: Callable[[Source], T]) -> None:
+        self._mapping, self._n_inputs, self._function = mapping, n_inputs, function
+
+    def __call__(self, source: Source) -> T:
+        return self._function(MappedSource(source, self._mapping, self._n_inputs))
+
+
+def moments_of(source: Source) -> tuple[Moments, Moments]:
+    """Moments of inputs and of targets."""
+    x, y = Moments(source.n_inputs), Moments(source.n_outputs)
+    for x_block, y_block in source.blocks(MOMENT_ROWS):
+        x.add(x_block)
+        y.add(y_block)
+    return x, y
+
+
+def merged_moments(first: tuple[Moments, Moments], second: tuple[Moments, Moments]) -> tuple[Moments, Moments]:
+    """Those of both sets of rows; neither is changed."""
+    x, y = (Moments.of_all(pair) for pair in zip(first, second, strict=True))
+    return x, y
 
 
 def rechunked(blocks: Iterator[Block], rows: int) -> Iterator[Block]:

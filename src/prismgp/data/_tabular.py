@@ -71,6 +71,7 @@ class TableFile:
         if delimiter is not None and not self.is_text:
             raise DataError(f"{path}: a Parquet file has no delimiter")
         self.delimiter = delimiter or _DELIMITERS.get(self.format, ",")
+        self.row_groups: range | None = None  # of a Parquet file; None: all
         with open(path, "rb") as file:  # Python's own error for an absent or forbidden file is clear
             start = file.read(4)
         if not start:
@@ -103,8 +104,33 @@ class TableFile:
         """Number of rows where the file tells it without being read."""
         if self.is_text:
             return None
+        return sum(self._group_rows())
+
+    def _group_rows(self) -> list[int]:
+        """Rows of each row group of a Parquet file."""
         with _translated(self.path), pa.parquet.ParquetFile(self.path) as file:
-            return int(file.metadata.num_rows)
+            about = file.metadata
+            groups = range(about.num_row_groups) if self.row_groups is None else self.row_groups
+            return [int(about.row_group(group).num_rows) for group in groups]
+
+    def pieces(self, rows: int) -> Iterator[tuple[TableFile, int, int | None]]:
+        """Parts that can be read apart, with the row each begins at and how many it has, where that is known.
+
+        Of a Parquet file neighbouring row groups, of at least ``rows`` rows together but for the last; of others
+        the file.
+        """
+        if self.is_text:
+            yield self, 0, None
+            return
+        begin = first = count = 0
+        sizes = self._group_rows()
+        for group, size in enumerate(sizes):
+            count += size
+            if count >= rows or group + 1 == len(sizes):
+                piece = TableFile(self.path)
+                piece.row_groups = range(begin, group + 1)
+                yield piece, first, count
+                begin, first, count = group + 1, first + count, 0
 
     def read(self, *, text: Collection[str] = ()) -> pa.Table:
         """The whole table, with the types of a text file inferred.
@@ -191,7 +217,8 @@ class TableFile:
                 self.path, buffer_size=_BLOCK_BYTES, pre_buffer=False, page_checksum_verification=True
             ) as file,
         ):
-            yield from file.iter_batches(batch_size=rows, columns=columns)
+            groups = {} if self.row_groups is None else {"row_groups": list(self.row_groups)}
+            yield from file.iter_batches(batch_size=rows, columns=columns, **groups)
 
     def _stream(self) -> Any:
         return pa.input_stream(str(self.path), compression="gzip" if self.format.endswith(".gz") else None)

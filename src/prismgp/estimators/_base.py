@@ -31,7 +31,13 @@ from prismgp.checkpoint import Journal
 from prismgp.data import ArraySource, Source, Standardiser
 from prismgp.data._chunks import standardise
 from prismgp.data._prefetch import prefetched
-from prismgp.estimators._sources import adopt_source, encoded_frame, matching_source
+from prismgp.estimators._sources import (
+    adopt_source,
+    as_source,
+    encoded_frame,
+    matching_source,
+    where_rows_are,
+)
 from prismgp.exceptions import DataError
 from prismgp.kernels import KERNELS
 from prismgp.parameters import Parameters
@@ -115,10 +121,11 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
         compute_device(self.device)  # is it there? Saving and loading must work without
         if reset:
             self._forget()
+        X, y = as_source(X, y)
         source: Source
         if isinstance(X, Source):
             source = adopt_source(self, X, y) if reset else matching_source(self, X, y, needs_target=True)
-            ndim = 1 if source.n_outputs == 1 and getattr(X, "single", True) else 2
+            ndim = 1 if source.n_outputs == 1 and X.single else 2
         else:
             x, target = check_fit_data(self, X if reset else self._encoded(X), y, reset=reset)
             ndim = target.ndim
@@ -198,7 +205,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
 
         Parameters
         ----------
-        X : array-like, (n, d), or source
+        X : array-like, (n, d), Dask array or frame, or source
         return_std : bool, default False
             Also return the standard deviation, of the shape of the mean.
         return_cov : bool, default False
@@ -214,6 +221,12 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
         check_is_fitted(self)
         if return_std and return_cov:
             raise DataError("ask for return_std or return_cov, not both")
+        X, _ = as_source(X)
+        if isinstance(X, Source) and X.distributed and not return_cov:
+            done: AnyArray | tuple[AnyArray, AnyArray] = where_rows_are(
+                self, matching_source(self, X), "predict", return_std=return_std, include_noise=include_noise
+            )
+            return done
         if return_cov:
             return self._joint(self._checked_inputs(X), include_noise=include_noise)
         means, variances = [], []
@@ -244,6 +257,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
         """
         check_is_fitted(self)
         source = self._training_source(X, y, reset=False)
+        if source.distributed:
+            return np.asarray(where_rows_are(self, source, "log_density"))
         s = self._standardiser
         rows = self._prediction_rows()
         parts = []
@@ -292,6 +307,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
 
     def _checked_inputs(self, X: Any) -> AnyArray:
         """All rows, in memory."""
+        X, _ = as_source(X)
         if isinstance(X, Source):
             return matching_source(self, X).load().x
         return check_inputs(self, self._encoded(X))

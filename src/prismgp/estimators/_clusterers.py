@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -101,13 +101,15 @@ class ClustererGate:
     @classmethod
     def hard(cls, clusterer: Any, standardiser: Standardiser, chunks: Chunks) -> ClustererGate:
         gate = cls._new("hard", clusterer, standardiser, chunks.dtype)
-        known = np.unique(np.concatenate([np.unique(gate._assigned(x)) for x, _ in chunks]))
-        return replace(gate, known=known)
+        return replace(gate, known=chunks.reduce(_Known(gate)))
 
     @classmethod
     def soft(cls, clusterer: Any, standardiser: Standardiser, chunks: Chunks) -> ClustererGate:
         gate = cls._new("soft", clusterer, standardiser, chunks.dtype)
-        x, _ = next(iter(chunks))
+        first = Chunks(
+            chunks.source.take(np.arange(1)), standardiser, rows=1, dtype=chunks.dtype, device=chunks.device, once=True
+        )
+        x, _ = next(iter(first))
         return replace(gate, known=np.arange(gate._weights(x[:1]).shape[1]))
 
     @classmethod
@@ -157,3 +159,16 @@ class ClustererGate:
         values = np.rint((x.double().cpu().numpy() * self.scale + self.shift) * self.grid) / self.grid
         names = getattr(self.clusterer, "feature_names_in_", None)
         return values if names is None else pd.DataFrame(values, columns=names)
+
+
+@dataclass(frozen=True)
+class _Known:
+    """A pass: the labels that a clusterer gives, sorted."""
+
+    gate: ClustererGate
+
+    def over(self, chunks: Iterable[tuple[Tensor, Tensor]], *, rows: int, q: int) -> AnyArray:
+        return np.unique(np.concatenate([np.unique(self.gate._assigned(x)) for x, _ in chunks]))
+
+    def merge(self, first: AnyArray, second: AnyArray) -> AnyArray:
+        return np.union1d(first, second)

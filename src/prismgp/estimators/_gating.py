@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -75,7 +75,7 @@ class Gating:
             return [source]
         labels = source.labels
         if labels is None:
-            labels = np.concatenate([self.gate.labels(x).cpu().numpy() for x, _ in chunks(source)])
+            labels = chunks(source).reduce(_Labels(self.gate))
         return source.split(labels, self.gate.n_clusters)
 
     def status(self, stats: Sequence[Statistics]) -> dict[str, Any]:
@@ -84,6 +84,20 @@ class Gating:
             return {}
         rows = {"rows": [block.n for block in stats]} if self.kind == "hard" else {}
         return {"gating": {**self.about, **rows}}
+
+
+@dataclass(frozen=True)
+class _Labels:
+    """A pass: the cluster of each row, (n,), int32."""
+
+    gate: Gate
+
+    def over(self, chunks: Iterable[tuple[Tensor, Tensor]], *, rows: int, q: int) -> AnyArray:
+        found = [self.gate.labels(x).cpu().numpy().astype(np.int32) for x, _ in chunks]
+        return np.concatenate([np.empty(0, dtype=np.int32), *found])
+
+    def merge(self, first: AnyArray, second: AnyArray) -> AnyArray:
+        return np.concatenate([first, second])
 
 
 def check_gating(name: str, gating: Any, partition: Any, n_components: Any) -> None:
@@ -232,6 +246,11 @@ def _of_clusterer(
     if kind == "hard":
         return gate, status
     # Without probabilities of its own, it is as good as the labels it gives; every one of them has a row.
+    if rows.chunks.source.distributed:
+        raise DataError(
+            f"partition: {type(clusterer).__name__} has no probabilities; soft gates need labels of single rows then, "
+            'which cannot be used with rows on a cluster; use gating="hard", a mixture, or partition=None'
+        )
     labels = np.concatenate([gate.labels(x).numpy() for x, _ in rows.chunks])
     return _rule(kind, rows.labelled(labels), int(labels.max()) + 1, relative), status
 

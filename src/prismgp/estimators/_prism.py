@@ -225,9 +225,9 @@ class PrismGPRegressor(GPRegressor):
 
         Parameters
         ----------
-        X : array-like, (n, d), or source
+        X : array-like, (n, d), Dask array or frame, or source
             A source, such as :func:`prismgp.data.from_parquet` makes, holds the targets too.
-        y : array-like, (n,) or (n, q)
+        y : array-like, (n,) or (n, q), or Dask array, series or frame
             Several outputs share the networks; each has its own signal variance, noise level and mean.
         """
         watch = Watch(self._observer)

@@ -168,16 +168,27 @@ def _reconfigured(
 ) -> Source:
     """The source with the auto-encoder's output in place of its inputs; few rows are encoded once and kept."""
 
-    def encode(x: AnyArray) -> AnyArray:
-        parts = []
-        for start in range(0, len(x), rows):
-            block = standardise(x[start : start + rows], s.x_shift, s.x_scale, dtype=torch.float64, device=device)
-            parts.append(encoder.reconfigure(block).cpu().numpy())
-        return np.concatenate(parts)
-
     width = encoder.vae.prior.directions.shape[1] if encoder.output == "latent" else source.n_inputs
-    mapped = MappedSource(source, encode, int(width))
-    return mapped if source.n_rows > TRAINING_ROWS else mapped.load()
+    mapped = MappedSource(source, _Encode(encoder, s, rows, device), int(width))
+    return mapped if source.distributed or source.n_rows > TRAINING_ROWS else mapped.load()
+
+
+@dataclass(frozen=True)
+class _Encode:
+    """Raw inputs to the auto-encoder's output, some rows at a time; it can be pickled."""
+
+    encoder: ReconfiguredMap
+    standardiser: Standardiser
+    rows: int
+    device: torch.device
+
+    def __call__(self, x: AnyArray) -> AnyArray:
+        s, parts = self.standardiser, []
+        for start in range(0, len(x), self.rows):
+            block = x[start : start + self.rows]
+            inputs = standardise(block, s.x_shift, s.x_scale, dtype=torch.float64, device=self.device)
+            parts.append(self.encoder.reconfigure(inputs).cpu().numpy())
+        return np.concatenate(parts)
 
 
 def _alone(expert: Expert) -> Mixture:

@@ -19,7 +19,14 @@ from prismgp._validate import DEVICES, check_choice, check_inputs, check_number,
 from prismgp.checkpoint import Checkpoint
 from prismgp.data import ArraySource, Source, Standardiser
 from prismgp.data._prefetch import prefetched
-from prismgp.estimators._sources import adopt_source, encoded_frame, forget_source, matching_source
+from prismgp.estimators._sources import (
+    adopt_source,
+    as_source,
+    encoded_frame,
+    forget_source,
+    matching_source,
+    where_rows_are,
+)
 from prismgp.exceptions import ModelFileError, PrismGPWarning
 from prismgp.reconfigure import MixtureVAE, Rows, state_tensors, torch_generator, train, vae_from_tensors
 
@@ -137,9 +144,10 @@ class Reconfigurer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         self.verbose = verbose
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Train on rows X, (n, d), or on those of a source; y is ignored."""
+        """Train on rows X, (n, d), or on those of a source or a Dask collection; y is ignored."""
         self._check_parameters()
         self._forget()
+        X, _ = as_source(X)
         if isinstance(X, Source):
             return self._fit_source(adopt_source(self, X, None, needs_target=False))
         x = check_inputs(self, X, reset=True)
@@ -196,6 +204,9 @@ class Reconfigurer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         """Encode X, in its precision: (n, latent_dim), or (n, d) for ``output="reconstruction"``."""
         check_is_fitted(self)
         check_choice(type(self).__name__, "output", self.output, _OUTPUTS)
+        X, _ = as_source(X)
+        if isinstance(X, Source) and X.distributed:
+            return np.asarray(where_rows_are(self, matching_source(self, X), "transform"))
         latent, dtype = self._latent(X)
         if self.output == "latent":
             return _joined(latent, dtype)
@@ -204,12 +215,18 @@ class Reconfigurer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     def responsibilities(self, X: Any) -> AnyArray:
         """Probability of each cluster of the prior at the latent point of each row, (n, n_components)."""
         check_is_fitted(self)
+        X, _ = as_source(X)
+        if isinstance(X, Source) and X.distributed:
+            return np.asarray(where_rows_are(self, matching_source(self, X), "responsibilities"))
         latent, dtype = self._latent(X)
         return _joined((self._vae.prior.responsibilities(z) for z in latent), dtype)
 
     def predict(self, X: Any) -> AnyArray:
         """The most probable cluster of each row, (n,), from 0; cluster sizes grow with the number."""
         check_is_fitted(self)
+        X, _ = as_source(X)
+        if isinstance(X, Source) and X.distributed:
+            return np.asarray(where_rows_are(self, matching_source(self, X), "predict"))
         return _joined((self._vae.prior.log_joint(z).argmax(-1) for z in self._latent(X)[0]), np.dtype(np.int64))
 
     def get_feature_names_out(self, input_features: Any = None) -> AnyArray:

@@ -7,10 +7,52 @@ from typing import Any
 import numpy as np
 from sklearn.base import BaseEstimator
 
-from prismgp.data import FileSource, Source
+from prismgp.data import Source
+from prismgp.data._collections import collection_source, is_collection
 from prismgp.exceptions import DataError
 
-__all__ = ["adopt_source", "encoded_frame", "forget_source", "matching_source"]
+__all__ = [
+    "Asked",
+    "adopt_source",
+    "as_source",
+    "encoded_frame",
+    "forget_source",
+    "matching_source",
+    "where_rows_are",
+]
+
+
+def as_source(X: Any, y: Any = None) -> tuple[Any, Any]:
+    """Dask collections as one source, and nothing beside it; all else passes."""
+    return (collection_source(X, y), None) if is_collection(X) else (X, y)
+
+
+class Asked:
+    """A method of a fitted estimator, as a function of a source alone; it can be pickled.
+
+    Parameters
+    ----------
+    estimator : BaseEstimator
+    method : str
+    **options
+    """
+
+    def __init__(self, estimator: BaseEstimator, method: str, **options: Any) -> None:
+        self._estimator, self._method, self._options = estimator, method, options
+
+    def __call__(self, source: Source) -> Any:
+        return getattr(self._estimator, self._method)(source, **self._options)
+
+
+def where_rows_are(estimator: BaseEstimator, source: Source, method: str, **options: Any) -> Any:
+    """An array, or a tuple of arrays, with an entry for each row, computed shard by shard where the rows are.
+
+    The inputs of the source are those of the estimator.
+    """
+    parts = source.map(Asked(estimator, method, **options))
+    if isinstance(parts[0], tuple):
+        return tuple(np.concatenate(each) for each in zip(*parts, strict=True))
+    return np.concatenate(parts)
 
 
 def adopt_source(estimator: BaseEstimator, source: Source, y: Any, *, needs_target: bool = True) -> Source:
@@ -23,7 +65,7 @@ def adopt_source(estimator: BaseEstimator, source: Source, y: Any, *, needs_targ
         del estimator.feature_names_in_
     if source.feature_names is not None:
         estimator.feature_names_in_ = np.array(source.feature_names, dtype=object)
-    if isinstance(source, FileSource):
+    if source.encoder is not None:
         estimator.table_encoder_ = source.encoder
     return source.load() if source.small else source
 
@@ -34,7 +76,7 @@ def matching_source(estimator: BaseEstimator, source: Source, y: Any = None, *, 
     if needs_target:
         _check_target(source)
     encoder = getattr(estimator, "table_encoder_", None)
-    if isinstance(source, FileSource) and encoder is not None:
+    if source.encoder is not None and encoder is not None:
         return source.encoded_by(encoder)
     known = getattr(estimator, "feature_names_in_", None)
     if known is not None and source.feature_names is not None and list(known) != source.feature_names:
