@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator
 from typing import Generic, Protocol, TypeVar
 
@@ -13,6 +14,7 @@ from prismgp._types import AnyArray, Array, Tensor
 from prismgp.data._prefetch import prefetched
 from prismgp.data._source import Source
 from prismgp.data._standardise import Standardiser
+from prismgp.exceptions import PrismGPWarning, TooLargeError
 
 __all__ = ["Chunks", "Pass", "Work", "auto_chunk_rows", "standardise"]
 
@@ -21,6 +23,7 @@ T = TypeVar("T")
 _FURTHEST = 1e30  # standard deviations
 _CPU_BUDGET = 96 * 2**20
 _CUDA_BUDGET = 2**30
+_LEAST_ROWS = 256  # of a chunk, when memory is short
 
 
 def auto_chunk_rows(p: int, d: int, q: int, *, dtype: torch.dtype, device: torch.device) -> int:
@@ -113,7 +116,31 @@ class Chunks:
         self._kept: list[tuple[Tensor, Tensor]] | None = None
 
     def reduce(self, work: Work[T]) -> T:
-        """Do the work on all chunks, where the rows are."""
+        """Do the work on all chunks, where the rows are.
+
+        Where the memory of a GPU does not suffice, chunks are halved, and the pass is begun again.
+        """
+        while True:
+            try:
+                return self._reduced(work)
+            except torch.cuda.OutOfMemoryError as error:
+                self._halve(error)
+
+    def _halve(self, error: Exception) -> None:
+        if self.rows <= _LEAST_ROWS:
+            raise TooLargeError(
+                f"the memory of {self.device} does not hold what {self.rows:,} rows need; free some of it, use fewer "
+                'frequencies, or device="cpu"'
+            ) from error
+        self.rows = max(_LEAST_ROWS, self.rows // 2)
+        self._keep, self._kept = False, None
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+        warnings.warn(
+            f"out of memory on {self.device}: going on with chunks of {self.rows:,} rows", PrismGPWarning, stacklevel=4
+        )
+
+    def _reduced(self, work: Work[T]) -> T:
         if not self.source.distributed:
             return work.over(self, rows=self.rows, q=self.n_outputs)
         one = Pass(work, self.standardiser, rows=self.rows, dtype=self.dtype, device=self.device)
