@@ -34,6 +34,7 @@ MISSING_TEXT = (
 _DELIMITERS = {".csv": ",", ".csv.gz": ",", ".tsv": "\t", ".tsv.gz": "\t"}
 _PARQUET = (".parquet", ".pq")
 _BLOCK_BYTES = 2**20
+_BUFFER_BYTES = 2**16  # of each column of a Parquet file; with one thread, as reading runs ahead of computing anyway
 _GROUP_BYTES = 2**22  # size in memory at which rows become a row group of a Parquet file
 
 
@@ -214,11 +215,11 @@ class TableFile:
         with (
             _translated(self.path),
             pa.parquet.ParquetFile(
-                self.path, buffer_size=_BLOCK_BYTES, pre_buffer=False, page_checksum_verification=True
+                self.path, buffer_size=_BUFFER_BYTES, pre_buffer=False, page_checksum_verification=True
             ) as file,
         ):
             groups = {} if self.row_groups is None else {"row_groups": list(self.row_groups)}
-            yield from file.iter_batches(batch_size=rows, columns=columns, **groups)
+            yield from file.iter_batches(batch_size=rows, columns=columns, use_threads=False, **groups)
 
     def _stream(self) -> Any:
         return pa.input_stream(str(self.path), compression="gzip" if self.format.endswith(".gz") else None)
