@@ -46,7 +46,7 @@ def test_plan_has_every_pair_once_and_small_sets_first():
     assert keys[0] == AGREEMENT
     assert keys[1:5] == ["energy-s0-linear", "energy-s0-trees", "energy-s3-linear", "energy-s3-trees"]
     assert len(keys) == len(set(keys)) == 9
-    assert plan.jobs[1].order["job_seconds"] == 1800
+    assert plan.jobs[1].order["limit_seconds"] == 1800
     assert make_plan(["energy"], entries, Options()).jobs[-1].key == f"energy-s{DATASETS['energy'].splits - 1}-trees"
 
 
@@ -110,7 +110,9 @@ def test_a_plan_can_be_extended(tmp_path):
 
 
 def test_outcomes_in_words():
-    assert outcome({"failed": "timed out after 60 s", "timed_out": True, "job_seconds": 60.0}) == "timed out after 60 s"
+    assert (
+        outcome({"failed": "timed out after 60 s", "timed_out": True, "limit_seconds": 60.0}) == "timed out after 60 s"
+    )
     assert outcome({"failed": "ValueError: no", "timed_out": False}) == "failed: ValueError: no"
     fit = {"rmse": 0.1, "nlpd": -1.0, "coverage": 0.95, "fit_seconds": 3.0, "fit_peak_bytes": 2**20}
     said = outcome({**fit, "rows": 10_000, "rows_used": 5_000})

@@ -26,7 +26,7 @@ LIBRARIES = {
         Library("xGPR", "xgpr", "xGPR", "xgpr", "academic, non-commercial"),
     )
 }
-_VALIDATED = (0.125, 0.25, 0.5, 1.0, 2.0)  # length-scales over the median distance that validation chooses from
+_VALIDATED = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0)  # length-scales over the median distance that validation chooses from
 
 
 def _nothing(n: int, d: int) -> float:

@@ -42,8 +42,8 @@ def pareto_figure(dataset: str, rows: Sequence[Row]) -> Any:
         for axes, metric, title in zip(panels, ("rmse", "nlpd"), ("RMSE", "NLPD"), strict=False):
             points = points_of(whole, metric)
             fronts[metric] = front(points)
-            # A few wrong variances must not squeeze all others into a line.
-            shown, far = _near(points) if metric == "nlpd" else (points, [])
+            # A few wrong variances, or a straight line, must not squeeze all others together.
+            shown, far = _near(points, log=metric == "rmse")
             draw_pareto(
                 axes,
                 {codes[name]: point for name, point in shown.items()},
@@ -55,7 +55,7 @@ def pareto_figure(dataset: str, rows: Sequence[Row]) -> Any:
                 styles=styles,
             )
             if far:
-                note = f"above: {', '.join(f'{codes[name]} ({value:.1f})' for name, value in far)}"
+                note = f"above: {', '.join(f'{codes[name]} ({value:.2g})' for name, value in far)}"
                 axes.text(
                     0.98, 0.985, textwrap.fill(note, 60), transform=axes.transAxes, ha="right", va="top", fontsize=8
                 )
@@ -88,13 +88,13 @@ def _style(name: str) -> dict[str, Any]:
     return {"color": colour, "marker": _MARKERS[library], **face}
 
 
-def _near(points: Losses) -> tuple[dict[str, tuple[float, float]], list[tuple[str, float]]]:
+def _near(points: Losses, *, log: bool) -> tuple[dict[str, tuple[float, float]], list[tuple[str, float]]]:
     """Points within reach of the best ones, and those far above."""
     values = sorted(value for _, value in points.values())
     if len(values) < 4:
         return dict(points), []
-    middle = values[len(values) // 2]
-    limit = max(middle + 2.0 * (middle - values[0]), values[0] + 2.0)
+    best, middle = values[0], values[len(values) // 2]
+    limit = max(middle * (middle / best) ** 2, 3.0 * best) if log else max(3.0 * middle - 2.0 * best, best + 1.0)
     far = [(name, value) for name, (_, value) in points.items() if value > limit]
     return {name: point for name, point in points.items() if point[1] <= limit}, far
 

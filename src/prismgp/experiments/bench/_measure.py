@@ -28,7 +28,7 @@ def measure(order: dict[str, Any]) -> dict[str, Any]:
     Parameters
     ----------
     order : dict
-        "dataset", "split", "entry", "quick", "memory" (bytes), "job_seconds" (None: no limit).
+        "dataset", "split", "entry", "quick", "memory" (bytes), "limit_seconds" (None: no limit).
     """
     entry, seed, quick = ENTRIES[order["entry"]], int(order["split"]), bool(order["quick"])
     rows = prepare(load(order["dataset"], seed), seed=seed, quick=quick)
@@ -39,7 +39,7 @@ def measure(order: dict[str, Any]) -> dict[str, Any]:
         some = np.random.default_rng([seed, 2]).permutation(n)[:used]
         X, y = X[some], y[some]
     settings = {**entry.settings, **(entry.quick if quick else {})}
-    timed = {"seconds": _FIT_SHARE * order["job_seconds"] if order["job_seconds"] else 1e9} if entry.timed else {}
+    timed = {"seconds": _FIT_SHARE * order["limit_seconds"] if order["limit_seconds"] else 1e9} if entry.timed else {}
     fit = fit_function(entry.fit)  # imports the library, which is no part of the fit
     before, loaded = peak_bytes(), _reset_peak()
 

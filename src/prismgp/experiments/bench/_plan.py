@@ -95,7 +95,7 @@ def make_plan(
                     "entry": entry.name,
                     "quick": options.quick,
                     "memory": options.memory,
-                    "job_seconds": options.job_seconds,
+                    "limit_seconds": options.job_seconds,
                 }
                 rows = entry.rows(shape.rows, shape.inputs, options.memory)
                 memory = int(_NOMINAL + 24 * shape.rows * shape.inputs + entry.memory(rows, shape.inputs))
@@ -130,7 +130,7 @@ def read_plan(run: RunFolder) -> dict[str, Any]:
 def outcome(result: dict[str, Any]) -> str:
     """A few words about a result."""
     if result.get("timed_out"):
-        return f"timed out after {result['job_seconds']:g} s"
+        return f"timed out after {result['limit_seconds']:g} s"
     if "failed" in result:
         return f"failed: {result['failed']}"
     if "exact" in result:
