@@ -7,20 +7,24 @@ from typing import Any
 import gpboost
 import numpy as np
 
-from prismgp._types import Array
+from prismgp._types import AnyArray, Array
 from prismgp.experiments.bench.peers._common import predict_blocks
 
 __all__ = ["fit_vecchia"]
 
 
 class _Vecchia:
-    def __init__(self, model: Any, y: Array, parameters: Array, facts: dict[str, Any]) -> None:
-        self.model, self.y, self.parameters, self.facts = model, y, parameters, facts
+    def __init__(self, model: Any, y: Array, parameters: Array, varies: AnyArray, facts: dict[str, Any]) -> None:
+        self.model, self.y, self.parameters, self.varies, self.facts = model, y, parameters, varies, facts
 
     def predict(self, X: Array) -> tuple[Array, Array]:
         def block(rows: Array) -> tuple[Array, Array]:
             found = self.model.predict(
-                y=self.y, cov_pars=self.parameters, gp_coords_pred=rows, predict_var=True, predict_response=True
+                y=self.y,
+                cov_pars=self.parameters,
+                gp_coords_pred=rows[:, self.varies],
+                predict_var=True,
+                predict_response=True,
             )
             return np.asarray(found["mu"]), np.sqrt(np.asarray(found["var"]))
 
@@ -61,6 +65,8 @@ def fit_vecchia(
         )
 
     some = np.random.default_rng(seed).permutation(len(y))[:learn_rows]
+    varies = np.ptp(X[some], axis=0) > 0  # the library refuses inputs that do not, and its users leave them out
+    X = X[:, varies]
     small = model_of(X[some])
     small.fit(y=y[some], params={"maxit": max_iter, "trace": False})
     parameters = np.asarray(small.get_cov_pars(format_pandas=False), dtype=np.float64).reshape(-1)
@@ -68,4 +74,4 @@ def fit_vecchia(
     targets = y[some] if model is small else y
     facts = {"learn_rows": len(some), "parameters": parameters.tolist()}
     facts |= {"iterations": int(small._get_num_optim_iter()), "neighbours": neighbours}
-    return _Vecchia(model, targets, parameters, facts)
+    return _Vecchia(model, targets, parameters, varies, facts)
