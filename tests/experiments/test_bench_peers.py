@@ -93,6 +93,18 @@ def test_the_length_scale_is_chosen_by_held_out_density():
     assert nlpd[1.0] < nlpd[0.02]
 
 
+def test_parameters_of_some_rows_serve_all_of_them():
+    pytest.importorskip("gpboost")
+    from prismgp.experiments.bench.peers.gpboost_vecchia import fit_vecchia
+
+    X, y = rows(600, 0)
+    X_new, y_new = rows(400, 1)
+    some, none = fit_vecchia(X, y, seed=0, learn_rows=150), fit_vecchia(X[:150], y[:150], seed=0)
+    assert some.facts["learn_rows"] == 150
+    error, fewer = (scores(y_new, *each.predict(X_new), 1.0)["rmse"] for each in (some, none))
+    assert error < fewer  # the other rows are conditioned on
+
+
 def test_time_ends_training():
     pytest.importorskip("gpytorch")
     from prismgp.experiments.bench.peers.gpytorch_exact import fit_exact
