@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -26,15 +25,12 @@ import numpy as np
 import torch
 
 from _common import write_result
+from prismgp._memory import peak_bytes
 from prismgp.datasets import write_gas_sensor
 
 P = 64
 TARGET = "CO (ppm)"
 ROWS_PER_FILE = 1_000_000
-
-
-def peak_bytes() -> int:
-    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def write_rows(folder: Path, n: int) -> Path:

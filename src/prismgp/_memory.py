@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import torch
 
-__all__ = ["available_bytes", "format_bytes"]
+__all__ = ["available_bytes", "format_bytes", "peak_bytes"]
 
 _UNKNOWN = 8 * 2**30  # assumed where the system does not tell
 
@@ -47,6 +48,20 @@ def _cgroup_available() -> int | None:
         return max(0, int(limit) - used + int(stat.get("inactive_file", 0)))
     except (OSError, ValueError):
         return None
+
+
+def peak_bytes() -> int:
+    """The most main memory this process has held so far."""
+    try:  # the system's other figure, below, begins with that of the process that started this one
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return 1024 * int(line.split()[1])
+    except (OSError, ValueError, IndexError):
+        pass
+    import resource  # absent on Windows, where there is no such figure
+
+    peak = int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    return peak if sys.platform == "darwin" else 1024 * peak
 
 
 def format_bytes(count: float) -> str:

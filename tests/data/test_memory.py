@@ -12,24 +12,24 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-resource = pytest.importorskip("resource")
+pytest.importorskip("resource")
 
 _SCRIPT = """
-import json, resource, sys
+import json, sys
 import torch
 import prismgp.data._source as source_module
 from prismgp import SSGPRegressor
 from prismgp.cli import main
+from prismgp._memory import peak_bytes
 from prismgp.data import from_parquet
 
 torch.set_num_threads(1)
 source_module._KEPT_BYTES = 0
 path, model_path, out = sys.argv[1:]
-unit = 1 if sys.platform == "darwin" else 1024
 peaks = []
 
 def peak():
-    peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit)
+    peaks.append(peak_bytes())
 
 source = from_parquet(path, "y")
 model = SSGPRegressor(4, random_state=0, lengthscale=1.0, noise_variance=0.1, optimize=False).fit(source)

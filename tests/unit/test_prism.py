@@ -18,7 +18,7 @@ import prismgp
 from prismgp import ExactGPRegressor, PrismGPRegressor, SSGPRegressor
 from prismgp.exceptions import DataError, ModelFileError, PrismGPWarning
 from prismgp.revised import Expert, RevisedMap, _train, held_out_rows
-from prismgp.revised._experts import map_statistics
+from prismgp.revised._experts import MapStatistics
 from prismgp.revised._stack import _convincing as CONVINCING  # noqa: N812 - before it is replaced below
 from tests.unit.test_io import rewritten
 
@@ -914,13 +914,15 @@ def test_an_interrupt_in_the_final_passes_keeps_what_is_done(monkeypatch):
     x, y = data(80)
     calls = []
 
-    def interrupted(*arguments):
+    over = MapStatistics.over
+
+    def interrupted(*arguments, **options):
         calls.append(1)
         if len(calls) == 2:
             raise KeyboardInterrupt
-        return map_statistics(*arguments)
+        return over(*arguments, **options)
 
-    monkeypatch.setattr("prismgp.revised._fit.map_statistics", interrupted)
+    monkeypatch.setattr(MapStatistics, "over", interrupted)
     with pytest.warns(PrismGPWarning, match="interrupted"):
         fit = model(n_members=2).fit(x, y)
     assert fit.fit_status_["interrupted"]

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import sys
 import threading
 import time
@@ -19,18 +18,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from prismgp._memory import peak_bytes
 from prismgp.experiments._folder import Store
 from prismgp.experiments._provenance import provenance
 
 __all__ = ["main"]
 
 _WATCH_SECONDS = 0.5
-
-
-def peak_bytes() -> int:
-    """The most memory this process has held so far."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return int(peak) if sys.platform == "darwin" else 1024 * int(peak)
 
 
 def end_with_parent() -> None:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from prismgp._memory import peak_bytes
 from prismgp._types import Array
 from prismgp.experiments._scores import scores
-from prismgp.experiments._worker import peak_bytes
 from prismgp.experiments.bench._data import load, prepare
 from prismgp.experiments.bench._entries import ENTRIES
 from prismgp.experiments.bench.peers import fit_function, library_version

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from prismgp import ExactGPRegressor, PrismGPRegressor, SSGPRegressor
+from prismgp._memory import peak_bytes
 from prismgp._observe import Observation
 from prismgp._types import AnyArray
 from prismgp.experiments._scores import scores
-from prismgp.experiments._worker import peak_bytes
 from prismgp.experiments.reproduce._curve import Recorder
 from prismgp.experiments.reproduce._data import RunData, load
 
