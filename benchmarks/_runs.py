@@ -7,7 +7,6 @@ process of its own. Results lie in ``RESULTS/SUITE/DATASET-SPLIT-MODEL-pP.json``
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 import warnings
@@ -24,6 +23,7 @@ from prismgp import ExactGPRegressor, SSGPRegressor
 from prismgp._validate import compute_device
 from prismgp.exact import check_memory, required_bytes
 from prismgp.exceptions import TooLargeError
+from prismgp.experiments._folder import write_json
 
 # Training rows, to within one; they order the plan before any data is read.
 DATASETS = {
@@ -152,15 +152,6 @@ def too_large(results: Path, suite: str, runs: Iterable[Run]) -> dict[Run, str]:
     return {run: result["skipped"] for run, result in found.items() if result is not None and "skipped" in result}
 
 
-def write(path: Path, result: dict[str, Any]) -> None:
-    """Under a temporary name first: a run that is interrupted leaves no half of a file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(result, indent=1, allow_nan=False) + "\n"
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text)
-    os.replace(temporary, path)
-
-
 # -- one run, in a process of its own ------------------------------------------------------------
 
 
@@ -242,7 +233,7 @@ def carry_out(order: dict[str, Any]) -> None:
     run = Run(**order["run"])
     result = measure(run, order["device"])
     about = {"command": command_of(order["suite"], run, order["device"]), "jobs": order["jobs"]}
-    write(path_of(Path(order["results"]), order["suite"], run), {**provenance(), **about, **result})
+    write_json(path_of(Path(order["results"]), order["suite"], run), {**provenance(), **about, **result})
 
 
 if __name__ == "__main__":
