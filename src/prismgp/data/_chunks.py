@@ -182,4 +182,4 @@ class Pass(Generic[T]):
 
     def __call__(self, source: Source) -> T:
         chunks = Chunks(source, self.standardiser, rows=self.rows, dtype=self.dtype, device=self.device, once=True)
-        return self.work.over(chunks, rows=chunks.rows, q=chunks.n_outputs)
+        return chunks.reduce(self.work)

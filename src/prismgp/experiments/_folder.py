@@ -13,7 +13,7 @@ from typing import Any
 from prismgp._files import atomic_path
 from prismgp.exceptions import DataError
 
-__all__ = ["RUN_FORMAT", "RunFolder", "Store", "write_json"]
+__all__ = ["RUN_FORMAT", "RunFolder", "Store", "read_json", "write_json"]
 
 RUN_FORMAT = 1
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=+-]*")
@@ -27,14 +27,14 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path, remedy: str = "remove the file, and what it held is made again") -> dict[str, Any]:
     """The object a file holds, or an error that says what to do with the file."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: not valid JSON ({error}); remove the file, and what it held is made again") from None
+    except (ValueError, RecursionError) as error:  # broken JSON, or bytes that are no text
+        raise DataError(f"{path}: not JSON ({error}); {remedy}") from error
     if not isinstance(found, dict):
-        raise DataError(f"{path}: holds no JSON object; remove the file, and what it held is made again")
+        raise DataError(f"{path}: holds no JSON object; {remedy}")
     return found
 
 
@@ -119,13 +119,18 @@ class RunFolder:
     def read(cls, folder: str | PathLike[str]) -> RunFolder:
         """The run in a folder that has one."""
         path = Path(folder)
-        if not (path / "run.json").is_file():
-            what = "holds no run (there is no run.json)" if path.is_dir() else "there is no such folder"
-            raise DataError(f"{path}: {what}; give a folder that 'prismgp reproduce' or 'prismgp bench' has written")
-        about = read_json(path / "run.json")
-        if about.get("format") != RUN_FORMAT:
-            raise DataError(
-                f"{path / 'run.json'}: format {about.get('format')!r}, this version reads {RUN_FORMAT}; "
-                "use the version of prismgp that made it"
-            )
+        if not path.exists():
+            raise DataError(f"{path}: no such folder; name the one that a run was written to")
+        if not path.is_dir():
+            raise DataError(f"{path}: is a file; name the folder that a run was written to")
+        file = path / "run.json"
+        if not file.is_file():
+            commands = "prismgp reproduce, prismgp bench or make demo"
+            raise DataError(f"{path}: holds no run.json, so it is no run; name a folder that {commands} wrote")
+        about = read_json(file, "the file is damaged: run the command again, into a new folder")
+        version = about.get("format")
+        if type(version) is not int or version != RUN_FORMAT:
+            newer = isinstance(version, int) and version > RUN_FORMAT
+            remedy = "upgrade PrismGP" if newer else "run the command again, into a new folder"
+            raise DataError(f"{file}: format {version!r}, but this version reads {RUN_FORMAT}; {remedy}")
         return cls(path, about)

@@ -5,7 +5,6 @@ A run is ``run.json``, which says what was done, and a file in ``results`` for e
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from importlib import import_module
 from os import PathLike
@@ -13,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from prismgp.exceptions import DataError
+from prismgp.experiments._folder import RunFolder, read_json
 from prismgp.report._content import Page
 
-__all__ = ["KINDS", "RUN_FORMAT", "build", "read_results", "read_run"]
+__all__ = ["KINDS", "build", "read_results", "read_run"]
 
-RUN_FORMAT = 1
 # Imported only when needed: a page of one kind should not wait for the others.
 KINDS = {
     "reproduce": "prismgp.experiments.reproduce:page",
@@ -63,24 +62,11 @@ def read_run(folder: str | PathLike[str]) -> dict[str, Any]:
     -------
     dict
     """
-    place = Path(folder)
-    if not place.exists():
-        raise DataError(f"{place}: no such folder; name the one that a run was written to")
-    if not place.is_dir():
-        raise DataError(f"{place}: is a file; name the folder that a run was written to")
-    path = place / "run.json"
-    if not path.is_file():
-        commands = "prismgp reproduce, prismgp bench or make demo"
-        raise DataError(f"{place}: holds no run.json, so it is no run; name a folder that {commands} wrote")
-    run = _read_object(path, "the file is damaged: run the command again, into a new folder")
-    version, kind = run.get("format"), run.get("kind")
-    if type(version) is not int or version != RUN_FORMAT:
-        newer = isinstance(version, int) and version > RUN_FORMAT
-        remedy = "upgrade PrismGP" if newer else "run the command again, into a new folder"
-        raise DataError(f"{path}: format {version!r}, but this version reads {RUN_FORMAT}; {remedy}")
+    run = RunFolder.read(folder).about
+    kind = run.get("kind")
     if not isinstance(kind, str) or kind not in KINDS:
         raise DataError(
-            f"{path}: unknown kind of run {kind!r}; this version knows {', '.join(KINDS)}. "
+            f"{Path(folder) / 'run.json'}: unknown kind of run {kind!r}; this version knows {', '.join(KINDS)}. "
             "A newer PrismGP may have written it: upgrade"
         )
     return run
@@ -100,17 +86,7 @@ def read_results(folder: str | PathLike[str]) -> dict[str, dict[str, Any]]:
         File name without suffix to what the file holds.
     """
     paths = sorted((Path(folder) / "results").glob("*.json"))
-    return {path.stem: _read_object(path, "delete this file and run the command again") for path in paths}
-
-
-def _read_object(path: Path, remedy: str) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:  # broken JSON, or bytes that are no text
-        raise DataError(f"{path}: not JSON ({error}); {remedy}") from error
-    if not isinstance(found, dict):
-        raise DataError(f"{path}: holds no JSON object; {remedy}")
-    return found
+    return {path.stem: read_json(path, "delete this file and run the command again") for path in paths}
 
 
 def _command(run: dict[str, Any]) -> str:
