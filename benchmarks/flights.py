@@ -1,10 +1,12 @@
-"""Three million flights: our fits against some epochs of GPyTorch's SVGP, side by side in one run.
+"""Three million flights: our fits against some epochs of GPyTorch's SVGP and against xGPR, side by side in one run.
 
-    python benchmarks/flights.py [--device cuda] [--repeats 3] [--inducing 512] [--epochs 1] [--default] [--no-svgp]
+    python benchmarks/flights.py [--device cuda] [--repeats 3] [--inducing 512] [--epochs 1] [--default] [--xgpr 2048]
 
 All get the same 90% of the rows, standardised, in float32, on the same cores or the same GPU. SVGP has
 inducing points started at training rows, ARD RBF kernel, batches of 4,096 and Adam at 0.01. ``--default`` adds
-PrismGPRegressor as it comes, with 32 frequencies.
+PrismGPRegressor as it comes, with 32 frequencies; ``--xgpr`` xGPR as `prismgp bench` has it, with so many features, in
+float64, which is what its reader of arrays wants. Memory is the peak of a part: of main memory above what there was
+before it, and of the GPU's.
 On a GPU the time of our fit is also set against what operations and memory traffic allow.
 """
 
@@ -20,6 +22,7 @@ import torch
 
 from _common import data_folder, scores, write_result
 from prismgp import PrismGPRegressor, SSGPRegressor
+from prismgp._memory import peak_bytes, reset_peak
 from prismgp.data import ArraySource, Chunks, Standardiser, auto_chunk_rows
 from prismgp.evidence import SpectralEvidence
 from prismgp.parameters import default_start
@@ -40,12 +43,29 @@ def load() -> Rows:
     return x[train], y[train], x[test], y[test]
 
 
+class Memory:
+    """The peak of what follows."""
+
+    def __init__(self, device: str) -> None:
+        self._cuda = device == "cuda"
+        self._before = reset_peak()
+        if self._cuda:
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+
+    def __call__(self) -> dict[str, int | None]:
+        gpu = int(torch.cuda.max_memory_allocated()) if self._cuda else None
+        return {"peak_bytes": peak_bytes() - self._before, "gpu_peak_bytes": gpu}
+
+
 def ours(rows: Rows, device: str, dtype: str) -> dict[str, Any]:
     x, y, x_test, y_test = rows
     model = SSGPRegressor(P, dtype=dtype, device=device, random_state=0)
+    memory = Memory(device)
     began = time.perf_counter()
     model.fit(x, y)
     seconds = time.perf_counter() - began
+    peak = memory()
     mean, std = model.predict(x_test, return_std=True)
     stages = model.fit_status_["stages"]
     phases: dict[str, float] = {}
@@ -58,21 +78,53 @@ def ours(rows: Rows, device: str, dtype: str) -> dict[str, Any]:
         f"SSGP p={P} {dtype} {device}: {seconds:.1f} s, RMSE {score['rmse']:.4f}, NLPD {score['nlpd']:.4f} ({shares})"
     )
     full_passes = sum(stage["evaluations"] for stage in stages if stage["rows"] == len(y))
-    return {"seconds": seconds, "phases": phases, "full_evaluations": full_passes, **score}
+    return {"seconds": seconds, **peak, "phases": phases, "full_evaluations": full_passes, **score}
 
 
 def default_model(rows: Rows, device: str) -> dict[str, Any]:
     x, y, x_test, y_test = rows
     model = PrismGPRegressor(32, dtype="float32", device=device, random_state=0)
+    memory = Memory(device)
     began = time.perf_counter()
     model.fit(x, y)
     seconds = time.perf_counter() - began
+    peak = memory()
     mean, std = model.predict(x_test, return_std=True)
     scale = float(y.std(dtype=np.float64))
     score = scores(y_test, mean, std, scale)
     score["nlpd_mixture"] = float(-np.mean(model.log_density(x_test, y_test)) - np.log(scale))
     print(f"PrismGP p=32 {device}: {seconds:.1f} s, RMSE {score['rmse']:.4f}, NLPD {score['nlpd']:.4f}")
-    return {"seconds": seconds, "weights": model.fit_status_["weights"], **score}
+    return {"seconds": seconds, **peak, "weights": model.fit_status_["weights"], **score}
+
+
+def xgpr(rows: Rows, device: str, features: int) -> dict[str, Any] | None:
+    try:
+        from prismgp.experiments.bench.peers.xgpr_features import fit_xgpr
+    except ImportError:
+        print("xGPR is not installed (pip install 'prismgp[xgpr]'): its part is skipped")
+        return None
+    x, y, x_test, y_test = (each.astype(np.float64) for each in rows)
+    shift, scale, mean_y, std_y = x.mean(0), x.std(0), y.mean(), y.std()
+    x, x_test = ((each - shift) / scale for each in (x, x_test))
+    y, y_test = ((each - mean_y) / std_y for each in (y, y_test))
+    memory = Memory("cpu")
+    began = time.perf_counter()
+    fitted = fit_xgpr(x, y, seed=0, features=features, device=device)
+    seconds = time.perf_counter() - began
+    peak = memory()
+    if device == "cuda":
+        import cupy
+
+        peak["gpu_peak_bytes"] = int(cupy.get_default_memory_pool().total_bytes())
+    mean, std = fitted.predict(x_test)
+    found = {"seconds": seconds, **peak, "features": features, **scores(y_test, mean, std, 1.0)}
+    found["std_corrected"] = scores(y_test, *fitted.variants(mean, std)["corrected"], 1.0)
+    print(
+        f"xGPR {features} features, {device}: {seconds:.1f} s, RMSE {found['rmse']:.4f}, NLPD {found['nlpd']:.4f}, "
+        f"with the std that was meant {found['std_corrected']['nlpd']:.4f}",
+        flush=True,
+    )
+    return found
 
 
 def svgp_epochs(rows: Rows, device: str, m: int, epochs: int) -> dict[str, Any] | None:
@@ -101,6 +153,7 @@ def svgp_epochs(rows: Rows, device: str, m: int, epochs: int) -> dict[str, Any] 
         def forward(self, inputs: torch.Tensor) -> Any:
             return gpytorch.distributions.MultivariateNormal(self.mean(inputs), self.kernel(inputs))
 
+    memory = Memory(device)
     torch.manual_seed(0)
     model = SVGP(train_x[torch.randperm(len(train_x))[:m]].clone()).to(device)
     likelihood = gpytorch.likelihoods.GaussianLikelihood().to(device)
@@ -117,6 +170,7 @@ def svgp_epochs(rows: Rows, device: str, m: int, epochs: int) -> dict[str, Any] 
     if device == "cuda":
         torch.cuda.synchronize()
     seconds = time.perf_counter() - began
+    peak = memory()
     model.eval()
     likelihood.eval()
     with torch.no_grad():
@@ -126,7 +180,7 @@ def svgp_epochs(rows: Rows, device: str, m: int, epochs: int) -> dict[str, Any] 
     score = scores(y_test, mean, std, std_y)
     what = f"SVGP m={m}, {epochs} epoch(s), {device}"
     print(f"{what}: {seconds:.1f} s, RMSE {score['rmse']:.4f}, NLPD {score['nlpd']:.4f}", flush=True)
-    return {"seconds": seconds, "inducing": m, "epochs": epochs, **score}
+    return {"seconds": seconds, **peak, "inducing": m, "epochs": epochs, **score}
 
 
 def against_hardware(rows: Rows, dtype: str) -> dict[str, Any]:
@@ -188,6 +242,7 @@ def main() -> None:
     parser.add_argument("--inducing", type=int, default=512)
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--default", action="store_true", help="also fit PrismGPRegressor")
+    parser.add_argument("--xgpr", type=int, metavar="FEATURES", help="also fit xGPR")
     parser.add_argument("--name", help="of the result; default: flights_DEVICE")
     args = parser.parse_args()
     rows = load()
@@ -203,6 +258,8 @@ def main() -> None:
     result |= {"ssgp": runs, "svgp_epoch": svgp}
     if args.default:
         result["default"] = default_model(rows, args.device)
+    if args.xgpr:
+        result["xgpr"] = xgpr(rows, args.device, args.xgpr)
     if svgp is not None:
         seconds = float(np.median([run["seconds"] for run in runs]))
         result["time_ratio"] = seconds / svgp["seconds"]

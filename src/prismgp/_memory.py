@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-__all__ = ["available_bytes", "format_bytes", "peak_bytes"]
+__all__ = ["available_bytes", "format_bytes", "peak_bytes", "reset_peak"]
 
 _UNKNOWN = 8 * 2**30  # assumed where the system does not tell
 
@@ -52,16 +52,33 @@ def _cgroup_available() -> int | None:
 
 def peak_bytes() -> int:
     """The most main memory this process has held so far."""
-    try:  # the system's other figure, below, begins with that of the process that started this one
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return 1024 * int(line.split()[1])
-    except (OSError, ValueError, IndexError):
-        pass
+    peak = _proc_status("VmHWM")
+    if peak is not None:  # the system's other figure, below, begins with that of the process that started this one
+        return peak
     import resource  # absent on Windows, where there is no such figure
 
     peak = int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
     return peak if sys.platform == "darwin" else 1024 * peak
+
+
+def reset_peak() -> int:
+    """Bytes in use now; from here on, the peak counts afresh where the system can do that."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return peak_bytes()
+    used = _proc_status("VmRSS")
+    return peak_bytes() if used is None else used
+
+
+def _proc_status(name: str) -> int | None:
+    try:
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith(f"{name}:"):
+                return 1024 * int(line.split()[1])
+    except (OSError, ValueError, IndexError):
+        pass
+    return None
 
 
 def format_bytes(count: float) -> str:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from prismgp._memory import peak_bytes
+from prismgp._memory import peak_bytes, reset_peak
 from prismgp._types import Array
 from prismgp.experiments._scores import scores
 from prismgp.experiments.bench._data import load, prepare
@@ -41,7 +40,7 @@ def measure(order: dict[str, Any]) -> dict[str, Any]:
     settings = {**entry.settings, **(entry.quick if quick else {})}
     timed = {"seconds": _FIT_SHARE * order["limit_seconds"] if order["limit_seconds"] else 1e9} if entry.timed else {}
     fit = fit_function(entry.fit)  # imports the library, which is no part of the fit
-    before, loaded = peak_bytes(), _reset_peak()
+    before, loaded = peak_bytes(), reset_peak()
 
     began = time.perf_counter()
     fitted = fit(X, y, seed=seed, **settings, **timed)
@@ -85,16 +84,3 @@ def _scores(y: Array, mean: Array, std: Array) -> dict[str, Any]:
     if bad:
         raise ArithmeticError(f"{bad:,} of {len(y):,} predictions are not finite")
     return scores(y, mean, np.maximum(std, _LEAST_STD), 1.0)
-
-
-def _reset_peak() -> int:
-    """Bytes in use now; from here on, the peak counts afresh where the system can do that."""
-    status = Path("/proc/self/status")
-    try:
-        Path("/proc/self/clear_refs").write_text("5")
-        for line in status.read_text().splitlines():
-            if line.startswith("VmRSS:"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return peak_bytes()

@@ -40,12 +40,18 @@ def fit_xgpr(
     tune_features: int = 1_024,
     tune_rows: int = 20_000,
     variance_features: int = 1_024,
+    device: str = "cpu",
 ) -> _XGPR:
     """Tune on few features and at most ``tune_rows`` rows, fit with more on all rows, as its documentation advises."""
     x, y = np.ascontiguousarray(X), np.asarray(y, dtype=np.float64)
     some = np.random.default_rng(seed).permutation(len(y))[:tune_rows]  # its own option for this fails
     tuner = xGPR.xGPRegression(
-        num_rffs=tune_features, variance_rffs=16, kernel_choice="RBF", verbose=False, random_seed=seed
+        num_rffs=tune_features,
+        variance_rffs=16,
+        kernel_choice="RBF",
+        device=device,
+        verbose=False,
+        random_seed=seed,
     )
     parameters, evaluations, score = tuner.tune_hyperparams_crude(
         xGPR.build_regression_dataset(x[some], y[some], chunk_size=2000), random_seed=seed
@@ -54,6 +60,7 @@ def fit_xgpr(
         num_rffs=features,
         variance_rffs=min(variance_features, features),
         kernel_choice="RBF",
+        device=device,
         verbose=False,
         random_seed=seed,
     )
