@@ -25,6 +25,7 @@ from tests.tolerances import EVIDENCE, GRADIENT, PREDICTION, STATISTICS
 
 GATINGS = ["none", "soft", "hard"]
 NOISES = ["constant", "input"]
+BATCHES = {"few rows": 9, "many rows": 40}  # fewer than there are features: by the kernel matrix; more: by the features
 
 
 def make_map(rng, *, gating="soft", noise="input", d=3, q=2, p=5, latent=2, components=3, hidden=(6, 4)):
@@ -82,15 +83,17 @@ def evidence(network, x, y):
     return float(batch_log_evidence(network, network(x), y).detach())
 
 
-# -- (B1), (B2): the evidence of a batch -------------------------------------------------------------
+# -- (B1) to (B4): the evidence of a batch -----------------------------------------------------------
 
 
+@pytest.mark.parametrize("n", BATCHES.values(), ids=BATCHES)
 @pytest.mark.parametrize("q", [1, 2])
 @pytest.mark.parametrize("noise", NOISES)
 @pytest.mark.parametrize("gating", GATINGS)
-def test_batch_evidence_is_the_normal_density(rng, gating, noise, q):
+def test_batch_evidence_is_the_normal_density(rng, gating, noise, q, n):
     network = make_map(rng, gating=gating, noise=noise, q=q)
-    x, y = rows(rng, q=q)
+    assert (n <= network.sizes.width) == (n == BATCHES["few rows"])
+    x, y = rows(rng, n, q=q)
     k, v, params = dense(network, x)
     expected = sum(
         distributions.multivariate_normal(
@@ -106,7 +109,7 @@ def test_batch_evidence_is_the_normal_density(rng, gating, noise, q):
 @pytest.mark.parametrize("gating", GATINGS)
 def test_batch_evidence_is_that_of_the_features(rng, gating):
     """(B1), by the rows, and (E1), by the features, are one density."""
-    network = make_map(rng, gating=gating)
+    network = make_map(rng, gating=gating, p=40)
     x, y = rows(rng, 60)
     phi, log_noise = network.features(x)
     solved = solve_outputs(accumulate_features([(phi, log_noise, y)], 2), network.parameters_now())
@@ -127,13 +130,15 @@ def differences(value, tensor, step=1e-5):
     return out
 
 
+@pytest.mark.parametrize("p", [5, 1], ids=BATCHES)
 @pytest.mark.parametrize("q", [1, 2])
 @pytest.mark.parametrize("noise", NOISES)
 @pytest.mark.parametrize("gating", GATINGS)
-def test_batch_gradients(rng, gating, noise, q):
-    """(B2) with respect to what the network makes, as free variables: rows of norm one are not assumed."""
-    network = make_map(rng, gating=gating, noise=noise, q=q)
-    x, y = rows(rng, 6, q=q)
+def test_batch_gradients(rng, gating, noise, q, p):
+    """(B2), (B4) with respect to what the network makes, as free variables: rows of norm one are not assumed."""
+    network = make_map(rng, gating=gating, noise=noise, q=q, p=p)
+    x, y = rows(rng, 7, q=q)
+    assert (len(x) <= network.sizes.width) == (p == 5)
     with torch.no_grad():
         encoded = network(x)
     parts = {name: value for name, value in encoded._asdict().items() if value is not None and name != "latent"}
@@ -207,10 +212,11 @@ def test_batch_prediction_is_that_of_the_features(rng, gating, noise):
         np.testing.assert_allclose(got[2][:, o], params.noise[o] * v[30:], rtol=PREDICTION)
 
 
-@pytest.mark.parametrize("noise_variance", [1e-4, 1e-1])
-def test_single_precision_gradients_stay_close(rng, noise_variance):
+@pytest.mark.parametrize("p", [40, 5], ids=BATCHES)
+@pytest.mark.parametrize("noise_variance", [1e-6, 1e-4, 1e-1])
+def test_single_precision_gradients_stay_close(rng, noise_variance, p):
     """Members are trained in float32, with the factor in float64; also where the noise is low."""
-    network = make_map(rng)
+    network = make_map(rng, p=p)
     x, y = rows(rng, 60)
     gradients = []
     with torch.no_grad():

@@ -16,6 +16,7 @@ from sklearn.exceptions import NotFittedError
 
 import prismgp
 from prismgp import ExactGPRegressor, PrismGPRegressor, SSGPRegressor
+from prismgp.estimators import _recipes
 from prismgp.exceptions import DataError, ModelFileError, PrismGPWarning
 from prismgp.revised import Expert, RevisedMap, _train, held_out_rows
 from prismgp.revised._experts import MapStatistics
@@ -307,6 +308,29 @@ def test_kinds_of_members(noise_model):
     expected = ["input", "constant", "input", "input", "input"] if noise_model == "auto" else [noise_model] * 5
     assert [member["noise"] for member in members] == expected
     assert [member["dropout"] for member in members] == [0.0, 0.0, 0.05, 0.0, 0.0]
+
+
+def test_many_rows_have_one_member_and_large_batches(monkeypatch):
+    """What the user has set stays; what is left to the recipe depends on the rows, and batches on the features."""
+    monkeypatch.setattr(_recipes, "_MANY_ROWS", 99)
+    x = np.random.default_rng(0).normal(size=(100, 2))
+    y = np.sin(x[:, 0])
+    seen = []
+    draw = _train.TrainingRows.draw
+    monkeypatch.setattr(_train.TrainingRows, "draw", lambda self, n, rng: seen.append(n) or draw(self, n, rng))
+
+    def batch(**options):
+        seen.clear()
+        model = PrismGPRegressor(**{"n_frequencies": 4, "max_steps": 1, "random_state": 0, **options}).fit(x, y)
+        return len(model.fit_status_["members"]), seen[0]
+
+    assert batch() == (1, 4096)
+    assert batch(n_members=2, batch_size=32) == (2, 32)
+    assert batch(n_frequencies=128) == (1, 1024)
+    assert batch(n_frequencies=512) == (1, 512)
+    assert PrismGPRegressor(4, recipe="paper", max_steps=2).fit(x, y).n_iter_ == 2
+    monkeypatch.setattr(_recipes, "_MANY_ROWS", 100)
+    assert batch() == (4, 512)
 
 
 def test_held_out_rows_join_the_posterior(fitted):

@@ -330,7 +330,9 @@ def _is_bytes(kind: Any) -> bool:
 
 class _ParquetWriter:
     def __init__(self, path: Any, schema: pa.Schema) -> None:
-        self._writer = pa.parquet.ParquetWriter(path, schema)
+        # Numbers seldom repeat: a dictionary of theirs costs memory and time, and is given up in the end.
+        repeating = [field.name for field in schema if not pa.types.is_floating(field.type)]
+        self._writer = pa.parquet.ParquetWriter(path, schema, use_dictionary=repeating)
         self._waiting: list[pa.Table] = []
         self._bytes = 0
 

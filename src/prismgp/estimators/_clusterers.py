@@ -9,10 +9,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from sklearn.cluster import KMeans, MiniBatchKMeans
 from sklearn.exceptions import NotFittedError
 from sklearn.frozen import FrozenEstimator
-from sklearn.mixture import GaussianMixture
 from sklearn.utils.validation import check_is_fitted
 
 from prismgp._types import AnyArray, Array, Tensor
@@ -60,6 +58,9 @@ def probabilities(clusterer: Any) -> Callable[[Any], Any] | None:
 
 def converted(clusterer: Any, kind: str, standardiser: Standardiser) -> RuleGate | None:
     """The clusterer as a rule (G2), where it is one; exact types, since a subclass may assign otherwise."""
+    from sklearn.cluster import KMeans, MiniBatchKMeans  # loaded when asked for
+    from sklearn.mixture import GaussianMixture
+
     if type(clusterer) in (KMeans, MiniBatchKMeans) and kind == "hard":
         centres = clusterer.cluster_centers_
         roots, offsets = np.ones(centres.shape), np.zeros(len(centres))

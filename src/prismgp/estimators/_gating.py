@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_limits
 
@@ -264,6 +263,8 @@ def _found(
     rng: np.random.Generator,
 ) -> tuple[RuleGate, dict[str, Any]]:
     """Clusters by k-means on a subsample, with inputs in length-scales."""
+    from sklearn.cluster import KMeans  # takes memory and time to load; predictions do not need it
+
     sample = source if source.n_rows <= _FOUND_ROWS else source.subsamples([_FOUND_ROWS], rng)[0]
     x, _ = to_tensors(sample, standardiser, _CPU)
     clusterer = KMeans(min(n_components, len(x)), n_init=3, random_state=int(rng.integers(2**31 - 1)))

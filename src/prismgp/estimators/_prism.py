@@ -77,14 +77,15 @@ class PrismGPRegressor(GPRegressor):
         Weights of the divergence of all encoded rows from the prior, and of the clusters' separation.
     elbo_weight : float, default 0.001
         Weight of the augmented ELBO beside the evidence, per row.
-    n_members : int, default 4
-        Members of the ensemble; the paper's recipe has one.
+    n_members : int or None, default None
+        Members of the ensemble; None: four, or one with more than 100,000 rows. The paper's recipe has one.
     validation_fraction : float, default 0.1
         Share of the rows held out from the training of the networks, for early stopping, noise, and
         weights of the members. At most 10,000 rows. They join the final posterior.
     batch_size, max_steps, patience : int or None, default None
         Rows per step, most steps of a member, and steps without a better held-out density after which
-        it stops. None: 512, 1,000 and 300; for the paper's recipe 256, 2,000 and 500.
+        it stops. None: 512, 1,000 and 300; with more than 100,000 rows 4,096, 1,500 and 450, and smaller
+        batches again beyond 1,024 features; for the paper's recipe 256, 2,000 and 500.
     dropout : float or None, default None
         Share of hidden values dropped in training; None: one member in four drops 5%, the others none.
     noise_model : {"auto", "constant", "input"}, default "auto"
@@ -164,7 +165,7 @@ class PrismGPRegressor(GPRegressor):
         alpha: float = 8.0,
         beta: float = 1.2,
         elbo_weight: float = 1e-3,
-        n_members: int = 4,
+        n_members: int | None = None,
         validation_fraction: float = 0.1,
         batch_size: int | None = None,
         max_steps: int | None = None,
@@ -300,9 +301,9 @@ class PrismGPRegressor(GPRegressor):
         check_choice(name, "noise_model", self.noise_model, ("auto", "constant", "input"))
         check_choice(name, "output", self.output, ("reconstruction", "latent"))
         check_choice(name, "frequencies", self.frequencies, FREQUENCY_KINDS)
-        for count in ("n_frequencies", "n_components", "n_members"):
+        for count in ("n_frequencies", "n_components"):
             check_number(name, count, getattr(self, count), low=1, integer=True)
-        for count in ("latent_dim", "batch_size", "max_steps", "patience"):
+        for count in ("n_members", "latent_dim", "batch_size", "max_steps", "patience"):
             check_number(name, count, getattr(self, count), low=1, integer=True, optional=True)
         for number in ("alpha", "beta", "elbo_weight"):
             check_number(name, number, getattr(self, number), low=0)

@@ -38,9 +38,28 @@ __all__ = ["RECIPES", "Fitted", "fit_joint", "fit_paper", "setting"]
 
 _LEAST_ROWS = 50  # below, nothing can be held out that would tell anything
 RECIPES: dict[str, dict[str, Any]] = {
-    "joint": {"latent_dim": 8, "hidden": (128, 128), "batch_size": 512, "max_steps": 1_000, "patience": 300},
-    "paper": {"latent_dim": 4, "hidden": 10, "batch_size": 256, "max_steps": 2_000, "patience": 500},
+    "joint": {
+        "latent_dim": 8,
+        "hidden": (128, 128),
+        "n_members": 4,
+        "batch_size": 512,
+        "max_steps": 1_000,
+        "patience": 300,
+    },
+    "paper": {
+        "latent_dim": 4,
+        "hidden": 10,
+        "n_members": 1,
+        "batch_size": 256,
+        "max_steps": 2_000,
+        "patience": 500,
+    },
 }
+# What small batches cannot show, a network does not learn; and with many rows members hardly differ by chance. There,
+# the time of four members is better spent on one that sees more rows (docs/what-was-tried.md).
+_MANY_ROWS = 100_000
+_LARGEST_BATCH_WIDTH = 1_024  # features; with more of them large batches get smaller, so that a step costs no more
+_WITH_MANY_ROWS = {"joint": {"n_members": 1, "batch_size": 4_096, "max_steps": 1_500, "patience": 450}, "paper": {}}
 
 
 @dataclass(frozen=True)
@@ -76,8 +95,8 @@ def fit_joint(model: PrismGPRegressor, source: Source, watch: Watch, checkpoint:
     else:
         recipe = _joint_recipe(model, source, training_sample(source, streams))
         shift = float(np.log(model._standardiser.y_scale).mean())
-        steps = recipe.settings.max_steps
-        bar = tqdm(desc=type(model).__name__, total=model.n_members * steps, unit="step", disable=not model.verbose)
+        steps, n_members = recipe.settings.max_steps, recipe.n_members
+        bar = tqdm(desc=type(model).__name__, total=n_members * steps, unit="step", disable=not model.verbose)
         shown = {"member": 0}
 
         def monitor(member: int, nlpd: float | None) -> None:
@@ -85,7 +104,7 @@ def fit_joint(model: PrismGPRegressor, source: Source, watch: Watch, checkpoint:
                 shown["member"] = member
                 bar.update(member * steps - bar.n)
             if nlpd is not None:
-                text = f"member {member + 1} of {model.n_members}, held-out NLPD {nlpd + shift:.4f}"
+                text = f"member {member + 1} of {n_members}, held-out NLPD {nlpd + shift:.4f}"
                 bar.set_postfix_str(text, refresh=False)
             bar.update()
 
@@ -96,7 +115,7 @@ def fit_joint(model: PrismGPRegressor, source: Source, watch: Watch, checkpoint:
         with bar:
             fit = recipe.fit(plain, ssgp._start, streams, monitor, observe, checkpoint)
         failed = sum(member["held_out_nlpd"] is None for member in fit.members)
-        message = f"{len(fit.members) - failed} of {model.n_members} members trained"
+        message = f"{len(fit.members) - failed} of {n_members} members trained"
         if fit.interrupted:
             message = "interrupted; the best states so far are used"
         elif fit.weights[plain.name] == 1.0:
@@ -241,33 +260,34 @@ def _expert(model: PrismGPRegressor, ssgp: SSGPRegressor) -> Expert:
 def _joint_recipe(model: PrismGPRegressor, source: Source, sample: ArraySource) -> JointRecipe:
     hidden = setting(model, "hidden")
     dtype, device = model._compute()
+    sizes = NetworkSizes(
+        inputs=source.n_inputs,
+        outputs=source.n_outputs,
+        frequencies=model.n_frequencies,
+        latent=setting(model, "latent_dim"),
+        hidden=(hidden,) if np.ndim(hidden) == 0 else tuple(int(each) for each in hidden),
+        components=model.n_components,
+        gating=model.gating,
+        noise="constant",
+    )
     return JointRecipe(
         source=source,
         sample=sample,
         standardiser=model._standardiser,
         kernel=get_kernel(model.kernel),
         frequencies=model.frequencies,
-        sizes=NetworkSizes(
-            inputs=source.n_inputs,
-            outputs=source.n_outputs,
-            frequencies=model.n_frequencies,
-            latent=setting(model, "latent_dim"),
-            hidden=(hidden,) if np.ndim(hidden) == 0 else tuple(int(each) for each in hidden),
-            components=model.n_components,
-            gating=model.gating,
-            noise="constant",
-        ),
+        sizes=sizes,
         settings=MemberSettings(
             alpha=float(model.alpha),
             beta=float(model.beta),
             elbo_weight=float(model.elbo_weight),
             dropout=0.0,
-            batch_size=setting(model, "batch_size"),
-            max_steps=setting(model, "max_steps"),
-            patience=setting(model, "patience"),
+            batch_size=_batch_size(model, source.n_rows, sizes.width),
+            max_steps=setting(model, "max_steps", source.n_rows),
+            patience=setting(model, "patience", source.n_rows),
             learn_kernel=model.optimize,
         ),
-        n_members=model.n_members,
+        n_members=setting(model, "n_members", source.n_rows),
         noise_model=model.noise_model,
         dropout=None if model.dropout is None else float(model.dropout),
         validation_fraction=float(model.validation_fraction),
@@ -276,7 +296,18 @@ def _joint_recipe(model: PrismGPRegressor, source: Source, sample: ArraySource) 
     )
 
 
-def setting(model: PrismGPRegressor, name: str) -> Any:
-    """A parameter, or what the recipe has for it."""
+def _batch_size(model: PrismGPRegressor, rows: int, width: int) -> int:
+    """Rows of a step; a default larger than usual takes account of the number of features."""
+    usual, wanted = setting(model, "batch_size"), setting(model, "batch_size", rows)
+    if model.batch_size is not None or width <= _LARGEST_BATCH_WIDTH:
+        return int(wanted)
+    return int(max(usual, wanted * _LARGEST_BATCH_WIDTH**2 // width**2))
+
+
+def setting(model: PrismGPRegressor, name: str, rows: int = 0) -> Any:
+    """A parameter, or what the recipe has for it with so many rows."""
     value = getattr(model, name)
-    return RECIPES[model.recipe][name] if value is None else value
+    if value is not None:
+        return value
+    usual = RECIPES[model.recipe]
+    return (usual | _WITH_MANY_ROWS[model.recipe] if rows > _MANY_ROWS else usual)[name]

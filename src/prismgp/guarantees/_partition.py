@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 import warnings
 from numbers import Integral, Real
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from sklearn.base import BaseEstimator
-from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
 
 from prismgp._random import Streams
@@ -19,6 +18,9 @@ from prismgp.exceptions import DataError
 from prismgp.guarantees._geometry import cluster_geometry
 from prismgp.guarantees._inputs import linear_inputs
 from prismgp.kernels import Kernel
+
+if TYPE_CHECKING:
+    from sklearn.cluster import KMeans
 
 __all__ = ["check_count", "check_data", "check_lengthscale", "check_positive", "find_partition", "resolve_labels"]
 
@@ -95,6 +97,8 @@ def find_partition(
     Numbers of clusters up to ``2 log2 n`` are compared on a random sample of the rows, by ``V / (bound -
     tau_out)^2``; where no partition leaves room, by ``tau_out``. One cluster, which masks nothing, takes part.
     """
+    from sklearn.cluster import KMeans  # loaded when asked for
+
     n = len(x)
     streams = Streams(random_state)
     rng = streams.generator("partition")

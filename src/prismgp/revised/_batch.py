@@ -5,14 +5,19 @@ A batch of n rows with features phi, gates r, relative noise variances v and res
     log p(Y) = sum over outputs of  -1/2 log |A| - 1/2 rho'A^-1 rho - 1/2 sum log(2 pi s2 v)        (B1)
     A = I + (S / s2) B,   B = V^-1/2 K V^-1/2,   K = (r r') * (phi phi'),   rho = V^-1/2 r_k / s2^(1/2)
 
-the same density as (E1), written with the n x n matrix: a batch has fewer rows than the gated features have
-columns, and then the cost, O(n^3), does not depend on the number of frequencies. With ``beta = A^-1 rho``
+the same density as (E1), written with the n x n matrix: where a batch has no more rows than there are gated
+features, the cost, O(n^3), does not depend on the number of frequencies. With ``beta = A^-1 rho``
 and, summed over outputs, ``D = (S / s2) 1/2 (beta beta' - A^-1)``:
 
     d/d B = D,   d/d phi = 2 (D * r r') phi,   d/d r = 2 (D * phi phi') r,   d/d rho = -beta         (B2)
 
-A and its factor are in float64, since A is ill-conditioned where the noise is low. The gradient is formed in the
-forward pass, in place and in the network's precision: at this size, touching memory costs as much as arithmetic.
+A batch of more rows is cheaper by its w gated features F = V^-1/2 (r (x) phi), O(n w^2):
+
+    log |A| = log |M|,   M = I + (S / s2) F'F,   beta = rho - F g,   g = (S / s2) M^-1 F'rho         (B3)
+    d/d F = beta g' - (S / s2) F M^-1                                                                (B4)
+
+A, M and their factors are in float64, since they are ill-conditioned where the noise is low. The gradient is formed in
+the forward pass and in the network's precision: at this size, touching memory costs as much as arithmetic.
 """
 
 from __future__ import annotations
@@ -24,6 +29,7 @@ import torch
 
 from prismgp._linalg import factor
 from prismgp._types import Tensor
+from prismgp.features import gated_features
 from prismgp.parameters import Parameters
 from prismgp.revised._network import Encoded, RevisedMap
 
@@ -81,19 +87,62 @@ class _WhitenedDensity(torch.autograd.Function):
         return tuple(None if g is None else scale.to(g.dtype) * g for g in ctx.saved_tensors)
 
 
+class _FeatureDensity(torch.autograd.Function):
+    """The same by (B3), with the gradient (B4).
+
+    Arguments: features with rows already divided by the roots of v, (n, w), in the network's precision; logarithms
+    of S / s2, (q,), and rho, (n, q), in float64.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, features: Tensor, log_ratio: Tensor, rho: Tensor) -> Tensor:
+        double = features.double()
+        inner, projected = double.T @ double, double.T @ rho
+        value = rho.new_zeros(())
+        grad_features: Tensor | None = None
+        grad_ratio = torch.zeros_like(log_ratio)
+        grad_rho = torch.empty_like(rho)
+        for k, ratio in enumerate(log_ratio.exp()):
+            m = inner * ratio
+            m.diagonal().add_(1.0)
+            solved = factor(m)
+            weights = ratio * solved.solve(projected[:, k : k + 1])
+            beta = rho[:, k : k + 1] - double @ weights
+            quadratic = rho[:, k] @ beta[:, 0]
+            value = value - 0.5 * (solved.logdet() + quadratic)
+            inverse = torch.cholesky_inverse(solved.lower.to(features.dtype if ratio < _PRECISE else torch.float64))
+            # As above: n less the trace of A's inverse is w less that of M's.
+            grad_ratio[k] = 0.5 * (quadratic - beta.square().sum() - len(m) + inverse.diagonal().sum())
+            grad_rho[:, k] = -beta[:, 0]
+            outer = (beta @ weights.T).to(inverse.dtype)
+            part = outer.addmm_(features.to(inverse.dtype), inverse, alpha=-float(ratio)).to(features.dtype)
+            grad_features = part if grad_features is None else grad_features.add_(part)
+        ctx.save_for_backward(grad_features, grad_ratio, grad_rho)
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor | None, ...]:
+        (scale,) = outer
+        return tuple(scale.to(g.dtype) * g for g in ctx.saved_tensors)
+
+
 def batch_log_evidence(member: RevisedMap, encoded: Encoded, y: Tensor) -> Tensor:
     """(B1) for encoded rows and their targets, (n, q); a float64 scalar to differentiate."""
     log_signal, log_noise = member.log_signal.double(), member.log_noise.double()
-    phi = encoded.phi
+    phi, gates = encoded.phi, encoded.gates
     rho = (y.double() - member.mean.double()) * torch.exp(-0.5 * log_noise)
     constant = -0.5 * len(y) * (math.log(2.0 * math.pi) + log_noise).sum()
     if encoded.log_noise is not None:
         root = torch.exp(-0.5 * encoded.log_noise)[:, None]
         phi, rho = phi * root, rho * root
         constant = constant - 0.5 * y.shape[1] * encoded.log_noise.double().sum()
-    density: Tensor = _WhitenedDensity.apply(  # type: ignore[no-untyped-call]
-        phi, encoded.gates, log_signal - log_noise, rho
-    )
+    log_ratio = log_signal - log_noise
+    density: Tensor
+    if len(y) <= member.sizes.width:
+        density = _WhitenedDensity.apply(phi, gates, log_ratio, rho)  # type: ignore[no-untyped-call]
+    else:
+        features = phi if gates is None else gated_features(phi, gates)
+        density = _FeatureDensity.apply(features, log_ratio, rho)  # type: ignore[no-untyped-call]
     return density + constant
 
 

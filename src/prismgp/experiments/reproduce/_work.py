@@ -40,7 +40,7 @@ def make_model(order: dict[str, Any], rows: int) -> Any:
         common["max_steps"] = order["steps"]
     if name == "paper":
         return PrismGPRegressor(p, recipe="paper", **common)
-    return PrismGPRegressor(p, n_members=1 if name == "prism1" else 4, **common)
+    return PrismGPRegressor(p, n_members=1 if name == "prism1" else None, **common)
 
 
 def fit(order: dict[str, Any]) -> dict[str, Any]:
