@@ -111,6 +111,8 @@ class Chunks:
         self.n_outputs = source.n_outputs
         # Selections of one source are kept all or none.
         size = source.n_whole * (self.n_inputs + self.n_outputs) * dtype.itemsize
+        # A task of a cluster has one core, and its neighbours need theirs.
+        self._read_ahead = not source.in_memory and not (once and device.type == "cpu")
         here = device.type == "cuda" and not once and not source.distributed
         self._keep = here and size < available_bytes(device) // 2
         self._kept: list[tuple[Tensor, Tensor]] | None = None
@@ -153,7 +155,7 @@ class Chunks:
         kept: list[tuple[Tensor, Tensor]] = []
         s = self.standardiser
         blocks = self.source.blocks(self.rows)
-        for x, y in blocks if self.source.in_memory else prefetched(blocks):
+        for x, y in prefetched(blocks) if self._read_ahead else blocks:
             pair = (
                 standardise(x, s.x_shift, s.x_scale, dtype=self.dtype, device=self.device),
                 standardise(y, s.y_shift, s.y_scale, dtype=self.dtype, device=self.device),
