@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import tempfile
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,14 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
+import pyarrow.parquet
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import prismgp
+from prismgp.data._folder import open_tables
+from prismgp.data._scan import learn_encoder
 from prismgp.data._table import TableEncoder
 from prismgp.exceptions import DataError, ModelFileError, PrismGPWarning
 
@@ -29,7 +33,7 @@ TABLE = pa.table(
         "money": pa.array([Decimal("1.50"), Decimal("2.25"), Decimal("3.00")]),
         "flag": [True, False, True],
         "kind": pa.array(["u", "v", "u"]).dictionary_encode(),
-        "code": pa.array([7, 10, 7]).dictionary_encode(),
+        "code": [7, 10, 7],
         "y": [1.0, 2.0, 3.0],
     }
 )
@@ -37,8 +41,16 @@ NAMES = ["number", "text=a", "text=b", "money", "flag", "kind=u", "kind=v", "cod
 VALUES = [[1, 0, 1, 1.5, 1, 1, 0, 0, 1], [2, 1, 0, 2.25, 0, 0, 1, 1, 0], [3, 0, 1, 3, 1, 1, 0, 0, 1]]
 
 
+def learned(table: pa.Table, **options: Any) -> TableEncoder:
+    """The encoder of a table in a file."""
+    chosen = {"columns": None, "exclude": (), "categorical": (), "max_categories": 100} | options
+    with tempfile.TemporaryDirectory() as folder:
+        pa.parquet.write_table(table, f"{folder}/table.parquet")
+        return learn_encoder(open_tables(f"{folder}/table.parquet"), ["y"], **chosen)[0]
+
+
 def test_kinds_and_names() -> None:
-    encoder = TableEncoder.learn(TABLE, "y")
+    encoder = learned(TABLE, categorical=["code"])
     values, unseen = encoder.encode(TABLE)
     assert encoder.feature_names == NAMES
     assert values.dtype == np.float64
@@ -50,13 +62,13 @@ def test_kinds_and_names() -> None:
 
 
 def test_order_of_columns_and_additional_ones_do_not_matter() -> None:
-    encoder = TableEncoder.learn(TABLE, "y")
+    encoder = learned(TABLE, categorical=["code"])
     shuffled = TABLE.select(TABLE.column_names[::-1]).append_column("more", pa.array([[1], [2], [3]]))
     np.testing.assert_array_equal(encoder.encode(shuffled)[0], VALUES)
 
 
 def test_unseen_and_missing() -> None:
-    encoder = TableEncoder.learn(TABLE, "y", include=["text", "number"])
+    encoder = learned(TABLE, columns=["text", "number"])
     table = pa.table({"text": ["c", "a", None, "d"], "number": [1.0, np.nan, 3.0, np.inf]})
     encoded = encoder.examine(table)
     assert encoded.unseen == {"text": 2}
@@ -70,12 +82,12 @@ def test_unseen_and_missing() -> None:
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view()])
 def test_every_type_of_text(kind: Any) -> None:
     table = pa.table({"t": pa.array(["x", "y", "x"], kind), "y": [1.0, 2.0, 3.0]})
-    encoder = TableEncoder.learn(table, "y")
+    encoder = learned(table)
     np.testing.assert_array_equal(encoder.encode(table)[0], [[1, 0], [0, 1], [1, 0]])
 
 
 def test_numbers_as_text_at_prediction() -> None:
-    encoder = TableEncoder.learn(TABLE, "y", include=["number", "flag"])
+    encoder = learned(TABLE, columns=["number", "flag"])
     table = pa.table({"number": [" 1.5", "-2e1"], "flag": ["TRUE", "0"]})
     np.testing.assert_array_equal(encoder.encode(table)[0], [[1.5, 1], [-20, 0]])
     for wrong in ("1,5", "0x10", "1_000", "one", "--1"):
@@ -84,7 +96,7 @@ def test_numbers_as_text_at_prediction() -> None:
 
 
 def test_wrong_types_at_prediction() -> None:
-    encoder = TableEncoder.learn(TABLE, "y", include=["number", "text"])
+    encoder = learned(TABLE, columns=["number", "text"])
     with pytest.raises(DataError, match="'text' holds double; the model learned it as text"):
         encoder.encode(pa.table({"number": [1], "text": [1.0]}))
     with pytest.raises(DataError, match="'number' holds date32"):
@@ -135,7 +147,7 @@ def test_encoding_survives_json(texts: list[str], data: st.DataObject) -> None:
     """Any categories, in any number: the description read back encodes alike."""
     cells = data.draw(st.lists(st.sampled_from(texts), min_size=1, max_size=12))
     table = pa.table({"t": cells, "y": np.arange(len(cells), dtype=float)})
-    encoder = TableEncoder.learn(table, "y", categorical=["t"])
+    encoder = learned(table, categorical=["t"])
     again = TableEncoder.from_dict(json.loads(json.dumps(encoder.to_dict())))
     assert again == encoder
     values, unseen = again.encode(table)
@@ -146,7 +158,7 @@ def test_encoding_survives_json(texts: list[str], data: st.DataObject) -> None:
 
 
 def damaged() -> list[Any]:
-    good = TableEncoder.learn(TABLE, "y").to_dict()
+    good = learned(TABLE).to_dict()
 
     def column(**changes: Any) -> dict[str, Any]:
         result = copy.deepcopy(good)

@@ -57,6 +57,7 @@ def test_ssgp(form: str, dtype: str, tmp_path: Path) -> None:
     assert_same(model.fit(x, y), fitted, x, source)
     assert list(fitted.feature_names_in_) == INPUTS
     np.testing.assert_array_equal(fitted.log_density(source), model.log_density(x, y))
+    assert fitted.score(source) == model.score(x, y)
     fitted.partial_fit(source)
     assert fitted.log_evidence_ == model.partial_fit(x, y).log_evidence_
 

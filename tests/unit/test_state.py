@@ -13,6 +13,7 @@ from sklearn.exceptions import NotFittedError
 import prismgp
 from prismgp import ExactGPRegressor, SSGPRegressor
 from prismgp._files import atomic_path
+from prismgp.data._schema import InputColumn
 from prismgp.data._table import TableEncoder
 from prismgp.exceptions import DataError, PrismGPError
 
@@ -68,7 +69,7 @@ def test_encoder_belongs_to_its_fit(tmp_path):
 
     x, y = rows()
     raw = pd.DataFrame({"a": x[:, 0], "c": np.where(x[:, 1] > 0, "u", "v")})
-    encoder = TableEncoder.learn(pa.Table.from_pandas(raw.assign(y=y)), "y")
+    encoder = TableEncoder((InputColumn("a", "number"), InputColumn("c", "category", ("u", "v"))), "y")
     matrix, _ = encoder.encode(pa.Table.from_pandas(raw))
     model = SSGPRegressor(4, random_state=0, optimize=False).fit(pd.DataFrame(matrix, columns=encoder.feature_names), y)
     model.table_encoder_ = encoder

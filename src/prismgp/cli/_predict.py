@@ -36,7 +36,7 @@ __all__ = ["add_parser", "run"]
 _STATISTICS = ("mean", "std", "lower", "upper")
 # Rows at a time. A multiple of the estimators' own chunks, so that results are those of one call of
 # predict to the last bit; fewer for very wide tables.
-_ROWS = 4_096
+_ROWS = 2_048
 _CELLS = 2**22
 
 

@@ -54,14 +54,11 @@ def is_numeric(kind: Any) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
 
 
-def kind_of(name: str, column: ArrowColumn, *, categorical: bool) -> str:
-    """NUMBER, BOOLEAN or CATEGORY; an error for what cannot be an input."""
-    kind = column.type
+def kind_of(name: str, kind: Any, *, categorical: bool = False) -> str:
+    """NUMBER, BOOLEAN or CATEGORY, from the type of a column; an error for what cannot be an input."""
     dictionary = pa.types.is_dictionary(kind)
     if dictionary:
         kind = kind.value_type
-    if len(column) and column.null_count == len(column):
-        raise empty_column("column", name, len(column))
     if is_text(kind) or ((dictionary or categorical) and pa.types.is_integer(kind)):
         return CATEGORY
     if categorical:

@@ -160,13 +160,6 @@ class TableFiles:
         """The named columns of a piece, with null where a text file spells a missing value."""
         return self.files[0].cells(table, names)
 
-    def read(self, *, text: Collection[str] = ()) -> pa.Table:
-        """The whole table, with the types of text files inferred."""
-        if len(self.files) == 1:
-            return self.files[0].read(text=text)
-        tables = [file.read(text=text).select(self.names) for file in self.files]
-        return pa.concat_tables(tables, promote_options="permissive")
-
     @staticmethod
     def _check_unchanged(file: TableFile, seen: tuple[int, int]) -> None:
         try:

@@ -46,7 +46,7 @@ def learn_encoder(
     categorical: Collection[str],
     max_categories: int,
 ) -> tuple[TableEncoder, frozenset[str]]:
-    """What :meth:`TableEncoder.learn` says of the whole table, found by one pass, or none if all columns have types.
+    """How the columns of a table are to be encoded, found by one pass over it, or none if all columns have types.
 
     Also the targets that a text file spells as true and false.
 
@@ -55,8 +55,19 @@ def learn_encoder(
     files : TableFiles
     targets : sequence of str
         Columns to be predicted, which must be numeric; none: every column may be an input.
-    columns, exclude, categorical, max_categories
-        As in :meth:`TableEncoder.learn`.
+    columns : sequence of str or None
+        Input columns, in order. None: all but targets, ``exclude`` and saved row indices.
+    exclude : collection of str
+        Columns that are no inputs.
+    categorical : collection of str
+        Columns of text or whole numbers taken as categories even when they look like numbers.
+    max_categories : int
+        A text column with more distinct values is refused.
+
+    Raises
+    ------
+    DataError
+        Naming the column, the trouble and the remedy.
     """
     schema = files.schema
     check_unique(targets, "target")
@@ -68,13 +79,13 @@ def learn_encoder(
     scans = {
         name: _Scan(name, name in categorical, max_categories, spelled=files.is_text, is_target=name in targets)
         for name in [*names, *targets]
-        if files.is_text or _kind(name, schema.field(name).type, categorical=name in categorical) == CATEGORY
+        if files.is_text or kind_of(name, schema.field(name).type, categorical=name in categorical) == CATEGORY
     }
     if scans:
         _scan(files, scans)
     truths = frozenset(name for name in targets if _is_truth(name, scans.get(name), schema.field(name).type))
     chosen = [
-        scans[name].column() if name in scans else InputColumn(name, _kind(name, schema.field(name).type))
+        scans[name].column() if name in scans else InputColumn(name, kind_of(name, schema.field(name).type))
         for name in names
     ]
     encoder = TableEncoder(tuple(chosen), target)
@@ -97,11 +108,6 @@ def _tables(files: TableFiles, names: list[str]) -> Iterator[pa.Table]:
         yield files.cells(pa.Table.from_batches([batch]), names)
 
 
-def _kind(name: str, kind: Any, *, categorical: bool = False) -> str:
-    """What a column of a type is; its values must be seen to encode it if it is a category."""
-    return kind_of(name, pa.array([], kind), categorical=categorical)
-
-
 def _is_truth(name: str, scan: _Scan | None, kind: Any) -> bool:
     """Whether a target is spelled as true and false; an error where it is neither that nor numbers."""
     if scan is not None and is_text(kind):
@@ -109,7 +115,7 @@ def _is_truth(name: str, scan: _Scan | None, kind: Any) -> bool:
         if found is None:
             raise DataError(f"the target {name!r} holds text; a regression target must be numeric")
         return found == BOOLEAN
-    if _kind(name, kind) == CATEGORY:
+    if kind_of(name, kind) == CATEGORY:
         raise DataError(f"the target {name!r} holds {kind}; a regression target must be numeric")
     return False
 
@@ -171,9 +177,9 @@ class _Scan:
         if kind is not None:
             return InputColumn(name, kind)
         if self._spelled and not self._categorical and _are_dates(self._distinct):
-            kind_of(name, pa.array([], pa.timestamp("s")), categorical=False)  # says what to do with dates
+            kind_of(name, pa.timestamp("s"))  # says what to do with dates
         if len(self._distinct) > self._most:
-            raise too_many_categories(name, None, self._distinct[0].as_py(), self._most)
+            raise too_many_categories(name, self._distinct[0].as_py(), self._most)
         return InputColumn(name, CATEGORY, tuple(sorted(self._distinct.to_pylist())))
 
 

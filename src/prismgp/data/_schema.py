@@ -10,33 +10,15 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
-from prismgp.data._columns import (
-    BOOLEAN,
-    CATEGORY,
-    NUMBER,
-    ArrowColumn,
-    empty_column,
-    is_numeric,
-    is_text,
-    kind_of,
-    listed,
-    looks_numeric,
-    to_numbers,
-    to_text,
-)
+from prismgp.data._columns import BOOLEAN, CATEGORY, NUMBER, listed
 from prismgp.exceptions import DataError, ModelFileError
 
 __all__ = [
     "InputColumn",
-    "check_target",
     "check_unique",
     "choose_inputs",
     "is_clean_text",
     "is_saved_index",
-    "learn_column",
     "mostly_numbers",
     "parse_column",
     "plural",
@@ -123,47 +105,12 @@ def choose_inputs(
     return chosen
 
 
-def check_target(name: str, column: ArrowColumn) -> None:
-    if len(column) and column.null_count == len(column):
-        raise empty_column("the target", name, len(column))
-    if is_text(column.type):
-        _check_not_numeric(name, column.cast(pa.large_string()), "target")
-    if not (is_numeric(column.type) or pa.types.is_boolean(column.type)):
-        kind = "text" if is_text(column.type) else str(column.type)
-        raise DataError(f"the target {name!r} holds {kind}; a regression target must be numeric")
-    to_numbers(name, column)
-
-
-def learn_column(name: str, column: ArrowColumn, max_categories: int, *, categorical: bool) -> InputColumn:
-    kind = kind_of(name, column, categorical=categorical)
-    if kind != CATEGORY:
-        return InputColumn(name, kind)
-    text = to_text(name, column)
-    if not categorical:
-        _check_not_numeric(name, text, "column")
-    found = pc.drop_null(pc.unique(text))
-    if len(found) > max_categories:
-        raise too_many_categories(name, len(found), found[0].as_py(), max_categories)
-    return InputColumn(name, kind, tuple(sorted(found.to_pylist())))
-
-
-def too_many_categories(name: str, count: int | None, example: str, most: int) -> DataError:
-    """The complaint about a text column; ``count`` is None where nobody counted to the end."""
-    number = f"{count:,} distinct" if count else "many"
+def too_many_categories(name: str, example: str, most: int) -> DataError:
+    """The complaint about a text column."""
     return DataError(
-        f"text column {name!r} has {number} values (e.g. {example!r}), more than {most:,}; "
+        f"text column {name!r} has many values (e.g. {example!r}), more than {most:,}; "
         "leave it out with --exclude, code it as numbers, or raise --max-categories"
     )
-
-
-def _check_not_numeric(name: str, text: ArrowColumn, what: str) -> None:
-    """Numbers that became text because of a few cells must not become categories."""
-    numeral = looks_numeric(pc.drop_null(pc.unique(text)))
-    count = pc.sum(numeral).as_py() or 0
-    if not len(numeral) / 2 < count < len(numeral):
-        return
-    row = pc.index(pc.fill_null(looks_numeric(text), True), False).as_py()
-    raise mostly_numbers(what, name, text[row].as_py(), row)
 
 
 def mostly_numbers(what: str, name: str, value: str, row: int) -> DataError:

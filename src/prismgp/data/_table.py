@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -20,19 +20,10 @@ import pyarrow.compute as pc
 
 from prismgp._types import Array
 from prismgp.data._columns import BOOLEAN, CATEGORY, NUMBER, ArrowColumn, listed, to_numbers, to_text, unusable
-from prismgp.data._schema import (
-    InputColumn,
-    check_target,
-    check_unique,
-    choose_inputs,
-    is_clean_text,
-    learn_column,
-    parse_column,
-    plural,
-)
+from prismgp.data._schema import InputColumn, check_unique, is_clean_text, parse_column, plural
 from prismgp.exceptions import DataError, ModelFileError, PrismGPWarning
 
-__all__ = ["Encoded", "TableEncoder", "drop_missing", "missing_error", "unseen_message"]
+__all__ = ["Encoded", "TableEncoder", "missing_error", "unseen_message"]
 
 
 class Encoded(NamedTuple):
@@ -75,56 +66,6 @@ class TableEncoder:
 
     columns: tuple[InputColumn, ...]
     target: str | None = None
-
-    # -- learning --------------------------------------------------------------------------------
-
-    @classmethod
-    def learn(
-        cls,
-        table: pa.Table,
-        target: str,
-        include: Sequence[str] | None = None,
-        exclude: Collection[str] = (),
-        max_categories: int = 100,
-        *,
-        categorical: Collection[str] = (),
-        allow_missing: bool = False,
-    ) -> TableEncoder:
-        """Learn the encoding of a training table.
-
-        Parameters
-        ----------
-        table : pyarrow.Table
-        target : str
-            Numeric column to be predicted.
-        include : sequence of str or None, default None
-            Input columns, in order. None: all but the target, ``exclude`` and saved row indices.
-        exclude : collection of str
-            Columns that are no inputs.
-        max_categories : int, default 100
-            A text column with more distinct values is refused.
-        categorical : collection of str
-            Columns of text or whole numbers taken as categories even when they look like numbers.
-        allow_missing : bool, default False
-            Do not refuse missing cells; for tables from which such rows are dropped afterwards.
-
-        Raises
-        ------
-        DataError
-            Naming the column, the trouble and the remedy.
-        """
-        names = choose_inputs(table.column_names, target, include, exclude, categorical)
-        check_target(target, table[target])
-        encoder = cls(
-            tuple(learn_column(name, table[name], max_categories, categorical=name in categorical) for name in names),
-            target,
-        )
-        check_unique(encoder.feature_names, "encoded column")
-        if not allow_missing:
-            counts = {name: int(unusable(table[name]).sum()) for name in [*names, target]}
-            if any(counts.values()):
-                raise missing_error(counts)
-        return encoder
 
     @classmethod
     def numeric(cls, names: Iterable[str], target: str | None = None) -> TableEncoder:
@@ -271,14 +212,6 @@ def missing_error(counts: dict[str, int], *, option: str = "--drop-missing") -> 
         f"missing or infinite values in {plural(found, 'column')} {', '.join(found)}; "
         f"leave these rows out with {option}, or fill the values first"
     )
-
-
-def drop_missing(table: pa.Table, names: Sequence[str]) -> pa.Table:
-    """The rows without a missing or infinite cell in the named columns."""
-    bad = np.zeros(table.num_rows, dtype=bool)
-    for name in names:
-        bad |= unusable(table[name])
-    return table.filter(pa.array(~bad)) if bad.any() else table
 
 
 def _one_hot(column: InputColumn, cells: ArrowColumn, block: Array) -> int:

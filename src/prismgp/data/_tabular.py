@@ -133,31 +133,6 @@ class TableFile:
                 yield piece, first, count
                 begin, first, count = group + 1, first + count, 0
 
-    def read(self, *, text: Collection[str] = ()) -> pa.Table:
-        """The whole table, with the types of a text file inferred.
-
-        Parameters
-        ----------
-        text : collection of str
-            Columns of a text file that are not to be inferred.
-        """
-        names = self.names
-        with _translated(self.path):
-            if not self.is_text:
-                table = pa.parquet.read_table(self.path)
-            else:
-                types = {name: pa.string() for name in names if name in text}
-                try:
-                    table = self._read_text(types, threads=True)
-                except pa.ArrowInvalid:
-                    table = self._read_text(types, threads=False)  # the same complaint, with the row
-        for field in table.schema if self.is_text else ():
-            if pa.types.is_binary(field.type):
-                raise _not_utf8(self.path)
-        if not table.num_rows:
-            raise DataError(f"{self.path}: there are no rows below the header")
-        return table
-
     def batches(self, rows: int) -> Iterator[pa.Table]:
         """The table in pieces of exactly ``rows`` rows, the last one of what is left.
 
@@ -193,17 +168,6 @@ class TableFile:
         null = pa.scalar(None, pa.string())
         columns = [pc.if_else(pc.is_in(column, value_set=spellings), null, column) for column in chosen.columns]
         return pa.table(columns, names=names)
-
-    def _read_text(self, types: dict[str, Any], *, threads: bool) -> pa.Table:
-        with self._stream() as stream:
-            return pa.csv.read_csv(
-                stream,
-                read_options=pa.csv.ReadOptions(use_threads=threads, block_size=_BLOCK_BYTES),
-                parse_options=self._parse_options(),
-                convert_options=pa.csv.ConvertOptions(
-                    column_types=types, null_values=list(MISSING_TEXT), strings_can_be_null=True
-                ),
-            )
 
     def _text_batches(self, names: list[str], numbers: Collection[str]) -> Iterator[pa.RecordBatch]:
         types = {name: pa.float64() if name in numbers else pa.string() for name in names}

@@ -268,6 +268,25 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
             parts.append(self._log_density_chunk(chunk, target.to(chunk.device)).cpu().numpy())
         return np.asarray(np.concatenate(parts) - np.log(s.y_scale).sum())
 
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """Coefficient of determination of the predicted means.
+
+        Parameters
+        ----------
+        X : array-like, (n, d), or source with its targets
+        y : array-like, (n,) or (n, q)
+        sample_weight : array-like, (n,), optional
+
+        Returns
+        -------
+        float
+        """
+        if isinstance(as_source(X)[0], Source):
+            check_is_fitted(self)
+            blocks = self._training_source(X, y, reset=False).blocks(self._prediction_rows())
+            y = self._shape_out(np.concatenate([block for _, block in blocks]))
+        return float(super().score(X, y, sample_weight))
+
     def certify(self, X: Any, y: Any = None, X_test: Any = None, **options: Any) -> Any:
         """Bound how far this model is from the exact GP it approximates; see :func:`prismgp.certify`.
 

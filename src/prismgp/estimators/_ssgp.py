@@ -39,7 +39,7 @@ _RACE_ROUNDS = (10, 30)  # iterations
 _RACE_DRAWS = 4  # draws of the frequencies that take part
 _RACE_SCALES = (1.0, 2.0)  # multiples of the exact GP's length-scales: few frequencies favour smoother functions
 _MAIN_ROWS = 65_536  # rows of the stage before the finish on all rows
-_PREDICTION_ROWS = 4_096
+_PREDICTION_ROWS = 2_048
 _NOTICEABLY = 1.5  # a stage is worth it only if the next one is larger by this factor
 
 

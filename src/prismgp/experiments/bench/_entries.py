@@ -57,6 +57,8 @@ class Entry:
     max_rows : int or None
     min_rows : int
         With fewer rows the entry would repeat another one.
+    repeats_beyond : int or None
+        With more rows than these the entry would repeat our default.
     subsample : bool
         Whether it gets a random subsample where there are more rows than it can take; otherwise it is left out.
     memory : callable
@@ -75,6 +77,7 @@ class Entry:
     quick: dict[str, Any] = field(default_factory=dict)
     max_rows: int | None = None
     min_rows: int = 0
+    repeats_beyond: int | None = None
     subsample: bool = True
     memory: Callable[[int, int], float] = _nothing
     timed: bool = False
@@ -95,6 +98,8 @@ class Entry:
         """Why it has no place beside n rows; None where it has one."""
         if n < self.min_rows:
             return f"the same as without a limit for fewer than {self.min_rows:,} rows"
+        if self.repeats_beyond is not None and n > self.repeats_beyond:
+            return f"the same as the default for more than {self.repeats_beyond:,} rows"
         rows = self.rows(n, d, memory)
         if rows < min(n, 100) or (rows < n and not self.subsample):
             return f"takes at most {rows:,} rows"
@@ -129,6 +134,7 @@ def _entries() -> tuple[Entry, ...]:
             "ours:fit_prism",
             {"n_frequencies": 32, "n_members": 1},
             few_steps,
+            repeats_beyond=100_000,
         ),
         *(
             Entry(
