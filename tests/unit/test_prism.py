@@ -312,7 +312,7 @@ def test_kinds_of_members(noise_model):
 
 def test_many_rows_have_one_member_and_large_batches(monkeypatch):
     """What the user has set stays; what is left to the recipe depends on the rows, and batches on the features."""
-    monkeypatch.setattr(_recipes, "_MANY_ROWS", 99)
+    monkeypatch.setattr(_recipes, "MANY_ROWS", 99)
     x = np.random.default_rng(0).normal(size=(100, 2))
     y = np.sin(x[:, 0])
     seen = []
@@ -329,7 +329,7 @@ def test_many_rows_have_one_member_and_large_batches(monkeypatch):
     assert batch(n_frequencies=128) == (1, 1024)
     assert batch(n_frequencies=512) == (1, 512)
     assert PrismGPRegressor(4, recipe="paper", max_steps=2).fit(x, y).n_iter_ == 2
-    monkeypatch.setattr(_recipes, "_MANY_ROWS", 100)
+    monkeypatch.setattr(_recipes, "MANY_ROWS", 100)
     assert batch() == (4, 512)
 
 

@@ -88,7 +88,7 @@ class Chunks:
         Rows per chunk.
     dtype, device : torch.dtype, torch.device
     once : bool, default False
-        There will be one pass only, so nothing is kept.
+        There will be one pass only, in a task of a cluster: nothing is kept, and on a CPU nothing read ahead.
     """
 
     def __init__(

@@ -34,7 +34,7 @@ from prismgp.revised import (
 if TYPE_CHECKING:
     from prismgp.estimators._prism import PrismGPRegressor
 
-__all__ = ["RECIPES", "Fitted", "fit_joint", "fit_paper", "setting"]
+__all__ = ["MANY_ROWS", "RECIPES", "Fitted", "fit_joint", "fit_paper", "setting"]
 
 _LEAST_ROWS = 50  # below, nothing can be held out that would tell anything
 RECIPES: dict[str, dict[str, Any]] = {
@@ -57,7 +57,7 @@ RECIPES: dict[str, dict[str, Any]] = {
 }
 # What small batches cannot show, a network does not learn; and with many rows members hardly differ by chance. There,
 # the time of four members is better spent on one that sees more rows (docs/what-was-tried.md).
-_MANY_ROWS = 100_000
+MANY_ROWS = 100_000
 _LARGEST_BATCH_WIDTH = 1_024  # features; with more of them large batches get smaller, so that a step costs no more
 _WITH_MANY_ROWS = {"joint": {"n_members": 1, "batch_size": 4_096, "max_steps": 1_500, "patience": 450}, "paper": {}}
 
@@ -310,4 +310,4 @@ def setting(model: PrismGPRegressor, name: str, rows: int = 0) -> Any:
     if value is not None:
         return value
     usual = RECIPES[model.recipe]
-    return (usual | _WITH_MANY_ROWS[model.recipe] if rows > _MANY_ROWS else usual)[name]
+    return (usual | _WITH_MANY_ROWS[model.recipe] if rows > MANY_ROWS else usual)[name]

@@ -27,7 +27,7 @@ from typing import Any
 
 import torch
 
-from prismgp._linalg import factor
+from prismgp._linalg import Factor, factor
 from prismgp._types import Tensor
 from prismgp.features import gated_features
 from prismgp.parameters import Parameters
@@ -57,15 +57,11 @@ class _WhitenedDensity(torch.autograd.Function):
         grad_ratio = torch.zeros_like(log_ratio)
         grad_rho = torch.empty_like(rho)
         for k, ratio in enumerate(log_ratio.exp()):
-            a = b * ratio
-            a.diagonal().add_(1.0)
-            solved = factor(a)
+            solved = _identity_plus(b, ratio)
             beta = solved.solve(rho[:, k : k + 1])
             quadratic = rho[:, k] @ beta[:, 0]
             value = value - 0.5 * (solved.logdet() + quadratic)
-            # The factor has half the digits of A's condition: its inverse may be in the network's precision, unless
-            # the noise is very low.
-            inverse = torch.cholesky_inverse(solved.lower.to(phi.dtype if ratio < _PRECISE else torch.float64))
+            inverse = _inverse(solved, ratio, phi.dtype)
             # <d/dA, A - I> without forming the product.
             grad_ratio[k] = 0.5 * (quadratic - beta.square().sum() - len(b) + inverse.diagonal().sum())
             grad_rho[:, k] = -beta[:, 0]
@@ -83,8 +79,7 @@ class _WhitenedDensity(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor | None, ...]:
-        (scale,) = outer
-        return tuple(None if g is None else scale.to(g.dtype) * g for g in ctx.saved_tensors)
+        return _passed_on(ctx, *outer)
 
 
 class _FeatureDensity(torch.autograd.Function):
@@ -103,16 +98,14 @@ class _FeatureDensity(torch.autograd.Function):
         grad_ratio = torch.zeros_like(log_ratio)
         grad_rho = torch.empty_like(rho)
         for k, ratio in enumerate(log_ratio.exp()):
-            m = inner * ratio
-            m.diagonal().add_(1.0)
-            solved = factor(m)
+            solved = _identity_plus(inner, ratio)
             weights = ratio * solved.solve(projected[:, k : k + 1])
             beta = rho[:, k : k + 1] - double @ weights
             quadratic = rho[:, k] @ beta[:, 0]
             value = value - 0.5 * (solved.logdet() + quadratic)
-            inverse = torch.cholesky_inverse(solved.lower.to(features.dtype if ratio < _PRECISE else torch.float64))
+            inverse = _inverse(solved, ratio, features.dtype)
             # As above: n less the trace of A's inverse is w less that of M's.
-            grad_ratio[k] = 0.5 * (quadratic - beta.square().sum() - len(m) + inverse.diagonal().sum())
+            grad_ratio[k] = 0.5 * (quadratic - beta.square().sum() - len(inner) + inverse.diagonal().sum())
             grad_rho[:, k] = -beta[:, 0]
             outer = (beta @ weights.T).to(inverse.dtype)
             part = outer.addmm_(features.to(inverse.dtype), inverse, alpha=-float(ratio)).to(features.dtype)
@@ -122,8 +115,7 @@ class _FeatureDensity(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor | None, ...]:
-        (scale,) = outer
-        return tuple(scale.to(g.dtype) * g for g in ctx.saved_tensors)
+        return _passed_on(ctx, *outer)
 
 
 def batch_log_evidence(member: RevisedMap, encoded: Encoded, y: Tensor) -> Tensor:
@@ -150,6 +142,27 @@ def _products(rows: Tensor) -> Tensor:
     return rows @ rows.T
 
 
+def _identity_plus(products: Tensor, ratio: float | Tensor) -> Factor:
+    """The factor of ``I + ratio products``, float64."""
+    matrix = products * ratio
+    matrix.diagonal().add_(1.0)
+    return factor(matrix)
+
+
+def _inverse(solved: Factor, ratio: Tensor, dtype: torch.dtype) -> Tensor:
+    """Of the factored matrix, for a gradient.
+
+    The factor has half the digits of the matrix's condition: its inverse may be in the network's precision, unless the
+    noise is very low.
+    """
+    return torch.cholesky_inverse(solved.lower.to(dtype if ratio < _PRECISE else torch.float64))
+
+
+def _passed_on(ctx: Any, scale: Tensor) -> tuple[Tensor | None, ...]:
+    """The gradients of the forward pass, times the one that comes in."""
+    return tuple(None if g is None else scale.to(g.dtype) * g for g in ctx.saved_tensors)
+
+
 def batch_predict(params: Parameters, context: Encoded, y: Tensor, rows: Encoded) -> tuple[Tensor, Tensor, Tensor]:
     """Mean, variance of the function and noise variance at other rows, given the rows of a batch; all (m, q) float64.
 
@@ -163,9 +176,7 @@ def batch_predict(params: Parameters, context: Encoded, y: Tensor, rows: Encoded
     for k in range(y.shape[1]):
         signal, noise, mean = float(params.signal[k]), float(params.noise[k]), float(params.mean[k])
         ratio = signal / noise
-        a = inner * ratio
-        a.diagonal().add_(1.0)
-        solved = factor(a)
+        solved = _identity_plus(inner, ratio)
         residual = y[:, k : k + 1].double() - mean
         whitened = residual if root is None else residual * root[:, None]
         means.append(mean + ratio * (cross @ solved.solve(whitened))[:, 0])

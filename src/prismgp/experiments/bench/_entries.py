@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from prismgp.estimators._recipes import MANY_ROWS
 from prismgp.exact import required_bytes
 from prismgp.experiments.bench.peers import Library, missing
 
@@ -134,7 +135,7 @@ def _entries() -> tuple[Entry, ...]:
             "ours:fit_prism",
             {"n_frequencies": 32, "n_members": 1},
             few_steps,
-            repeats_beyond=100_000,
+            repeats_beyond=MANY_ROWS,
         ),
         *(
             Entry(

@@ -45,25 +45,12 @@ def fit_xgpr(
     """Tune on few features and at most ``tune_rows`` rows, fit with more on all rows, as its documentation advises."""
     x, y = np.ascontiguousarray(X), np.asarray(y, dtype=np.float64)
     some = np.random.default_rng(seed).permutation(len(y))[:tune_rows]  # its own option for this fails
-    tuner = xGPR.xGPRegression(
-        num_rffs=tune_features,
-        variance_rffs=16,
-        kernel_choice="RBF",
-        device=device,
-        verbose=False,
-        random_seed=seed,
-    )
+    common = {"kernel_choice": "RBF", "device": device, "verbose": False, "random_seed": seed}
+    tuner = xGPR.xGPRegression(num_rffs=tune_features, variance_rffs=16, **common)
     parameters, evaluations, score = tuner.tune_hyperparams_crude(
         xGPR.build_regression_dataset(x[some], y[some], chunk_size=2000), random_seed=seed
     )
-    model = xGPR.xGPRegression(
-        num_rffs=features,
-        variance_rffs=min(variance_features, features),
-        kernel_choice="RBF",
-        device=device,
-        verbose=False,
-        random_seed=seed,
-    )
+    model = xGPR.xGPRegression(num_rffs=features, variance_rffs=min(variance_features, features), **common)
     data = xGPR.build_regression_dataset(x, y, chunk_size=2000)
     model.set_hyperparams(np.asarray(parameters), data)
     model.fit(data, mode="exact" if features <= 2_048 else "cg", tol=1e-6)
