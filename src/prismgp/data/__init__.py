@@ -4,6 +4,7 @@ from prismgp.data._chunks import Chunks, Work, auto_chunk_rows
 from prismgp.data._dask import DaskSource
 from prismgp.data._files import FileSource, from_csv, from_parquet
 from prismgp.data._source import ArraySource, MappedSource, Selection, Source
+from prismgp.data._spilled import SpilledSource
 from prismgp.data._standardise import Standardiser
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "MappedSource",
     "Selection",
     "Source",
+    "SpilledSource",
     "Standardiser",
     "Work",
     "auto_chunk_rows",

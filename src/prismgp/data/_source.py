@@ -119,7 +119,11 @@ class Source(ABC):
     @property
     def small(self) -> bool:
         """Whether all rows may as well be in memory."""
-        return self.in_memory or 8 * self.n_rows * (self.n_inputs + self.n_outputs) <= _KEPT_BYTES
+        return self.in_memory or self._few
+
+    @property
+    def _few(self) -> bool:
+        return 8 * self.n_rows * (self.n_inputs + self.n_outputs) <= _KEPT_BYTES
 
     def subsamples(self, sizes: list[int], rng: np.random.Generator) -> list[ArraySource]:
         """Nested uniform random subsamples, of about the given increasing sizes.
@@ -242,7 +246,7 @@ class MappedSource(Source):
 
     @property
     def small(self) -> bool:
-        return not self.distributed and super().small
+        return not self.distributed and self._few  # the rows are made from what is in memory, and are not there
 
     def map(self, function: Callable[[Source], T]) -> list[T]:
         return self._source.map(_OnMapped(self._function, self.n_inputs, function))

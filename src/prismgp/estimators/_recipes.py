@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from numbers import Integral
@@ -15,10 +16,11 @@ from prismgp._observe import Watch
 from prismgp._random import Streams
 from prismgp._types import AnyArray, Array
 from prismgp.checkpoint import Checkpoint
-from prismgp.data import ArraySource, MappedSource, Source, Standardiser
+from prismgp.data import ArraySource, MappedSource, Source, SpilledSource, Standardiser
 from prismgp.data._chunks import standardise
 from prismgp.estimators._reconfigurer import TRAINING_ROWS, Reconfigurer, training_sample
 from prismgp.estimators._ssgp import SSGPRegressor
+from prismgp.exceptions import PrismGPWarning
 from prismgp.kernels import get_kernel
 from prismgp.revised import (
     Expert,
@@ -185,11 +187,23 @@ def fit_paper(model: PrismGPRegressor, source: Source, watch: Watch, checkpoint:
 def _reconfigured(
     source: Source, encoder: ReconfiguredMap, s: Standardiser, *, rows: int, device: torch.device
 ) -> Source:
-    """The source with the auto-encoder's output in place of its inputs; few rows are encoded once and kept."""
-
+    """The source with the auto-encoder's output in place of its inputs; rows are encoded once and kept."""
     width = encoder.vae.prior.directions.shape[1] if encoder.output == "latent" else source.n_inputs
     mapped = MappedSource(source, _Encode(encoder, s, rows, device), int(width))
-    return mapped if source.distributed or source.n_rows > TRAINING_ROWS else mapped.load()
+    if source.distributed:
+        return mapped
+    if mapped.small or source.n_rows <= TRAINING_ROWS:  # as many as are in memory for the networks
+        return mapped.load()
+    try:
+        return SpilledSource(mapped)
+    except OSError as error:
+        warnings.warn(
+            f"rows cannot be kept in a temporary file ({error}) and are encoded in every pass, which takes longer; "
+            "set TMPDIR to a folder with room",
+            PrismGPWarning,
+            stacklevel=2,
+        )
+        return mapped
 
 
 @dataclass(frozen=True)
