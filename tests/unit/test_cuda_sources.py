@@ -17,10 +17,10 @@ ROWS, P = 20_000, 64
 EVIDENCE = {"float64": 1e-8, "float32": 1e-4}  # relative
 PREDICTION = {"float64": 1e-6, "float32": 1e-3}
 FIXED = {"lengthscale": 3.0, "signal_variance": 1.0, "noise_variance": 0.1, "mean": 0.0, "optimize": False}
-# A few iterations: an optimiser multiplies the last digit of a sum, and in forty iterations processor and GPU end up
-# 1e-4 apart in double precision, as two sizes of chunks may; in single precision a few iterations do that.
-LEARNED = {**FIXED, "optimize": True, "max_iter": 4}
-LEARNED_SINGLE = 1e-3  # of the evidence, relative
+# An optimiser multiplies the last digit of a sum, so that fits which stop on their way differ by more than rounding:
+# in double precision a few iterations are compared, in single precision the optimum that both of them reach.
+LEARNED = {**FIXED, "optimize": True}
+ITERATIONS = {"float64": 4, "float32": 500}
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def same(found, expected, x, evidence, prediction):
 @pytest.mark.parametrize("learned", [False, True], ids=["fixed", "learned"])
 def test_ssgp(gas, form, dtype, learned):
     x, y, folder = gas
-    options = LEARNED if learned else FIXED
+    options = {**LEARNED, "max_iter": ITERATIONS[dtype]} if learned else FIXED
     rows = {
         "array": (x, y),
         "parquet": (from_parquet(folder / "rows.parquet", "target"),),
@@ -60,8 +60,8 @@ def test_ssgp(gas, form, dtype, learned):
     }[form]
     expected = SSGPRegressor(P, dtype=dtype, random_state=0, **options).fit(x, y)
     found = SSGPRegressor(P, dtype=dtype, device="cuda", random_state=0, **options).fit(*rows)
-    if learned and dtype == "float32":
-        assert found.log_evidence_ == pytest.approx(expected.log_evidence_, rel=LEARNED_SINGLE)
+    if learned and dtype == "float32":  # an optimum known to 1e-4 of the evidence leaves the parameters some room
+        assert found.log_evidence_ == pytest.approx(expected.log_evidence_, rel=EVIDENCE[dtype])
     else:
         same(found, expected, x, EVIDENCE[dtype], PREDICTION[dtype])
 
