@@ -82,6 +82,7 @@ def solve_outputs(stats: Statistics, params: Parameters) -> list[OutputEvidence]
         a = ratio * stats.gram
         a.diagonal().add_(1.0)
         fac = factor(a)
+        del a  # as large as all that is kept
         b = stats.feature_target[:, k] - mean * stats.feature_sum
         half = fac.half_solve(b[:, None])
         residual_square = float(stats.target_square[k] - 2.0 * mean * stats.target_sum[k]) + mean**2 * float(

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 import warnings
 from os import PathLike
@@ -111,14 +112,12 @@ def load(path: str | PathLike[str], *, device: str | None = None) -> Any:
     ModelFileError
         When the file is not a model, is damaged, or is of another format version.
     """
-    try:
-        data = bytearray(Path(path).read_bytes())
-    except OSError as error:
-        raise ModelFileError(f"{path}: cannot be read ({error.strerror or error})") from error
     if device is not None:
         compute_device(device)  # its absence is not the file's fault
     try:
-        return _parse(data, device)
+        return _build(*_contents(Path(path)), device)
+    except OSError as error:
+        raise ModelFileError(f"{path}: cannot be read ({error.strerror or error})") from error
     except ModelFileError as error:
         raise ModelFileError(f"{path}: {error}") from error
     except _UNUSABLE as error:
@@ -129,10 +128,10 @@ def load(path: str | PathLike[str], *, device: str | None = None) -> Any:
 
 def format_version(path: str | PathLike[str]) -> int:
     """Of a file that :func:`load` has read."""
-    return int(_config(bytearray(Path(path).read_bytes()))["format_version"])
+    return int(_config(Path(path).read_bytes())["format_version"])
 
 
-def _digest_place(data: bytearray) -> slice:
+def _digest_place(data: bytes | bytearray) -> slice:
     """Where the 64 digits of the digest stand in the file."""
     if len(data) < 8:
         raise ModelFileError("too short for a model file")
@@ -146,27 +145,35 @@ def _digest_place(data: bytearray) -> slice:
     return slice(8 + start, 8 + end)
 
 
-def _parse(data: bytearray, device: str | None) -> GPRegressor:
+def _contents(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """What a file says and the numbers it holds, after its checksum."""
+    data = path.read_bytes()
     place = _digest_place(data)
-    stated = bytes(data[place])
-    data[place] = _ZEROS
-    if hashlib.sha256(data).hexdigest().encode() != stated:
+    view, digest = memoryview(data), hashlib.sha256()
+    for part in (view[: place.start], _ZEROS, view[place.stop :]):
+        digest.update(part)
+    if digest.hexdigest().encode() != data[place]:
         raise ModelFileError("checksum mismatch: the file is damaged")
     config = _config(data)
     version = config["format_version"]
     if version not in _READABLE or isinstance(version, bool):
         known = " and ".join(map(str, _READABLE))
         raise ModelFileError(f"format version {version!r}; this PrismGP reads versions {known}")
-    tensors = safetensors.torch.load(bytes(data))
+    tensors = safetensors.torch.load(data)
     for name, tensor in tensors.items():
-        if tensor.dtype != torch.float64 or not bool(torch.isfinite(tensor).all()):
+        if tensor.dtype != torch.float64 or not _finite(tensor):
             raise ModelFileError(f"tensor {name!r} is not made of finite float64 numbers")
-    return _build(config, tensors, device)
+    return config, tensors
 
 
-def _config(data: bytearray) -> dict[str, Any]:
+def _finite(tensor: Tensor) -> bool:
+    """Whether all numbers are; by the extremes, which takes no memory."""
+    return not tensor.numel() or all(map(math.isfinite, tensor.aminmax()))
+
+
+def _config(data: bytes) -> dict[str, Any]:
     """The JSON object of the header."""
-    header = json.loads(bytes(data[8 : 8 + int.from_bytes(data[:8], "little")]))
+    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
     config: dict[str, Any] = json.loads(header["__metadata__"]["prismgp"], parse_constant=_refuse_constant)
     return config
 

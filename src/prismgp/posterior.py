@@ -39,7 +39,7 @@ class WeightPosterior:
         """The posterior that the evidence's factors imply."""
         tensors = (
             torch.stack([out.signal * out.weights for out in solved], dim=1),
-            torch.stack([out.factor.inverse_root() for out in solved]),
+            _stacked([out.factor.inverse_root() for out in solved]),
             torch.tensor([out.signal for out in solved], dtype=torch.float64),
             torch.tensor([out.mean for out in solved], dtype=torch.float64),
         )
@@ -58,7 +58,7 @@ class WeightPosterior:
         if not variance:
             return mean, None
         # The clamp only undoes rounding: rows of float32 features have norm one to seven digits.
-        share = [(phi @ root.T).square().sum(1).clamp_max(1.0) for root in self.inverse_root]
+        share = [(phi @ root.T).square_().sum(1).clamp_max(1.0) for root in self.inverse_root]
         return mean, torch.stack(share, dim=1) * self.signal
 
     def covariance(self, phi: Tensor) -> Tensor:
@@ -75,6 +75,11 @@ class WeightPosterior:
         spread = torch.einsum("qji,qjs->iqs", self.inverse_root, draws)
         scaled = self.weight_mean[:, :, None] + spread * self.signal.sqrt()[None, :, None]
         return np.asarray(scaled.cpu().numpy())
+
+
+def _stacked(matrices: list[Tensor]) -> Tensor:
+    """As torch.stack does, but one matrix, the usual case, is not copied."""
+    return matrices[0][None] if len(matrices) == 1 else torch.stack(matrices)
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ _DELIMITERS = {".csv": ",", ".csv.gz": ",", ".tsv": "\t", ".tsv.gz": "\t"}
 _PARQUET = (".parquet", ".pq")
 _BLOCK_BYTES = 2**20
 _BUFFER_BYTES = 2**16  # of each column of a Parquet file; with one thread, as reading runs ahead of computing anyway
-_GROUP_BYTES = 2**22  # size in memory at which rows become a row group of a Parquet file
+_GROUP_BYTES = 2**21  # size in memory at which rows become a row group of a Parquet file
 
 
 def file_format(path: str | PathLike[str]) -> str:
@@ -310,6 +310,7 @@ class _ParquetWriter:
         if self._waiting:
             self._writer.write_table(pa.concat_tables(self._waiting))
         self._waiting, self._bytes = [], 0
+        pa.default_memory_pool().release_unused()  # which Arrow would keep
 
     def close(self) -> None:
         try:

@@ -34,7 +34,7 @@ from prismgp.revised._state import mixture_config, mixture_from_tensors, mixture
 
 __all__ = ["PrismGPRegressor"]
 
-_PREDICTION_BYTES = 8 * 2**20  # of the features of one chunk
+_PREDICTION_BYTES = {"cpu": 2**22, "cuda": 2**23}  # of the features of one chunk
 # What a model file must agree with.
 _STRUCTURE = ("recipe", "hidden", "latent_dim", "n_components", "gating", "output", "dtype")
 
@@ -350,7 +350,7 @@ class PrismGPRegressor(GPRegressor):
         if self.chunk_size != "auto":
             return int(self.chunk_size)
         widest = max(expert.statistics.width for expert in self._mixture.experts) if hasattr(self, "_mixture") else 1
-        most = int(np.clip(_PREDICTION_BYTES // (8 * widest), 64, 2_048))
+        most = int(np.clip(_PREDICTION_BYTES[self._compute()[1].type] // (8 * widest), 64, 2_048))
         return 1 << (most.bit_length() - 1)  # a divisor of larger powers of two, which others may predict at a time
 
     def _predict_chunk(self, x: Tensor, *, variance: bool) -> tuple[Tensor, Tensor | None, Tensor]:

@@ -192,12 +192,16 @@ def _parameter(values: Array) -> torch.nn.Parameter:
     return torch.nn.Parameter(torch.as_tensor(np.asarray(values), dtype=torch.float32))
 
 
+class _Linear(torch.nn.Linear):
+    """Made without values: the usual ones would come from torch's global generator."""
+
+    def reset_parameters(self) -> None:
+        pass  # torch's own skip_init would import sympy, 36 MB of it
+
+
 def _linear(fan_in: int, fan_out: int, generator: torch.Generator | None) -> torch.nn.Linear:
     """A linear layer, uniform within ``1 / sqrt(fan_in)``; without a generator it starts at zero."""
-    # Made without values: the usual ones would come from torch's global generator.
-    layer: torch.nn.Linear = torch.nn.utils.skip_init(  # type: ignore[no-untyped-call]
-        torch.nn.Linear, fan_in, fan_out, dtype=torch.float32
-    )
+    layer = _Linear(fan_in, fan_out, dtype=torch.float32)
     with torch.no_grad():
         for tensor in (layer.weight, layer.bias):
             if generator is None:

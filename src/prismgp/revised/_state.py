@@ -85,7 +85,8 @@ def _expert(own: dict[str, Tensor], entry: dict[str, Any], *, d: int, q: int, dt
     rows, log_noise_sum = entry["rows"], entry["log_noise_sum"]
     known = isinstance(rows, int) and isinstance(log_noise_sum, float)
     size_of = moments.diagonal().abs().max()
-    sound = bool((moments.diagonal() >= 0).all()) and bool(((moments - moments.T).abs() <= 1e-6 * size_of).all())
+    symmetric = bool((moments - moments.T).abs_().max() <= 1e-6 * size_of)
+    sound = symmetric and bool((moments.diagonal() >= 0).all())
     if not known or rows < 1 or not math.isfinite(log_noise_sum) or not sound:
         raise ModelFileError("the statistics of an expert are out of range")
     stats = Statistics(rows, q, moments, log_noise_sum)
