@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from scipy.stats import multivariate_normal
 
-from prismgp import ExactGPRegressor, SSGPRegressor
+from prismgp import ExactGPRegressor, PrismGPRegressor, SSGPRegressor
 
 INPUTS = ("normal", "constant", "duplicate columns", "duplicate rows", "collinear", "binary", "one outlier", "grid")
 TARGETS = ("smooth", "noise", "constant", "outlier", "spike", "exact line")
@@ -147,6 +149,51 @@ def test_constant_inputs_are_ignored_at_prediction():
     for model in (SSGPRegressor(24, random_state=0), ExactGPRegressor()):
         model.fit(x, y)
         np.testing.assert_allclose(model.predict(moved), model.predict(x), atol=1e-9)
+
+
+@pytest.mark.parametrize("names", [None, ["first", "second"]])
+@pytest.mark.parametrize(("n", "others"), [(300, [0.8]), (300, [-0.8]), (1_000, [0.8, 1.4, 0.31])])
+def test_an_input_that_few_rows_have_is_ignored(names, n, others):
+    """Nothing can be learned of it; a row that has it again, and more of it, must not be sent astray."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(n, 2))
+    y = np.sin(2 * x[:, 0])
+    x[:, 1] = 0.3
+    x[17 : 17 + len(others), 1] = others
+    rows = x if names is None else pd.DataFrame(x, columns=names)
+    moved = rows.copy()
+    moved[names[1] if names else np.s_[:, 1]] = 1e6
+    for model in (SSGPRegressor(24, random_state=0), ExactGPRegressor(), PrismGPRegressor(4, max_steps=20)):
+        model.fit(rows, y)
+        np.testing.assert_allclose(model.predict(moved), model.predict(rows), atol=1e-9)
+        assert model.fit_status_["ignored_inputs"] == [names[1] if names else 1]
+
+
+def test_inputs_that_say_something_are_kept():
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(300, 3)), rng.normal(size=300)
+    x[:, 1] = 0.0
+    x[[17, 18], 1] = 1.0  # two of three hundred rows have it
+    x[:, 2] *= 1e-3
+    x[17, 2] = 1e3  # and one row is far from the others, which differ
+    assert SSGPRegressor(4, random_state=0).fit(x, y).fit_status_["ignored_inputs"] == []
+    few = x[10:60]
+    few[:, 1] = 0.0
+    few[17, 1] = 1.0  # one of few rows
+    assert SSGPRegressor(4, random_state=0).fit(few, y[10:60]).fit_status_["ignored_inputs"] == []
+
+
+def test_given_lengthscales_hold_for_every_input():
+    """The kernel is then the user's, to the last row."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(400, 2)), rng.normal(size=400)
+    x[:, 1] = 0.0
+    x[17, 1] = 1.0
+    fixed = {"lengthscale": 1.0, "signal_variance": 1.0, "noise_variance": 0.1, "mean": 0.0, "optimize": False}
+    model = ExactGPRegressor(**fixed).fit(x, y)
+    squares = ((x[:, None] - x[None]) ** 2).sum(2)
+    density = multivariate_normal(np.zeros(400), np.exp(-0.5 * squares) + 0.1 * np.eye(400)).logpdf(y)
+    assert model.log_evidence_ == pytest.approx(density, rel=1e-10)
 
 
 def test_inputs_are_left_alone():

@@ -289,7 +289,7 @@ def half_width(level: float) -> float:
 
 
 def relative_lengthscale(model: GPRegressor) -> Array | None:
-    """Length-scales in units of the columns' standard deviations; infinite for a column that never varied.
+    """Length-scales in units of the columns' standard deviations; infinite for a column the model ignores.
 
     None for a model that has none for its inputs.
     """

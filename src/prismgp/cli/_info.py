@@ -127,7 +127,7 @@ def _print_inputs(inputs: list[dict[str, Any]]) -> None:
         elif np.isfinite(each["relative_lengthscale"]):
             say(f"  {name:<{width}}  {each['lengthscale']:>12.4g}  {each['relative_lengthscale']:>12.3g}")
         else:
-            say(f"  {name:<{width}}  {'-':>12}  never varied in training")
+            say(f"  {name:<{width}}  {'-':>12}  never varied in training, or in very few rows")
     if len(inputs) > len(shown):
         say(f"  ... and {len(inputs) - len(shown):,} more (all with --json)")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
+import numpy.typing as npt
 
 from prismgp._types import AnyArray, Array
 
@@ -29,6 +30,8 @@ class Moments:
         self._squares: Array = np.zeros(width)
         self._low: Array = np.full(width, np.inf)
         self._high: Array = np.full(width, -np.inf)
+        self._at_low = np.zeros(width, dtype=np.int64)  # rows that have the smallest value, and the largest
+        self._at_high = np.zeros(width, dtype=np.int64)
 
     def add(self, block: AnyArray) -> None:
         """Take rows in, (n, width)."""
@@ -36,8 +39,12 @@ class Moments:
             return
         # In one memory order, so that the sums do not depend on that of the user's array.
         block = np.ascontiguousarray(block, dtype=np.float64)
-        mean = block.mean(0)
-        self._join(len(block), mean, np.square(block - mean).sum(0), block.min(0), block.max(0))
+        own = Moments(block.shape[1])
+        own.count, own._mean = len(block), block.mean(0)
+        own._squares = np.square(block - own._mean).sum(0)
+        own._low, own._high = block.min(0), block.max(0)
+        own._at_low, own._at_high = (block == own._low).sum(0), (block == own._high).sum(0)
+        self.merge(own)
 
     @classmethod
     def of_all(cls, parts: Iterable[Moments]) -> Moments:
@@ -50,18 +57,18 @@ class Moments:
 
     def merge(self, other: Moments) -> Moments:
         """Take the rows of another in; returns this one."""
-        if other.count:
-            self._join(other.count, other._mean, other._squares, other._low, other._high)
-        return self
-
-    def _join(self, count: int, mean: Array, squares: Array, low: Array, high: Array) -> None:
-        np.minimum(self._low, low, out=self._low)
-        np.maximum(self._high, high, out=self._high)
-        total = self.count + count
-        delta = mean - self._mean
-        self._squares += squares + delta**2 * (self.count * count / total)
-        self._mean += delta * (count / total)
+        if not other.count:
+            return self
+        low, high = np.minimum(self._low, other._low), np.maximum(self._high, other._high)
+        self._at_low = (self._low == low) * self._at_low + (other._low == low) * other._at_low
+        self._at_high = (self._high == high) * self._at_high + (other._high == high) * other._at_high
+        self._low, self._high = low, high
+        total = self.count + other.count
+        delta = other._mean - self._mean
+        self._squares += other._squares + delta**2 * (self.count * other.count / total)
+        self._mean += delta * (other.count / total)
         self.count = total
+        return self
 
     def tobytes(self) -> bytes:
         """All of it, for a digest."""
@@ -81,6 +88,11 @@ class Moments:
     def std(self) -> Array:
         """Of every column; 0 where it is constant."""
         return np.where(self._constant, 0.0, np.sqrt(self._squares / self.count))
+
+    @property
+    def apart(self) -> npt.NDArray[np.int64]:
+        """Rows of every column that differ from the value most rows have, where that is the smallest or the largest."""
+        return np.asarray(self.count - np.maximum(self._at_low, self._at_high))
 
     @property
     def largest(self) -> Array:

@@ -13,6 +13,9 @@ from prismgp.data._source import Source
 __all__ = ["Standardiser"]
 
 _IGNORE = 1e20  # scale of an input that never varied, in units of its magnitude
+# An input in which as few rows differ from the others, and as few of all, tells nothing: there is no learning a
+# length-scale from them, and where the next such row lies beyond them the kernel of few frequencies is arbitrary.
+_FEW_ROWS, _FEW_OF_ALL = 3, 1 / 300
 
 
 @dataclass(frozen=True)
@@ -38,22 +41,25 @@ class Standardiser:
 
     @property
     def constant_inputs(self) -> npt.NDArray[np.bool_]:
-        """Which inputs never varied in training, (d,)."""
+        """Which inputs never varied in training, but for a few rows at most, (d,)."""
         return self.x_scale >= _IGNORE * _magnitude(self.x_shift)
 
     @classmethod
-    def fit(cls, source: Source, *, normalize: bool) -> Standardiser:
+    def fit(cls, source: Source, *, normalize: bool, learned: bool = True) -> Standardiser:
         """Moments in one pass over the rows.
 
         The kernels are stationary, so shifting and scaling inputs and targets only changes the unit of the
         parameters, and keeps the arithmetic in range. What ``normalize`` decides is the constant mean
-        where it is neither learned nor given: the targets' average, or zero.
+        where it is neither learned nor given: the targets' average, or zero. ``learned`` says that length-scales are
+        learned; those a user has given hold for every input.
         """
         x, y = source.moments
         x_mean, x_std, y_mean, y_std = x.mean, x.std, y.mean, y.std
         # An input that never varied in training says nothing; the huge scale makes the model ignore
         # it at prediction too, where any other value would be infinitely many deviations away.
-        x_scale = np.where(x_std > 0, x_std, _IGNORE * _magnitude(x_mean))
+        few = min(_FEW_ROWS, int(_FEW_OF_ALL * x.count)) if learned else 0
+        silent = (x_std == 0) | (x.apart <= few)
+        x_scale = np.where(silent, _IGNORE * _magnitude(x_mean), x_std)
         y_scale = np.where(y_std > 0, y_std, _magnitude(y_mean))
         return cls(x_mean, x_scale, y_mean, y_scale, np.zeros_like(y_mean) if normalize else -y_mean / y_scale)
 

@@ -170,7 +170,15 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
         # Density of the targets in their own units.
         self.log_evidence_ = float(log_evidence - n * np.log(self._standardiser.y_scale).sum())
         worst = max(factors, key=lambda factor: factor.jitter)
-        self.fit_status_ = {"rows": n, "factorisation": worst.method, "jitter": worst.jitter, "stages": []}
+        silent = self._standardiser.constant_inputs
+        names = getattr(self, "feature_names_in_", range(len(silent)))
+        self.fit_status_ = {
+            "rows": n,
+            "ignored_inputs": [names[j] for j in np.flatnonzero(silent)],  # that never varied, or in very few rows
+            "factorisation": worst.method,
+            "jitter": worst.jitter,
+            "stages": [],
+        }
 
     def _record(self, stages: list[dict[str, Any]], history: dict[str, list[float]]) -> None:
         """What the optimiser did."""

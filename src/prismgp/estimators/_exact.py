@@ -135,7 +135,7 @@ class ExactGPRegressor(GPRegressor):
         source = self._training_source(X, y)
         device = compute_device(self.device)
         check_memory(source.n_rows, source.n_outputs, device)
-        self._standardiser = Standardiser.fit(source, normalize=self.normalize)
+        self._standardiser = Standardiser.fit(source, normalize=self.normalize, learned=self.optimize)
         kernel = get_kernel(self.kernel)
         objective = ExactEvidence(*to_tensors(source, self._standardiser, device), kernel)
         with quiet_blas(), self._progress(watch.listener(lambda event: exact_at(self, event, objective))) as progress:

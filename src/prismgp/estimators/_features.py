@@ -84,7 +84,7 @@ class SpectralFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         forget_source(self)
         source = self._rows(X)
         d = source.n_inputs
-        standardiser = Standardiser.fit(source, normalize=True)
+        standardiser = Standardiser.fit(source, normalize=True, learned=False)
         start = user_start(
             standardiser, d, 1, learn=False, lengthscale=self.lengthscale, signal=None, noise=None, mean=None
         )

@@ -198,7 +198,8 @@ class SSGPRegressor(GPRegressor):
         self._check_parameters()
         source = self._training_source(X, y)
         checkpoint = open_checkpoint(self, source)
-        return self._fit_source(source, Standardiser.fit(source, normalize=self.normalize), watch, checkpoint)
+        standardiser = Standardiser.fit(source, normalize=self.normalize, learned=self.optimize)
+        return self._fit_source(source, standardiser, watch, checkpoint)
 
     def _fit_source(self, source: Source, standardiser: Standardiser, watch: Watch, checkpoint: Checkpoint) -> Self:
         """The fit of checked rows."""
