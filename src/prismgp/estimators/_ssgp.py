@@ -112,8 +112,9 @@ class SSGPRegressor(GPRegressor):
     history_ : dict of lists
         "rows", "log_evidence" and "seconds" of every evaluation.
     fit_status_ : dict
-        What was done: starting point, stages, iterations, the optimiser's message, jitter used; "gating" says
-        how many clusters there are, with how many rows, and how many rows lie nearer to another one.
+        What was done: starting point, stages, iterations, the optimiser's message, jitter used; "ignored_inputs" never
+        varied, or in very few rows; "gating" says how many clusters there are, with how many rows, and how many rows
+        lie nearer to another one.
 
     Examples
     --------
