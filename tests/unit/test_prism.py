@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -18,7 +19,8 @@ import prismgp
 from prismgp import ExactGPRegressor, PrismGPRegressor, SSGPRegressor
 from prismgp.estimators import _recipes
 from prismgp.exceptions import DataError, ModelFileError, PrismGPWarning
-from prismgp.revised import Expert, RevisedMap, _train, held_out_rows
+from prismgp.parameters import Parameters
+from prismgp.revised import Expert, JointRecipe, RevisedMap, _train, held_out_rows
 from prismgp.revised._experts import MapStatistics
 from prismgp.revised._stack import _convincing as CONVINCING  # noqa: N812 - before it is replaced below
 from tests.unit.test_io import rewritten
@@ -984,3 +986,18 @@ def test_left_alone_it_is_the_plain_ssgp_of_the_same_seed(decide):
     fit = PrismGPRegressor(4, n_members=1, max_steps=25, hidden=8, random_state=3).fit(x, y)
     assert fit.fit_status_["weights"]["ssgp"] == 1.0
     same_predictions(fit, SSGPRegressor(4, random_state=3).fit(x, y), x)
+
+
+def test_inputs_that_say_nothing_leave_the_others_their_relevance():
+    """The scales of a network's inputs are relative to the average relevance, which silent columns must not shift."""
+    lengthscale = np.array([0.5, 3.0, 80.0, 7.0])
+    start = Parameters(np.log(lengthscale), *(np.zeros(1) for _ in range(3)))
+    silent = np.array([False, True, False, True])
+    recipe = SimpleNamespace(
+        standardiser=SimpleNamespace(constant_inputs=silent), settings=SimpleNamespace(learn_kernel=False)
+    )
+    found = JointRecipe._usable(recipe, start).lengthscale
+    np.testing.assert_allclose(found[~silent], lengthscale[~silent])
+    np.testing.assert_allclose(np.mean(found**-2.0), np.mean(lengthscale[~silent] ** -2.0))
+    recipe.standardiser.constant_inputs = np.ones(4, dtype=bool)
+    np.testing.assert_allclose(JointRecipe._usable(recipe, start).lengthscale, 1.0)

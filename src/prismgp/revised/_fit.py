@@ -157,11 +157,15 @@ class JointRecipe:
     def _usable(self, start: Parameters) -> Parameters:
         """Starting values a network can use.
 
-        A column that never varied has a scale meant to make it vanish, so a length-scale the user gave for it is absurd
-        in the model's units; it says nothing about relevance.
+        A column that never varied has a scale meant to make it vanish, so its length-scale says nothing about
+        relevance; it gets an average one, which leaves the others theirs.
         """
         log_lengthscale = np.clip(start.log_lengthscale, *_LOG_LENGTHSCALES)
-        start = replace(start, log_lengthscale=np.where(self.standardiser.constant_inputs, 0.0, log_lengthscale))
+        silent = self.standardiser.constant_inputs
+        if silent.any():
+            mean_square = np.mean(np.exp(-2.0 * log_lengthscale[~silent])) if not silent.all() else 1.0
+            log_lengthscale = np.where(silent, -0.5 * np.log(mean_square), log_lengthscale)
+        start = replace(start, log_lengthscale=log_lengthscale)
         if not self.settings.learn_kernel:
             return start
         # Extreme variances of a small exact GP would keep the network from learning anything.
