@@ -1,4 +1,4 @@
-"""Carries out the runs of a suite, several at a time, and holds its command line.
+"""The command line of a suite: plans its runs, has them carried out several at a time, and makes its tables.
 
 A run whose file is there is not repeated, so a plan can be stopped at any time, continued on another machine,
 and extended.
@@ -7,131 +7,32 @@ and extended.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
-import signal
-import subprocess
-import sys
-import tempfile
-import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
-import _runs
 from _common import RESULTS, ROOT, data_folder
-from _runs import DATASETS, MODELS, Run, Suite, stored
+from _runs import DATASETS, MODELS, Run, Suite, job_of, store_of
 from prismgp._memory import available_bytes
 from prismgp._validate import compute_device
 from prismgp.exceptions import PrismGPError
+from prismgp.experiments._jobs import Limits, carry_out
 
 _MEMORY_SHARE = 0.6  # of the memory, for runs in flight together; a larger run gets the machine to itself
 
 
-class Options(NamedTuple):
-    """How a plan is carried out."""
-
-    suite: str
-    results: Path
-    device: str
-    jobs: int
-    threads: int
-    force: bool
-    limit_seconds: float
-
-
-class Running(NamedTuple):
-    run: Run
-    process: subprocess.Popen[bytes]
-    log: Any  # a temporary file: a full pipe would stop the run
-
-
 def describe(result: dict[str, Any]) -> str:
-    if "skipped" in result:
-        return f"skipped: {result['skipped']}"
+    if "failed" in result:
+        return f"failed: {result['failed']}"
     mixture = f", mixture {result['nlpd_mixture']:.4f}" if "nlpd_mixture" in result else ""
     return (
         f"rmse {result['rmse']:.4f}, nlpd {result['nlpd']:.4f}{mixture}, cover {100 * result['coverage']:.1f}%, "
         f"fit {result['fit_seconds']:.1f} s"
     )
-
-
-def start(run: Run, options: Options) -> Running:
-    order = {
-        "suite": options.suite,
-        "run": asdict(run),
-        "results": str(options.results),
-        "device": options.device,
-        "jobs": options.jobs,
-    }
-    log = tempfile.TemporaryFile()  # noqa: SIM115  closed when the run has ended
-    process = subprocess.Popen(
-        [sys.executable, _runs.__file__, json.dumps(order)],
-        env={**os.environ, "OMP_NUM_THREADS": str(options.threads)},
-        stdout=log,
-        stderr=log,
-    )
-    return Running(run, process, log)
-
-
-def carry_out_all(runs: list[Run], options: Options) -> list[Run]:
-    """Run what is not stored, with a line for each; returns the runs that failed."""
-    began = time.perf_counter()
-    memory = _MEMORY_SHARE * available_bytes(torch.device(options.device))
-    count, width = 0, max((len(run.name) for run in runs), default=0)
-    failed: list[Run] = []
-
-    def report(run: Run, text: str) -> None:
-        nonlocal count
-        count += 1
-        elapsed = time.perf_counter() - began
-        clock = f"{int(elapsed) // 60}m{int(elapsed) % 60:02d}s"
-        print(f"[{count:{len(str(len(runs)))}d}/{len(runs)} {clock:>7s}] {run.name:{width}s}  {text}", flush=True)
-
-    queue = []
-    for run in runs:
-        found = stored(options.results, options.suite, run)
-        # What did not fit into memory is tried again: this machine may have more.
-        if found is not None and "skipped" not in found and not options.force:
-            report(run, f"kept: {describe(found)}")
-        else:
-            queue.append(run)
-    running: list[Running] = []
-    try:
-        while queue or running:
-            late = time.perf_counter() - began > options.limit_seconds
-            while queue and len(running) < options.jobs and not late:
-                taken = sum(item.run.memory for item in running)
-                fits = [run for run in queue if not running or taken + run.memory <= memory]
-                if not fits:
-                    break
-                queue.remove(fits[0])
-                running.append(start(fits[0], options))
-            if not running:
-                break
-            time.sleep(0.1)
-            for item in [item for item in running if item.process.poll() is not None]:
-                running.remove(item)
-                item.log.seek(0)
-                said = item.log.read().decode(errors="replace").strip().splitlines()
-                item.log.close()
-                result = stored(options.results, options.suite, item.run) if item.process.returncode == 0 else None
-                if result is None:
-                    failed.append(item.run)
-                    report(item.run, f"FAILED with exit status {item.process.returncode}")
-                    print("\n".join(f"    {line}" for line in said[-12:]), flush=True)
-                else:
-                    report(item.run, describe(result))
-    finally:
-        for item in running:  # only where something has interrupted the plan
-            item.process.terminate()
-    if queue:
-        print(f"{len(queue)} of {len(runs)} runs were not started: the limit of {options.limit_seconds:g} s has passed")
-    return failed
 
 
 # -- command line --------------------------------------------------------------------------------
@@ -167,11 +68,6 @@ def parse_frequencies(text: str) -> list[int]:
     return [int(part) for part in text.split(",")]
 
 
-def default_threads(jobs: int) -> int:
-    given = os.environ.get("OMP_NUM_THREADS", "")
-    return int(given) if given.isdigit() else max(1, (os.cpu_count() or 1) // jobs)
-
-
 def parser_of(suite: Suite, summary: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=summary)
     what = parser.add_argument_group("which runs")
@@ -183,7 +79,7 @@ def parser_of(suite: Suite, summary: str) -> argparse.ArgumentParser:
     how = parser.add_argument_group("how")
     how.add_argument("--device", choices=("cpu", "cuda", "auto"), default="cpu")
     how.add_argument("--jobs", type=int, default=1, help="runs at a time")
-    how.add_argument("--threads", type=int, help="of each run; default: OMP_NUM_THREADS, or the cores shared out")
+    how.add_argument("--threads", type=int, help="of each run; default: the cores shared out")
     how.add_argument("--limit-seconds", type=float, default=float("inf"), help="start no run after this time")
     how.add_argument(
         "--shortest-first", action=argparse.BooleanOptionalAction, default=True, help="otherwise the longest"
@@ -197,17 +93,10 @@ def parser_of(suite: Suite, summary: str) -> argparse.ArgumentParser:
 
 
 def show(runs: list[Run], results: Path, suite: str) -> None:
-    left = 0
-    for run in runs:
-        found = stored(results, suite, run)
-        left += found is None
-        print(f"{run.name:30s} {'to do' if found is None else describe(found)}")
-    print(f"{len(runs)} runs, {left} to do")
-
-
-def interrupt(*_: object) -> None:
-    """A termination request ends the plan as Ctrl-C does, and leaves no run behind."""
-    raise KeyboardInterrupt
+    found = {run: store_of(results, suite).get(run.name) for run in runs}
+    for run, result in found.items():
+        print(f"{run.name:30s} {'to do' if result is None else describe(result)}")
+    print(f"{len(runs)} runs, {sum(result is None for result in found.values())} to do")
 
 
 def main(suite: Suite, tables: Callable[[Path], list[Path]], summary: str) -> int:
@@ -219,28 +108,29 @@ def main(suite: Suite, tables: Callable[[Path], list[Path]], summary: str) -> in
     results = args.results.resolve()
     runs = suite.plan(args.datasets, args.splits, args.models, args.p)
     runs.sort(key=lambda run: run.cost, reverse=not args.shortest_first)
-    if args.list:
-        show(runs, results, suite.name)
-        return 0
-    failed: list[Run] = []
-    if not args.tables:
-        if data_folder() is None:
-            raise SystemExit("the data sets are absent: set PRISMGP_DATA to the folder that holds them")
-        try:
+    left = []
+    try:
+        if args.list:
+            show(runs, results, suite.name)
+            return 0
+        if not args.tables:
+            if data_folder() is None:
+                parser.error("the data sets are absent: set PRISMGP_DATA to the folder that holds them")
             device = compute_device(args.device).type
-        except PrismGPError as error:
-            parser.error(str(error))
-        threads = args.threads or default_threads(args.jobs)
-        print(f"runs: {len(runs)}; device: {device}; at a time: {args.jobs}; threads of each: {threads}")
-        options = Options(suite.name, results, device, args.jobs, threads, args.force, args.limit_seconds)
-        signal.signal(signal.SIGTERM, interrupt)
-        try:
-            failed = carry_out_all(runs, options)
-        except KeyboardInterrupt:
-            print("\nstopped; what is finished is stored, the same command continues")
-            return 130
-    for path in tables(results):
-        print(f"written: {path.relative_to(ROOT) if path.is_relative_to(ROOT) else path}")
-    if failed:
-        print(f"{len(failed)} runs failed: {', '.join(run.name for run in failed)}")
-    return 1 if failed else 0
+            memory = _MEMORY_SHARE * available_bytes(torch.device(device))
+            limits = Limits(args.jobs, args.threads, seconds=args.limit_seconds, memory=memory)
+            print(f"runs: {len(runs)}; device: {device}; at a time: {args.jobs}; threads of each: {limits.job_threads}")
+            # The processes of the runs import this folder's modules too.
+            os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "benchmarks"), os.environ.get("PYTHONPATH", "")])
+            jobs = [job_of(suite.name, run, device, args.jobs) for run in runs]
+            left = carry_out(store_of(results, suite.name), jobs, limits, describe=describe, force=args.force)
+        for path in tables(results):
+            print(f"written: {path.relative_to(ROOT) if path.is_relative_to(ROOT) else path}")
+    except PrismGPError as error:
+        parser.error(str(error))
+    except KeyboardInterrupt:
+        print("\nstopped; what is finished is stored, the same command continues")
+        return 130
+    if left:
+        print(f"{len(left)} runs failed or were not begun: {', '.join(job.key for job in left)}")
+    return 1 if left else 0

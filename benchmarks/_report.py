@@ -20,11 +20,11 @@ def table(header: list[str], rows: Iterable[Iterable[str]]) -> list[str]:
     return [row(*header), row(*("---" for _ in header)), *(row(*cells) for cells in rows), ""]
 
 
-def missing_list(plan: Iterable[Run], done: Iterable[Run], skipped: dict[Run, str]) -> list[str]:
+def missing_list(plan: Iterable[Run], done: Iterable[Run], failed: dict[Run, str]) -> list[str]:
     """Every planned run without scores, the splits of one fit together."""
     groups: dict[tuple[str, str, int | None, str], list[int]] = {}
     for run in sorted(set(plan) - set(done), key=lambda run: (run.dataset, run.model, run.p or 0, run.split)):
-        reason = f"skipped, {skipped[run]}" if run in skipped else "not run"
+        reason = f"failed, {failed[run]}" if run in failed else "not run"
         groups.setdefault((run.dataset, run.model, run.p, reason), []).append(run.split)
     lines = []
     for (dataset, model, p, reason), splits in groups.items():
@@ -50,10 +50,10 @@ def origin(done: Iterable[dict[str, Any]]) -> list[str]:
 
 
 def closing(
-    plan: Iterable[Run], done: Iterable[Run], skipped: dict[Run, str], *, made: Iterable[dict[str, Any]]
+    plan: Iterable[Run], done: Iterable[Run], failed: dict[Run, str], *, made: Iterable[dict[str, Any]]
 ) -> list[str]:
     """The end of every page: what is missing, and what the runs were made with."""
-    return ["## Missing runs", "", *missing_list(plan, done, skipped), "## Made with", "", *origin(made)]
+    return ["## Missing runs", "", *missing_list(plan, done, failed), "## Made with", "", *origin(made)]
 
 
 def plotting() -> Any | None:

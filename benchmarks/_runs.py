@@ -6,10 +6,7 @@ process of its own. Results lie in ``RESULTS/SUITE/DATASET-SPLIT-MODEL-pP.json``
 
 from __future__ import annotations
 
-import json
-import sys
 import time
-import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,12 +15,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from _common import load_split, provenance, scores
+from _common import load_split, scores
 from prismgp import ExactGPRegressor, SSGPRegressor
 from prismgp._validate import compute_device
 from prismgp.exact import check_memory, required_bytes
-from prismgp.exceptions import TooLargeError
-from prismgp.experiments._folder import write_json
+from prismgp.experiments._folder import Store
+from prismgp.experiments._jobs import Job
 
 # Training rows, to within one; they order the plan before any data is read.
 DATASETS = {
@@ -124,32 +121,20 @@ class Suite:
 # -- storage -------------------------------------------------------------------------------------
 
 
-def path_of(results: Path, suite: str, run: Run) -> Path:
-    return results / suite / f"{run.name}.json"
-
-
-def stored(results: Path, suite: str, run: Run) -> dict[str, Any] | None:
-    """What the file of a run holds, None without a file."""
-    path = path_of(results, suite, run)
-    if not path.exists():
-        return None
-    try:
-        found: dict[str, Any] = json.loads(path.read_text())
-    except json.JSONDecodeError as error:
-        raise SystemExit(f"{path} is not valid JSON ({error}): remove it, and the run is repeated") from None
-    return found
+def store_of(results: Path, suite: str) -> Store:
+    return Store(results / suite)
 
 
 def finished(results: Path, suite: str, runs: Iterable[Run]) -> dict[Run, dict[str, Any]]:
     """The runs that have scores."""
-    found = {run: stored(results, suite, run) for run in runs}
-    return {run: result for run, result in found.items() if result is not None and "rmse" in result}
+    found = {run: store_of(results, suite).get(run.name) for run in runs}
+    return {run: result for run, result in found.items() if result is not None and "failed" not in result}
 
 
-def too_large(results: Path, suite: str, runs: Iterable[Run]) -> dict[Run, str]:
-    """The runs that did not fit into memory, with the message."""
-    found = {run: stored(results, suite, run) for run in runs}
-    return {run: result["skipped"] for run, result in found.items() if result is not None and "skipped" in result}
+def failed(results: Path, suite: str, runs: Iterable[Run]) -> dict[Run, str]:
+    """The runs that were tried and have none, most often for want of memory, with the message."""
+    found = {run: store_of(results, suite).get(run.name) for run in runs}
+    return {run: result["failed"] for run, result in found.items() if result is not None and "failed" in result}
 
 
 # -- one run, in a process of its own ------------------------------------------------------------
@@ -193,32 +178,26 @@ def warm_up(device: str) -> None:
         model.fit(x, y).predict(x, return_std=True)
 
 
-def measure(run: Run, device: str) -> dict[str, Any]:
+def measure(order: dict[str, Any]) -> dict[str, Any]:
     """Fit, predict the test rows, score."""
+    run, device = Run(*(order[name] for name in ("dataset", "split", "model", "p"))), order["device"]
     x, y, x_test, y_test = load_split(run.dataset, run.split)
     if device == "cuda":
         warm_up(device)
+    began = time.perf_counter()
+    model, special = fit(run, x, y, device)
+    if device == "cuda":
+        torch.cuda.synchronize()
+    fitted = time.perf_counter()
+    mean, std = model.predict(x_test, return_std=True)
+    seconds = {"fit_seconds": fitted - began, "predict_seconds": time.perf_counter() - fitted}
+    scale = float(y.std())
+    score = scores(y_test, mean, std, scale)
+    if run.model not in ("exact", "ssgp"):
+        # Of the mixture of the members itself, in the same units as the NLPD of the Gaussian.
+        score["nlpd_mixture"] = float(-np.mean(model.log_density(x_test, y_test)) - np.log(scale))
     sizes = {"rows": len(y), "inputs": x.shape[1], "test_rows": len(y_test)}
-    result: dict[str, Any] = {**asdict(run), "seed": run.split, "device": device, **sizes}
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        began = time.perf_counter()
-        try:
-            model, special = fit(run, x, y, device)
-        except TooLargeError as error:
-            return {**result, "skipped": str(error)}
-        if device == "cuda":
-            torch.cuda.synchronize()
-        fitted = time.perf_counter()
-        mean, std = model.predict(x_test, return_std=True)
-        seconds = {"fit_seconds": fitted - began, "predict_seconds": time.perf_counter() - fitted}
-        scale = float(y.std())
-        score = scores(y_test, mean, std, scale)
-        if run.model not in ("exact", "ssgp"):
-            # Of the mixture of the members itself, in the same units as the NLPD of the Gaussian.
-            score["nlpd_mixture"] = float(-np.mean(model.log_density(x_test, y_test)) - np.log(scale))
-    said = sorted({f"{warning.category.__name__}: {warning.message}" for warning in caught})
-    return {**result, **special, **score, **seconds, "warnings": said}
+    return {**sizes, **special, **score, **seconds}
 
 
 def command_of(suite: str, run: Run, device: str) -> str:
@@ -228,13 +207,6 @@ def command_of(suite: str, run: Run, device: str) -> str:
     return f"python benchmarks/{suite}.py {chosen} --device {device} --force"
 
 
-def carry_out(order: dict[str, Any]) -> None:
-    """What the process of a run does: measure and write."""
-    run = Run(**order["run"])
-    result = measure(run, order["device"])
-    about = {"command": command_of(order["suite"], run, order["device"]), "jobs": order["jobs"]}
-    write_json(path_of(Path(order["results"]), order["suite"], run), {**provenance(), **about, **result})
-
-
-if __name__ == "__main__":
-    carry_out(json.loads(sys.argv[1]))
+def job_of(suite: str, run: Run, device: str, at_a_time: int) -> Job:
+    about = {"command": command_of(suite, run, device), "jobs": at_a_time, "seed": run.split, "device": device}
+    return Job(run.name, f"{__name__}:measure", {**about, **asdict(run)}, run.memory)

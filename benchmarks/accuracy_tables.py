@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from _report import STYLES, closing, plotting, save, table
-from _runs import DATASETS, EXACT_LIMIT, EXACT_ROWS, MODELS, Run, Suite, finished, too_large
+from _runs import DATASETS, EXACT_LIMIT, EXACT_ROWS, MODELS, Run, Suite, failed, finished
 
 MAIN_P = 32
 MANY_TEST_ROWS = 1_000  # below, one row in a hundred moves the coverage by too much to judge it
@@ -43,7 +43,7 @@ class Results:
         models = (*suite.models, *(("prism1",) if done else ()))
         self.plan = suite.plan(models=models)
         self.done = finished(results, suite.name, self.plan)
-        self.skipped = too_large(results, suite.name, self.plan)
+        self.failed = failed(results, suite.name, self.plan)
         self.models = models
         self.datasets = sorted(DATASETS, key=lambda name: DATASETS[name])
         self.columns = [Column(model, "nlpd", MODELS[model]) for model in models]
@@ -91,7 +91,7 @@ def seconds(value: float) -> str:
 
 def absent(results: Results, dataset: str, model: str) -> str:
     runs = [Run(dataset, split, model, None if model == "exact" else MAIN_P) for split in results.splits(dataset)]
-    return "too large" if any(run in results.skipped for run in runs) else "not run"
+    return "failed" if any(run in results.failed for run in runs) else "not run"
 
 
 def partial(results: Results, dataset: str, count: int) -> str:
@@ -348,7 +348,7 @@ def write_tables(suite: Suite, folder: Path) -> list[Path]:
         "## By number of frequencies, first split",
         "",
         *frequencies_table(results),
-        *closing(results.plan, results.done, results.skipped, made=results.done.values()),
+        *closing(results.plan, results.done, results.failed, made=results.done.values()),
         "Fits that ran beside others shared the machine: their seconds are upper limits.",
     ]
     folder.mkdir(parents=True, exist_ok=True)

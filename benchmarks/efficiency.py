@@ -16,7 +16,7 @@ from typing import Any
 
 from _plan import main
 from _report import STYLES, closing, plotting, save, table
-from _runs import DATASETS, MODELS, Run, Suite, finished, too_large
+from _runs import DATASETS, MODELS, Run, Suite, failed, finished
 
 FREQUENCIES = (16, 32, 64, 128, 256, 512, 1024)
 FEW = 32  # frequencies of PrismGP whose error SSGP is asked to reach
@@ -115,7 +115,7 @@ def write_tables(folder: Path) -> list[Path]:
     plan = SUITE.plan()
     needed = SUITE.plan(models=("exact",))
     done, exact = finished(folder, SUITE.name, plan), finished(folder, "accuracy", needed)
-    skipped = too_large(folder, SUITE.name, plan) | too_large(folder, "accuracy", needed)
+    missing = failed(folder, SUITE.name, plan) | failed(folder, "accuracy", needed)
     datasets = sorted(DATASETS, key=lambda name: DATASETS[name])
     lines = [
         "# Error against the number of frequencies",
@@ -133,7 +133,7 @@ def write_tables(folder: Path) -> list[Path]:
         f"## Frequencies that SSGP needs for the RMSE of PrismGP with p = {FEW}",
         "",
         *table(["data set", "least p"], ([name, enough(done, name)] for name in datasets)),
-        *closing([*plan, *needed], [*done, *exact], skipped, made=done.values()),
+        *closing([*plan, *needed], [*done, *exact], missing, made=done.values()),
     ]
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "efficiency.md"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from _plan import main
 from _report import closing, table
-from _runs import VARIANTS, Run, Suite, finished, too_large
+from _runs import VARIANTS, Run, Suite, failed, finished
 
 DATASETS = ("concrete", "airfoil")
 P = 32
@@ -58,7 +58,7 @@ def write_tables(folder: Path) -> list[Path]:
         INTRODUCTION,
         "",
         *table(["variant", "meaning", *DATASETS], rows),
-        *closing(plan, done, too_large(folder, SUITE.name, plan), made=done.values()),
+        *closing(plan, done, failed(folder, SUITE.name, plan), made=done.values()),
     ]
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "variants.md"
