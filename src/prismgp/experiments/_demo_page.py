@@ -119,7 +119,7 @@ def draw_overview(results: Mapping[str, dict[str, Any]]) -> Any:
     from matplotlib.figure import Figure as Drawing
 
     with drawing_style():
-        figure = Drawing(figsize=(13, 4.1), layout="constrained")
+        figure = Drawing(figsize=(13, 4.4), layout="constrained")
         axes = figure.subplots(1, 3, width_ratios=(1.5, 1.15, 1))
         _draw_picture(axes[0], results["picture"])
         _draw_error(axes[1], results)
@@ -149,19 +149,28 @@ def _draw_error(axes: Any, results: Mapping[str, dict[str, Any]]) -> None:
     fits = _fits(results)
     exact = {fit["data"]: fit["rmse"] for fit in fits if fit["model"] == "exact"}
     frequencies = sorted({fit["p"] for fit in fits if fit["p"] is not None})
+    # Rings, so that both are seen where they coincide.
+    styles: dict[str, dict[str, Any]] = {
+        "SSGP": {"linestyle": "--", "marker": "s", "markersize": 4},
+        "PrismGP": {"linestyle": "-", "marker": "o", "markersize": 9, "fillstyle": "none"},
+    }
     for data in exact:
-        for model, style in (("ssgp", {"linestyle": "--", "marker": "s"}), ("prism1", {"marker": "o"})):
+        for model, style in zip(("ssgp", "prism1"), styles.values(), strict=True):
             mine = [fit for fit in fits if (fit["data"], fit["model"]) == (data, model)]
             ratios = [fit["rmse"] / exact[data] for fit in mine]
-            name = "SSGP" if model == "ssgp" else "PrismGP"
-            places = [fit["p"] for fit in mine]
-            axes.plot(places, ratios, color=_COLOURS[data], label=f"{name}, {DATA[data]}", markersize=5, **style)
-    axes.axhline(1.0, color=MODEL_STYLES["exact"]["color"], linewidth=1, label="full GP")
+            axes.plot([fit["p"] for fit in mine], ratios, color=_COLOURS[data], **style)
+    axes.axhline(1.0, color=MODEL_STYLES["exact"]["color"], linewidth=1)
+    # A key to colours and one to shapes, below: the lines may be anywhere.
+    for name, style in styles.items():
+        axes.plot([], [], color="#555555", label=name, **style)
+    axes.plot([], [], color=MODEL_STYLES["exact"]["color"], linewidth=1, label="full GP")
+    for data in exact:
+        axes.plot([], [], color=_COLOURS[data], linewidth=4, label=DATA[data])
     axes.set_xscale("log", base=2)
     axes.set_xticks(frequencies, [str(p) for p in frequencies])
     axes.set(title="Error against spectral frequencies", xlabel="frequencies p", ylabel="RMSE / RMSE of the full GP")
     axes.grid(axis="y")
-    axes.legend(fontsize=8)
+    axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2, columnspacing=1.2)
 
 
 def _draw_calibration(axes: Any, results: Mapping[str, dict[str, Any]]) -> None:
