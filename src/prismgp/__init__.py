@@ -1,11 +1,7 @@
 """PrismGP: Gaussian-process regression with honest uncertainty for large data."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
-
-from prismgp import exceptions
-from prismgp.estimators import ExactGPRegressor, PrismGPRegressor, Reconfigurer, SpectralFeatures, SSGPRegressor
-from prismgp.guarantees import Certificate, ConditionReport, SampleSizes, certify, check_conditions, sample_size
-from prismgp.io import load
 
 __version__ = "0.1.0"
 
@@ -28,12 +24,29 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from prismgp import datasets
+    from prismgp import datasets, exceptions
+    from prismgp.estimators import ExactGPRegressor, PrismGPRegressor, Reconfigurer, SpectralFeatures, SSGPRegressor
+    from prismgp.guarantees import Certificate, ConditionReport, SampleSizes, certify, check_conditions, sample_size
+    from prismgp.io import load
+
+# Loaded when asked for: a prediction on the command line takes half of the memory without scikit-learn.
+_ESTIMATORS = ("ExactGPRegressor", "PrismGPRegressor", "Reconfigurer", "SSGPRegressor", "SpectralFeatures")
+_GUARANTEES = ("Certificate", "ConditionReport", "SampleSizes", "certify", "check_conditions", "sample_size")
+_HOMES = {
+    **dict.fromkeys(_ESTIMATORS, "prismgp.estimators"),
+    **dict.fromkeys(_GUARANTEES, "prismgp.guarantees"),
+    "load": "prismgp.io",
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name == "datasets":  # not needed for models, so loaded when asked for
-        from importlib import import_module
+    if name in ("datasets", "exceptions"):
+        return import_module(f"prismgp.{name}")
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_HOMES[name]), name)
+    return value
 
-        return import_module("prismgp.datasets")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

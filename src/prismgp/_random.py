@@ -9,7 +9,6 @@ from __future__ import annotations
 import zlib
 
 import numpy as np
-from sklearn.utils import check_random_state
 
 from prismgp._types import RandomState
 
@@ -26,6 +25,8 @@ class Streams:
     """
 
     def __init__(self, random_state: RandomState) -> None:
+        from sklearn.utils import check_random_state  # predictions draw nothing
+
         state = check_random_state(random_state)
         self.seed = int(state.randint(np.iinfo(np.int32).max))
 

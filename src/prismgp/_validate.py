@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from numbers import Integral, Real
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator
-from sklearn.utils.validation import validate_data
 
 from prismgp._types import AnyArray
 from prismgp.exceptions import DataError, DataTypeError, PrismGPError
+
+if TYPE_CHECKING:
+    from sklearn.base import BaseEstimator
 
 __all__ = [
     "DEVICES",
@@ -37,6 +38,8 @@ _LARGEST = 1e150  # squares of larger values leave the range of float64
 
 def check_fit_data(estimator: BaseEstimator, x: Any, y: Any, *, reset: bool = True) -> tuple[AnyArray, AnyArray]:
     """Validate training data; returns X (n, d) and y as passed, (n,) or (n, q), both float."""
+    from sklearn.utils.validation import validate_data
+
     x, y = _plain(x), _plain(y)
     try:
         clean_x, clean_y = validate_data(estimator, x, y, reset=reset, dtype=_DTYPES, multi_output=True, y_numeric=True)
@@ -51,6 +54,8 @@ def check_fit_data(estimator: BaseEstimator, x: Any, y: Any, *, reset: bool = Tr
 
 def check_inputs(estimator: BaseEstimator, x: Any, *, reset: bool = False) -> AnyArray:
     """Validate inputs alone, at prediction or for a transformer; returns X (n, d)."""
+    from sklearn.utils.validation import validate_data
+
     x = _plain(x)
     try:
         clean: AnyArray = validate_data(estimator, x, reset=reset, dtype=_DTYPES)

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+from typing import Any
+
 import numpy as np
 import torch
 
 from prismgp._types import Array, Tensor
 from prismgp.gating import Gate
 
-__all__ = ["FeatureBuffers", "GatedBuffers", "gated_features", "projection", "spectral_features"]
+__all__ = [
+    "GATINGS",
+    "FeatureBuffers",
+    "GatedBuffers",
+    "Gating",
+    "gated_features",
+    "projection",
+    "spectral_features",
+]
+
+GATINGS = ("none", "hard", "soft")
 
 
 def projection(frequencies: Array, lengthscale: Array, *, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -37,6 +50,43 @@ def gated_features(phi: Tensor, gates: Tensor) -> Tensor:
         the masked kernel, zero between clusters.
     """
     return (gates[:, :, None] * phi[:, None, :]).reshape(len(phi), -1)
+
+
+@dataclass(frozen=True)
+class Gating:
+    """The gate of a model, or none.
+
+    Attributes
+    ----------
+    gate : Gate or None
+    about : dict
+        What ``fit_status_`` says of it.
+    """
+
+    gate: Gate | None = None
+    about: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def kind(self) -> str:
+        return "none" if self.gate is None else self.gate.kind
+
+    @property
+    def soft(self) -> Gate | None:
+        """Gates that multiply the features; hard ones split the rows instead."""
+        return self.gate if self.kind == "soft" else None
+
+    @property
+    def widening(self) -> int:
+        """By how much they multiply the number of features."""
+        return 1 if self.soft is None else self.soft.n_clusters
+
+    def features(self, phi: Tensor, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Gated features of rows in the model's units, or the features and the blocks they belong to."""
+        if self.gate is None:
+            return phi, None
+        if self.kind == "hard":
+            return phi, self.gate.labels(x)
+        return gated_features(phi, self.gate.gates(x).to(phi)), None
 
 
 class FeatureBuffers:

@@ -10,8 +10,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from scipy import stats
-from scipy.stats import qmc
 
 from prismgp._types import Array
 from prismgp.exceptions import DataError
@@ -73,9 +71,11 @@ def draw_frequencies(kernel: Kernel, p: int, d: int, kind: str, rng: np.random.G
     # One more coordinate drives the mixing variable of the Matern laws.
     if d + 1 > _SOBOL_LIMIT:
         raise DataError(f'frequencies="sobol" takes at most {_SOBOL_LIMIT - 1} inputs, got {d}; use "orthogonal"')
+    from scipy.stats import norm, qmc  # as in kernels.py: to draw, not to predict
+
     points = qmc.Sobol(d + 1, scramble=True, rng=rng).random_base2(max(p - 1, 0).bit_length())[:p]
     points = _open(points)
-    return np.asarray(stats.norm.ppf(points[:, :d])) * kernel.mixing(points[:, d])[:, None]
+    return np.asarray(norm.ppf(points[:, :d])) * kernel.mixing(points[:, d])[:, None]
 
 
 def _orthogonal_directions(p: int, d: int, rng: np.random.Generator) -> Array:

@@ -20,7 +20,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
 
 from prismgp._types import Array, Tensor
 from prismgp.exceptions import DataError
@@ -72,10 +71,14 @@ class Kernel:
         """Scale of a base frequency relative to a normal one, from uniforms u in (0, 1)."""
         if self.degrees is None:
             return np.ones_like(u)
+        from scipy import stats  # to draw frequencies; predictions need none
+
         return np.asarray(np.sqrt(self.degrees / stats.chi2(self.degrees).ppf(u)))
 
     def radius(self, u: Array, d: int) -> Array:
         """Quantiles of the norm of a base frequency in d dimensions, u in (0, 1)."""
+        from scipy import stats
+
         if self.degrees is None:
             return np.asarray(stats.chi(d).ppf(u))
         return np.asarray(np.sqrt(d * stats.f(d, self.degrees).ppf(u)))

@@ -7,6 +7,7 @@ import json
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
+from statistics import NormalDist
 
 import numpy as np
 import pandas as pd
@@ -17,11 +18,12 @@ import pytest
 
 import prismgp
 from prismgp import SSGPRegressor
+from prismgp.prediction import Predictor
 
 from .conftest import Run, make_frame
 
 ADDED = ["mean", "std", "lower", "upper"]
-Z95 = 1.959963984540054
+Z95 = NormalDist().inv_cdf(0.975)
 
 
 def predict(run: Run, model: Path, data: Path, output: Path, *options: object) -> dict:
@@ -280,7 +282,7 @@ def test_interrupt_leaves_the_old_output(
 
     write(fresh, tmp_path / "d.csv")
     (tmp_path / "o.csv").write_bytes(b"old")
-    monkeypatch.setattr(SSGPRegressor, "predict", interrupt)
+    monkeypatch.setattr(Predictor, "predict", interrupt)
     assert run("predict", model, tmp_path / "d.csv", "-o", tmp_path / "o.csv") == (130, "", "prismgp: interrupted\n")
     assert (tmp_path / "o.csv").read_bytes() == b"old"
     assert len(list(tmp_path.iterdir())) == 2
@@ -294,7 +296,7 @@ def test_memory_does_not_grow_with_the_rows(
     # that small files suffice to fill them.
     monkeypatch.setattr("prismgp.data._tabular._BLOCK_BYTES", 2**15)
     monkeypatch.setattr("prismgp.data._tabular._GROUP_BYTES", 2**20)
-    original = SSGPRegressor.predict
+    original = Predictor.predict
     samples: list[int] = []
 
     def sampled(*args: object, **kwargs: object) -> object:
@@ -303,7 +305,7 @@ def test_memory_does_not_grow_with_the_rows(
 
     model = SSGPRegressor(8, random_state=0, max_iter=2).fit(frame[["size", "count"]], frame["price"])
     model.save(tmp_path / "m.prism")
-    monkeypatch.setattr(SSGPRegressor, "predict", sampled)
+    monkeypatch.setattr(Predictor, "predict", sampled)
     rng = np.random.default_rng(0)
     output = tmp_path / f"o.{suffix}"
 

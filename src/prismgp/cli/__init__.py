@@ -10,17 +10,16 @@ import os
 import sys
 import warnings
 from contextlib import suppress
-from types import ModuleType
+from importlib import import_module
 from typing import Any
 
 import prismgp
-from prismgp.cli import _bench, _certify, _fit, _info, _predict, _report, _reproduce
 from prismgp.cli._common import Parser, complain, one_line
 from prismgp.exceptions import PrismGPError, PrismGPWarning
 
 __all__ = ["main"]
 
-_SUBCOMMANDS: tuple[ModuleType, ...] = (_fit, _predict, _certify, _info, _reproduce, _bench, _report)
+_SUBCOMMANDS = ("fit", "predict", "certify", "info", "reproduce", "bench", "report")
 
 _BAD_INPUT = 2
 _INTERRUPTED = 130
@@ -42,7 +41,7 @@ def main(argv: list[str] | None = None) -> int:
         line on stderr, on bad usage or bad input; 130 when interrupted; 141 when the reader of the output went away.
     """
     try:
-        args = _parser().parse_args(argv)
+        args = _parser(sys.argv[1:] if argv is None else argv).parse_args(argv)
     except SystemExit as stop:  # argparse leaves this way, also after --help
         return stop.code if isinstance(stop.code, int) else _BAD_INPUT
     try:
@@ -68,7 +67,8 @@ def main(argv: list[str] | None = None) -> int:
     return _BAD_INPUT
 
 
-def _parser() -> Parser:
+def _parser(argv: list[str]) -> Parser:
+    """That of the command asked for, where there is one: each loads what it needs, and predictions need little."""
     parser = Parser(
         prog="prismgp",
         description="Gaussian process regression on tables: fit, predict with uncertainty, certify, look into models.",
@@ -76,8 +76,8 @@ def _parser() -> Parser:
     )
     parser.add_argument("--version", action="version", version=f"prismgp {prismgp.__version__}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for module in _SUBCOMMANDS:
-        module.add_parser(subparsers)
+    for name in argv[:1] if argv and argv[0] in _SUBCOMMANDS else _SUBCOMMANDS:
+        import_module(f"prismgp.cli._{name}").add_parser(subparsers)
     return parser
 
 

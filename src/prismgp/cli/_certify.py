@@ -239,7 +239,9 @@ def _read(
     args: argparse.Namespace, model: GPRegressor, file: TableFiles, targets: list[str], *, learned: bool = True
 ) -> _Rows:
     """All rows of a file, encoded; without the incomplete ones where that is allowed. ``learned``: targets too."""
-    encoder = common.encoder_of(model, file.path, [name for name in file.names if name not in targets])
+    known = [str(name) for name in getattr(model, "feature_names_in_", ())] or model.n_features_in_
+    others = [name for name in file.names if name not in targets]
+    encoder = common.encoder_of(getattr(model, "table_encoder_", None), known, file.path, others)
     targets = targets if learned else []
     values: list[Array] = []
     truth: list[Array] = []

@@ -15,18 +15,20 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn, TypeAlias, TypeVar
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import ndtri
 
 from prismgp._types import Array
 from prismgp.data._columns import listed
 from prismgp.data._folder import TableFiles, open_tables
 from prismgp.data._table import TableEncoder
-from prismgp.estimators._base import GPRegressor
 from prismgp.exceptions import DataError, ModelFileError
+
+if TYPE_CHECKING:
+    from prismgp.estimators._base import GPRegressor
 
 __all__ = [
     "Parser",
@@ -149,26 +151,28 @@ def writable(path: str, *, inputs: Iterable[str]) -> Path:
     return target
 
 
-def encoder_of(model: GPRegressor, path: Any, names: list[str]) -> TableEncoder:
+def encoder_of(encoder: TableEncoder | None, inputs: Sequence[str] | int, path: Any, names: list[str]) -> TableEncoder:
     """The model's own encoder, or one by name or by position for models that were saved from Python.
 
     Parameters
     ----------
-    model : GPRegressor
+    encoder : TableEncoder or None
+        Of the model.
+    inputs : list of str, or int
+        Names of its inputs, or their number where they have none.
     path : path
         Of the table, for messages.
     names : list of str
         Its columns that may be inputs.
     """
-    encoder: TableEncoder | None = getattr(model, "table_encoder_", None)
-    if encoder is not None and encoder.feature_names != list(getattr(model, "feature_names_in_", ())):
+    if encoder is not None and (isinstance(inputs, int) or encoder.feature_names != list(inputs)):
         raise ModelFileError("the model's description of its table does not fit its inputs")
-    if encoder is None and hasattr(model, "feature_names_in_"):
-        encoder = TableEncoder.numeric(str(name) for name in model.feature_names_in_)
+    if encoder is None and not isinstance(inputs, int):
+        encoder = TableEncoder.numeric(inputs)
     if encoder is None:
-        if len(names) != model.n_features_in_:
+        if len(names) != inputs:
             raise DataError(
-                f"{path}: the model has {model.n_features_in_} inputs without names, so the data must have "
+                f"{path}: the model has {inputs} inputs without names, so the data must have "
                 f"just these columns, in order; it has {len(names)}"
             )
         encoder = TableEncoder.numeric(names)
@@ -285,7 +289,7 @@ def ticking(label: str, *, shown: bool) -> Iterator[None]:
 
 def half_width(level: float) -> float:
     """Half the width of a central interval of a standard normal variable."""
-    return float(ndtri(0.5 + level / 2))
+    return NormalDist().inv_cdf(0.5 + level / 2)
 
 
 def relative_lengthscale(model: GPRegressor) -> Array | None:

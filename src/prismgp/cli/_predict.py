@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 from tqdm import tqdm
@@ -23,13 +22,12 @@ from prismgp._files import atomic_path
 from prismgp._types import Array
 from prismgp.cli import _common as common
 from prismgp.cli._common import Parser, Scores, Subparsers, complain, printable, say
-from prismgp.data._columns import CATEGORY, is_numeric, is_text, looks_numeric, to_numbers
+from prismgp.data._columns import CATEGORY, as_floats, from_floats, is_numeric, is_text, looks_numeric, to_numbers
 from prismgp.data._folder import TableFiles
 from prismgp.data._table import Encoded, missing_error, unseen_message
 from prismgp.data._tabular import TableWriter, file_format, open_writer
-from prismgp.estimators._base import GPRegressor
 from prismgp.exceptions import DataError
-from prismgp.io import load
+from prismgp.prediction import Predictor, load_predictor
 
 __all__ = ["add_parser", "run"]
 
@@ -84,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
     if not to_stdout:
         common.writable(args.output, inputs=[args.model, *(str(each.path) for each in file.files)])
         _check_apart(args.output, args.data)
-    model: GPRegressor = load(args.model, device=args.device)
+    model = load_predictor(args.model, device=args.device)
     prediction = _Prediction(args, model, file, typed=kind in (".parquet", ".pq"))
     began = time.perf_counter()
     delimiter = args.delimiter if kind.startswith(".csv") else None
@@ -128,22 +126,21 @@ class _Prediction:
     Parameters
     ----------
     args : Namespace
-    model : GPRegressor
+    model : Predictor
     file : TableFiles
     typed : bool
         The output has types: cells of a text file that the model uses are converted.
     """
 
-    def __init__(self, args: argparse.Namespace, model: GPRegressor, file: TableFiles, *, typed: bool) -> None:
+    def __init__(self, args: argparse.Namespace, model: Predictor, file: TableFiles, *, typed: bool) -> None:
         self.args = args
         self.model = model
         self.file = file
-        self.encoder = common.encoder_of(model, file.path, file.names)
-        self.named = hasattr(model, "feature_names_in_")
+        about = model.common
+        self.encoder = common.encoder_of(about.encoder, about.feature_names or about.inputs, file.path, file.names)
         self.typed = typed and file.is_text
         self.target = self.encoder.target if self.encoder.target in file.names else None
-        outputs = 1 if model._target_ndim == 1 else len(np.atleast_1d(model.mean_))
-        self.columns = _free_names(file.names, None if model._target_ndim == 1 else outputs)
+        self.columns = _free_names(file.names, None if about.target_ndim == 1 else about.outputs)
         self.schema = self._schema()
         self.scores = Scores(args.level)
         self.rows = self.incomplete = 0
@@ -186,7 +183,7 @@ class _Prediction:
         if self.typed:
             table = self._with_types(table, cells)
         for name, values in zip(self.columns, columns, strict=True):
-            table = table.append_column(pa.field(name, pa.float64()), pa.array(values, from_pandas=True))
+            table = table.append_column(pa.field(name, pa.float64()), from_floats(values))
         writer.write(table.cast(self.schema) if self.typed else table)
         self.rows += table.num_rows
 
@@ -196,11 +193,8 @@ class _Prediction:
         self.incomplete += int((~complete).sum())
         result = np.full((len(_STATISTICS), len(complete), len(self.columns) // len(_STATISTICS)), np.nan)
         if complete.any():
-            values: Any = encoded.values if complete.all() else encoded.values[complete]
-            if self.named:
-                values = pd.DataFrame(values, columns=self.encoder.feature_names, copy=False)
-            mean, std = self.model.predict(values, return_std=True, include_noise=not self.args.no_noise)
-            mean, std = mean.reshape(len(mean), -1), std.reshape(len(std), -1)
+            values = encoded.values if complete.all() else encoded.values[complete]
+            mean, std = self.model.predict(values, include_noise=not self.args.no_noise)
             margin = common.half_width(self.args.level) * std
             result[:, complete] = np.stack([mean, std, mean - margin, mean + margin])
         return [result[index, :, output] for output in range(result.shape[2]) for index in range(len(_STATISTICS))]
@@ -221,7 +215,7 @@ class _Prediction:
             if pa.types.is_floating(field.type):
                 boolean = any(each.name == field.name and each.kind == "boolean" for each in self.encoder.columns)
                 numbers = to_numbers(field.name, column, boolean=boolean, first_row=self.rows)
-                column = pa.array(numbers, from_pandas=True)
+                column = from_floats(numbers)
             table = table.set_column(table.schema.get_field_index(field.name), field.name, column)
         return table
 
@@ -263,7 +257,7 @@ def _numbers_or_nan(column: Any) -> Array:
         column = column.cast(pa.float64())
     if not (is_numeric(column.type) or pa.types.is_boolean(column.type)):
         return np.full(len(column), np.nan)
-    return np.asarray(column.cast(pa.float64(), safe=False).to_numpy(), dtype=np.float64)
+    return as_floats(column)
 
 
 def _print(summary: dict[str, Any], *, error: bool) -> None:

@@ -17,7 +17,9 @@ __all__ = [
     "CATEGORY",
     "NUMBER",
     "ArrowColumn",
+    "as_floats",
     "empty_column",
+    "from_floats",
     "is_numeric",
     "is_text",
     "kind_of",
@@ -128,11 +130,7 @@ def to_numbers(name: str, column: ArrowColumn, *, boolean: bool = False, first_r
         column = _parsed(name, column, boolean=boolean, first_row=first_row)
     elif not (is_numeric(column.type) or pa.types.is_boolean(column.type) or pa.types.is_null(column.type)):
         raise DataError(f"column {name!r} holds {column.type}; the model learned it as numbers")
-    # Unsafe only in that integers beyond 2^53 are rounded, as any float64 would be.
-    floats = pc.cast(column, pa.float64(), safe=False)
-    if isinstance(floats, pa.ChunkedArray):
-        floats = floats.combine_chunks()
-    values: Array = floats.to_numpy(zero_copy_only=False)
+    values = as_floats(column)
     if (np.abs(values) > _LARGEST).any():
         beyond = np.isfinite(values) & (np.abs(values) > _LARGEST)
         if not beyond.any():
@@ -143,6 +141,26 @@ def to_numbers(name: str, column: ArrowColumn, *, boolean: bool = False, first_r
             f"values beyond {_LARGEST:g} cannot be squared in float64: rescale the column or drop the row"
         )
     return values
+
+
+# Arrow's own conversions from and to NumPy load pandas, and its 50 MB, where it is installed: the two functions below
+# do without where they can.
+
+
+def as_floats(column: ArrowColumn) -> Array:
+    """Numbers or booleans as float64, (n,), not to be written to; NaN where a cell is missing."""
+    # Unsafe only in that integers beyond 2^53 are rounded, as any float64 would be.
+    floats = pc.cast(column, pa.float64(), safe=False)
+    if isinstance(floats, pa.ChunkedArray):
+        floats = floats.combine_chunks()
+    return np.asarray(floats.to_numpy(zero_copy_only=False) if floats.null_count else np.from_dlpack(floats))
+
+
+def from_floats(values: Array) -> ArrowColumn:
+    """Numbers, (n,), as a column; null where they are NaN."""
+    known = np.packbits(~np.isnan(values), bitorder="little")
+    buffers = [pa.py_buffer(known), pa.py_buffer(np.ascontiguousarray(values, dtype=np.float64))]
+    return pa.Array.from_buffers(pa.float64(), len(values), buffers)
 
 
 def _parsed(name: str, text: ArrowColumn, *, boolean: bool, first_row: int) -> ArrowColumn:

@@ -34,7 +34,7 @@ from prismgp.exceptions import DataError
 __all__ = ["learn_encoder"]
 
 _ROWS = 65_536
-_TRUTH = pa.array(["true", "false"], pa.large_string())
+_TRUTH = ("true", "false")
 
 
 def learn_encoder(
@@ -152,7 +152,8 @@ class _Scan:
         texts = np.flatnonzero(~numeral)
         self._numbers += len(present) - len(texts)
         if len(texts):
-            self._truths += int(pc.sum(pc.is_in(pc.utf8_lower(present), value_set=_TRUTH)).as_py() or 0)
+            words = pa.array(_TRUTH, pa.large_string())
+            self._truths += int(pc.sum(pc.is_in(pc.utf8_lower(present), value_set=words)).as_py() or 0)
             if self._first_text is None:
                 row = int(texts[0])
                 self._first_text = text[row].as_py(), first_row + row

@@ -10,11 +10,10 @@ import sys
 import warnings
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -22,6 +21,9 @@ from prismgp._types import Array
 from prismgp.data._columns import BOOLEAN, CATEGORY, NUMBER, ArrowColumn, listed, to_numbers, to_text, unusable
 from prismgp.data._schema import InputColumn, check_unique, is_clean_text, parse_column, plural
 from prismgp.exceptions import DataError, ModelFileError, PrismGPWarning
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["Encoded", "TableEncoder", "missing_error", "unseen_message"]
 
@@ -161,6 +163,8 @@ class TableEncoder:
 
     def encode_frame(self, frame: Any) -> pd.DataFrame:
         """Encode a frame that :meth:`accepts` takes; warns about unseen categories."""
+        import pandas as pd
+
         values, unseen = self.encode(_to_arrow(frame, self.input_names))
         for name, count in unseen.items():
             warnings.warn(unseen_message(name, count), PrismGPWarning, stacklevel=4)
@@ -228,14 +232,18 @@ def _one_hot(column: InputColumn, cells: ArrowColumn, block: Array) -> int:
 
 
 def _is_frame(frame: Any) -> bool:
-    polars = sys.modules.get("polars")  # a polars frame cannot exist before polars is imported
-    return isinstance(frame, pd.DataFrame) or (polars is not None and isinstance(frame, polars.DataFrame))
+    return _is_of("pandas", frame) or _is_of("polars", frame)
+
+
+def _is_of(library: str, frame: Any) -> bool:
+    loaded = sys.modules.get(library)  # without it there can be no frame of it
+    return loaded is not None and isinstance(frame, loaded.DataFrame)
 
 
 def _to_arrow(frame: Any, names: list[str]) -> pa.Table:
     if isinstance(frame, pa.Table | pa.RecordBatch):
         return frame
-    if not isinstance(frame, pd.DataFrame):
+    if not _is_of("pandas", frame):
         return frame.select(names).to_arrow()
     chosen = frame[names]
     check_unique([str(name) for name in chosen.columns], "column")

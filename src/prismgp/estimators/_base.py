@@ -39,8 +39,10 @@ from prismgp.estimators._sources import (
     where_rows_are,
 )
 from prismgp.exceptions import DataError
+from prismgp.fitted import FittedModel
 from prismgp.kernels import KERNELS
 from prismgp.parameters import Parameters
+from prismgp.prediction import predict_chunks
 from prismgp.start import user_start
 
 __all__ = ["GPRegressor"]
@@ -88,16 +90,12 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
         """Fit to rows X, (n, d), and targets y, (n,) or (n, q); or to a source, which holds both."""
 
     @abstractmethod
-    def _predict_chunk(self, x: Tensor, *, variance: bool) -> tuple[Tensor, Tensor | None, Tensor]:
-        """Mean, variance of the function, and noise variance, in the model's units; all (n, q)."""
+    def _fitted(self) -> FittedModel:
+        """What the fit has left, in the model's units."""
 
-    @abstractmethod
-    def _covariance(self, x: Tensor) -> Tensor:
-        """Noise-free covariance in the model's units, (n, n, q)."""
-
-    @abstractmethod
     def _prediction_rows(self) -> int:
         """Rows to predict at a time."""
+        return self._fitted().prediction_rows(self._compute()[1])
 
     def _compute(self) -> tuple[torch.dtype, torch.device]:
         """Precision and device of the computation."""
@@ -237,18 +235,11 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
             return done
         if return_cov:
             return self._joint(self._checked_inputs(X), include_noise=include_noise)
-        means, variances = [], []
-        s = self._standardiser
-        for chunk in self._input_chunks(X):
-            mean, variance, noise = self._predict_chunk(chunk, variance=return_std)
-            means.append(mean.cpu().numpy() * s.y_scale + s.y_shift)
-            if variance is not None:
-                total = variance + noise if include_noise else variance
-                variances.append(total.cpu().numpy() * s.y_scale**2)
-        mean_out = self._shape_out(np.concatenate(means))
-        if not return_std:
-            return mean_out
-        return mean_out, self._shape_out(np.sqrt(np.concatenate(variances)))
+        mean, std = predict_chunks(
+            self._fitted(), self._input_chunks(X), self._standardiser, std=return_std, include_noise=include_noise
+        )
+        mean_out = self._shape_out(mean)
+        return mean_out if std is None else (mean_out, self._shape_out(std))
 
     def log_density(self, X: Any, y: Any = None) -> Array:
         """Log density of observations y at rows X under the predictive distribution.
@@ -317,7 +308,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
 
     def _log_density_chunk(self, x: Tensor, y: Tensor) -> Tensor:
         """Log density in the model's units, (n,)."""
-        mean, variance, noise = self._predict_chunk(x, variance=True)
+        mean, variance, noise = self._fitted().predict(x, variance=True)
         assert variance is not None
         total = variance + noise
         return -0.5 * ((y - mean).square() / total + total.log() + math.log(2.0 * math.pi)).sum(1)
@@ -325,8 +316,9 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
     def _joint(self, x: AnyArray, *, include_noise: bool) -> tuple[AnyArray, AnyArray]:
         s = self._standardiser
         chunk = self._to_model(x)
-        mean, _, noise = self._predict_chunk(chunk, variance=False)
-        cov = self._covariance(chunk).cpu().numpy() * s.y_scale**2
+        fitted = self._fitted()
+        mean, _, noise = fitted.predict(chunk, variance=False)
+        cov = fitted.covariance(chunk).cpu().numpy() * s.y_scale**2
         if include_noise:
             cov += np.eye(len(x))[:, :, None] * (noise.cpu().numpy() * s.y_scale**2)
         mean_out = mean.cpu().numpy() * s.y_scale + s.y_shift
@@ -358,10 +350,6 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
         s = self._standardiser
         dtype, device = self._compute()
         return standardise(x, s.x_shift, s.x_scale, dtype=dtype, device=device)
-
-    def _constant_noise(self, mean: Tensor) -> Tensor:
-        """The same noise variance for every row, of the shape of the mean."""
-        return torch.as_tensor(self._params.noise).to(mean).expand_as(mean)
 
     def _shape_out(self, values: Array) -> AnyArray:
         return values[:, 0] if self._target_ndim == 1 else values

@@ -11,7 +11,6 @@ from prismgp._linalg import factor
 from prismgp._observe import Watch
 from prismgp._progress import Progress
 from prismgp._random import Streams
-from prismgp._tensors import take
 from prismgp._threads import quiet_blas
 from prismgp._types import AnyArray, Array, RandomState, Tensor
 from prismgp._validate import compute_device
@@ -19,7 +18,9 @@ from prismgp.data import Source, Standardiser
 from prismgp.estimators._base import GPRegressor
 from prismgp.estimators._watched import exact_at
 from prismgp.exact import ExactEvidence, ExactPosterior, check_memory
+from prismgp.fitted import ExactModel
 from prismgp.kernels import get_kernel
+from prismgp.model_state import exact_from_tensors
 from prismgp.optimise import maximise, race
 from prismgp.parameters import Parameters, bounds
 from prismgp.start import perturbed, to_tensors
@@ -157,8 +158,9 @@ class ExactGPRegressor(GPRegressor):
 
         def draw(rows: AnyArray, count: int, rng: np.random.Generator) -> Array:
             x = self._to_model(rows)
-            mean, _, _ = self._predict_chunk(x, variance=False)
-            covariance = self._covariance(x)
+            fitted = self._fitted()
+            mean, _, _ = fitted.predict(x, variance=False)
+            covariance = fitted.covariance(x)
             sampled = np.empty((*mean.shape, count))
             for k in range(mean.shape[1]):
                 # Scaled so that the smallest resolvable eigenvalue is one, as `factor` expects.
@@ -198,31 +200,13 @@ class ExactGPRegressor(GPRegressor):
     def _compute(self) -> tuple[torch.dtype, torch.device]:
         return torch.float64, compute_device(self.device)
 
-    def _prediction_rows(self) -> int:
-        return 2_048
-
-    def _predict_chunk(self, x: Tensor, *, variance: bool) -> tuple[Tensor, Tensor | None, Tensor]:
-        mean, spread = self._posterior.to(x.device).predict(x, variance=variance)
-        return mean, spread, self._constant_noise(mean)
-
-    def _covariance(self, x: Tensor) -> Tensor:
-        return self._posterior.to(x.device).covariance(x)
+    def _fitted(self) -> ExactModel:
+        return ExactModel(self._posterior)
 
     def _state_tensors(self) -> dict[str, Tensor]:
         return {name: getattr(self._posterior, name) for name in ("x", "lower", "alpha")}
 
     def _restore(self, tensors: dict[str, Tensor], params: Parameters, n: int, config: dict[str, Any]) -> None:
-        q = len(params.mean)
-        x, lower, alpha = take(tensors, x=(n, self.n_features_in_), lower=(q, n, n), alpha=(n, q))
         self._params, self._fitted_kernel = params, self.kernel
-        posterior = ExactPosterior(
-            x=x,
-            lower=lower,
-            alpha=alpha,
-            lengthscale=torch.as_tensor(params.lengthscale),
-            signal=torch.as_tensor(params.signal),
-            noise=torch.as_tensor(params.noise),
-            mean=torch.as_tensor(params.mean),
-            kernel=get_kernel(self.kernel),
-        )
+        posterior = exact_from_tensors(tensors, params, kernel=self.kernel, n=n, d=self.n_features_in_)
         self._posterior = posterior.to(self._compute()[1])

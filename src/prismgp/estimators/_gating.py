@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,70 +19,34 @@ from prismgp._validate import check_choice, check_number
 from prismgp.data import Chunks, Source, Standardiser
 from prismgp.estimators._clusterers import ClustererGate, check_clusterer, converted, probabilities, thawed
 from prismgp.exceptions import DataError, PrismGPWarning, TooLargeError
-from prismgp.features import gated_features
+from prismgp.features import GATINGS, Gating
 from prismgp.gating import ClusterMoments, Gate, RuleGate
 from prismgp.start import to_tensors
 from prismgp.statistics import Statistics
 
-__all__ = ["GATINGS", "Gating", "check_gating", "check_memory", "fit_gate", "given_labels"]
+__all__ = ["check_gating", "check_memory", "connected_parts", "fit_gate", "gating_status", "given_labels"]
 
-GATINGS = ("none", "hard", "soft")
 _FOUND_ROWS = 20_000  # rows on which clusters are found
 _PASS_ROWS = 65_536
 _CPU = torch.device("cpu")
 
 
-@dataclass(frozen=True)
-class Gating:
-    """The gate of a model, or none.
+def connected_parts(gating: Gating, source: Source, chunks: Callable[[Source], Chunks]) -> Sequence[Source]:
+    """Independent rows: those of each cluster under hard gates, by their labels or else by the rule."""
+    if gating.gate is None or gating.kind == "soft":
+        return [source]
+    labels = source.labels
+    if labels is None:
+        labels = chunks(source).reduce(_Labels(gating.gate))
+    return source.split(labels, gating.gate.n_clusters)
 
-    Attributes
-    ----------
-    gate : Gate or None
-    about : dict
-        What ``fit_status_`` says of it.
-    """
 
-    gate: Gate | None = None
-    about: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def kind(self) -> str:
-        return "none" if self.gate is None else self.gate.kind
-
-    @property
-    def soft(self) -> Gate | None:
-        """Gates that multiply the features; hard ones split the rows instead."""
-        return self.gate if self.kind == "soft" else None
-
-    @property
-    def widening(self) -> int:
-        """By how much they multiply the number of features."""
-        return 1 if self.soft is None else self.soft.n_clusters
-
-    def features(self, phi: Tensor, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Gated features of rows in the model's units, or the features and the blocks they belong to."""
-        if self.gate is None:
-            return phi, None
-        if self.kind == "hard":
-            return phi, self.gate.labels(x)
-        return gated_features(phi, self.gate.gates(x).to(phi)), None
-
-    def parts(self, source: Source, chunks: Callable[[Source], Chunks]) -> Sequence[Source]:
-        """Independent rows: those of each cluster under hard gates, by their labels or else by the rule."""
-        if self.gate is None or self.kind == "soft":
-            return [source]
-        labels = source.labels
-        if labels is None:
-            labels = chunks(source).reduce(_Labels(self.gate))
-        return source.split(labels, self.gate.n_clusters)
-
-    def status(self, stats: Sequence[Statistics]) -> dict[str, Any]:
-        """For ``fit_status_``."""
-        if self.gate is None:
-            return {}
-        rows = {"rows": [block.n for block in stats]} if self.kind == "hard" else {}
-        return {"gating": {**self.about, **rows}}
+def gating_status(gating: Gating, stats: Sequence[Statistics]) -> dict[str, Any]:
+    """For ``fit_status_``."""
+    if gating.gate is None:
+        return {}
+    rows = {"rows": [block.n for block in stats]} if gating.kind == "hard" else {}
+    return {"gating": {**gating.about, **rows}}
 
 
 @dataclass(frozen=True)

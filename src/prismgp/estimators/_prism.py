@@ -34,7 +34,7 @@ from prismgp.revised._state import mixture_config, mixture_from_tensors, mixture
 
 __all__ = ["PrismGPRegressor"]
 
-_PREDICTION_BYTES = {"cpu": 2**22, "cuda": 2**23}  # of the features of one chunk
+_ENCODED_ROWS = 2_048  # at a time, before there is a mixture
 # What a model file must agree with.
 _STRUCTURE = ("recipe", "hidden", "latent_dim", "n_components", "gating", "output", "dtype")
 
@@ -234,7 +234,9 @@ class PrismGPRegressor(GPRegressor):
         watch = Watch(self._observer)
         self._check_parameters()
         source = self._training_source(X, y)
-        self._standardiser = Standardiser.fit(source, normalize=self.normalize)
+        # The paper's recipe has length-scales of the network's output only, and learns nothing from such inputs.
+        learned = self.optimize or self.recipe == "paper"
+        self._standardiser = Standardiser.fit(source, normalize=self.normalize, learned=learned)
         self._fitted_kernel = self.kernel
         self._fitted_structure = {name: getattr(self, name) for name in _STRUCTURE}
         checkpoint = open_checkpoint(self, source)
@@ -349,15 +351,10 @@ class PrismGPRegressor(GPRegressor):
         self._check_chunk_size()
         if self.chunk_size != "auto":
             return int(self.chunk_size)
-        widest = max(expert.statistics.width for expert in self._mixture.experts) if hasattr(self, "_mixture") else 1
-        most = int(np.clip(_PREDICTION_BYTES[self._compute()[1].type] // (8 * widest), 64, 2_048))
-        return 1 << (most.bit_length() - 1)  # a divisor of larger powers of two, which others may predict at a time
+        return super()._prediction_rows() if hasattr(self, "_mixture") else _ENCODED_ROWS
 
-    def _predict_chunk(self, x: Tensor, *, variance: bool) -> tuple[Tensor, Tensor | None, Tensor]:
-        return self._mixture.to(x.device).predict(x, variance=variance)
-
-    def _covariance(self, x: Tensor) -> Tensor:
-        return self._mixture.to(x.device).covariance(x)
+    def _fitted(self) -> Mixture:
+        return self._mixture.to(self._compute()[1])
 
     def _log_density_chunk(self, x: Tensor, y: Tensor) -> Tensor:
         return self._mixture.to(x.device).log_density(x, y)

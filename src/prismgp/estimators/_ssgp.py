@@ -6,12 +6,10 @@ from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
-import torch
 
 from prismgp._observe import Watch
 from prismgp._progress import Progress
 from prismgp._random import Streams
-from prismgp._tensors import take
 from prismgp._threads import quiet_blas
 from prismgp._types import AnyArray, Array, RandomState, Tensor
 from prismgp._validate import check_choice, check_number
@@ -19,13 +17,21 @@ from prismgp.checkpoint import Checkpoint, Journal
 from prismgp.data import ArraySource, Chunks, Source, Standardiser, auto_chunk_rows
 from prismgp.estimators._base import GPRegressor
 from prismgp.estimators._checkpoints import open_checkpoint
-from prismgp.estimators._gating import Gating, check_gating, check_memory, fit_gate, given_labels
-from prismgp.estimators._ssgp_state import blocks_from_tensors, gating_from_tensors, state_config, state_tensors
+from prismgp.estimators._gating import (
+    check_gating,
+    check_memory,
+    connected_parts,
+    fit_gate,
+    gating_status,
+    given_labels,
+)
 from prismgp.estimators._watched import ssgp_at
 from prismgp.evidence import BlockEvidence, solve_outputs
-from prismgp.features import projection, spectral_features
+from prismgp.features import Gating, projection
+from prismgp.fitted import SpectralModel
 from prismgp.frequencies import FREQUENCY_KINDS, draw_frequencies, given_frequencies
 from prismgp.kernels import get_kernel
+from prismgp.model_state import spectral_config, spectral_from_tensors, spectral_tensors
 from prismgp.optimise import maximise, race
 from prismgp.parameters import Parameters, bounds, default_start
 from prismgp.posterior import BlockPosterior, WeightPosterior
@@ -39,7 +45,6 @@ _RACE_ROUNDS = (10, 30)  # iterations
 _RACE_DRAWS = 4  # draws of the frequencies that take part
 _RACE_SCALES = (1.0, 2.0)  # multiples of the exact GP's length-scales: few frequencies favour smoother functions
 _MAIN_ROWS = 65_536  # rows of the stage before the finish on all rows
-_PREDICTION_ROWS = 2_048
 _NOTICEABLY = 1.5  # a stage is worth it only if the next one is larger by this factor
 
 
@@ -250,7 +255,7 @@ class SSGPRegressor(GPRegressor):
             weights = self._posterior.draw_weights(count, rng)
             parts = []
             for chunk in self._model_chunks(x):
-                parts.append(self._posterior.functions(*self._features(chunk), weights))
+                parts.append(self._posterior.functions(*self._fitted().features(chunk), weights))
             return np.concatenate(parts)
 
         return self._sampled(X, n_samples, random_state, draw)
@@ -331,13 +336,15 @@ class SSGPRegressor(GPRegressor):
 
     def _set_gating(self, source: Source, start: Parameters, streams: Streams) -> None:
         """Fix the clusters, by distances in the length-scales the learning starts from."""
+        # Of an input that says nothing, one that was given in its units would undo the scale that silences it.
+        lengthscale = np.where(self._standardiser.constant_inputs, start.lengthscale.max(), start.lengthscale)
         self._gating = fit_gate(
             self.gating,
             self.partition,
             self.n_components,
             source,
             self._standardiser,
-            start.lengthscale,
+            lengthscale,
             dtype=self._compute()[0],
             rng=streams.generator("partition"),
         )
@@ -353,7 +360,7 @@ class SSGPRegressor(GPRegressor):
 
     def _blocks(self, source: Source) -> list[Chunks]:
         """Rows that the kernel connects, block by block."""
-        return [self._chunks(part) for part in self._gating.parts(source, self._chunks)]
+        return [self._chunks(part) for part in connected_parts(self._gating, source, self._chunks)]
 
     def _chunks(self, source: Source) -> Chunks:
         dtype, device = self._compute()
@@ -372,43 +379,33 @@ class SSGPRegressor(GPRegressor):
         outputs = [out for block in solved for out in block]
         evidence = sum(out.log_evidence for out in outputs)
         self._publish(evidence, sum(block.n for block in stats), [out.factor for out in outputs])
-        self.fit_status_ |= self._gating.status(stats)
+        self.fit_status_ |= gating_status(self._gating, stats)
 
     def _projection(self) -> Tensor:
         dtype, device = self._compute()
         return projection(self.frequencies_, self._params.lengthscale, dtype=dtype, device=device)
 
-    def _features(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Features of rows in the model's units, and their blocks under hard gates."""
-        return self._gating.features(spectral_features(x, self._projection()), x)
+    def _fitted(self) -> SpectralModel:
+        return SpectralModel(self.frequencies_, self._params, self._gating, self._posterior)
 
     def _prediction_rows(self) -> int:
         self._check_parameters()
-        return int(self.chunk_size) if self.chunk_size != "auto" else max(1, _PREDICTION_ROWS // self._gating.widening)
-
-    def _predict_chunk(self, x: Tensor, *, variance: bool) -> tuple[Tensor, Tensor | None, Tensor]:
-        mean, spread = self._posterior.to(x.device).predict(*self._features(x), variance=variance)
-        return mean, spread, self._constant_noise(mean)
-
-    def _covariance(self, x: Tensor) -> Tensor:
-        return self._posterior.to(x.device).covariance(*self._features(x))
+        return int(self.chunk_size) if self.chunk_size != "auto" else super()._prediction_rows()
 
     def _fitted_arguments(self) -> dict[str, Any]:
         # The gate is in the file; labels of training rows, or a clusterer, are not.
         return {**super()._fitted_arguments(), "gating": self._gating.kind, "partition": None}
 
     def _state_tensors(self) -> dict[str, Tensor]:
-        frequencies = torch.as_tensor(self.frequencies_)
-        return {"frequencies": frequencies, **state_tensors(self._statistics, self._posterior, self._gating)}
+        return spectral_tensors(self._statistics, self._fitted())
 
     def _state_config(self) -> dict[str, Any]:
-        return state_config(self._statistics, self._gating)
+        return spectral_config(self._statistics, self._gating)
 
     def _restore(self, tensors: dict[str, Tensor], params: Parameters, n: int, config: dict[str, Any]) -> None:
         self._fitted_kernel = self.kernel
-        (frequencies,) = take(tensors, frequencies=(self.n_frequencies, self.n_features_in_))
-        self.frequencies_ = frequencies.numpy()
-        self._params = params
-        self._gating = gating_from_tensors(tensors, config, self.gating, self.n_features_in_)
-        self._statistics, posterior = blocks_from_tensors(tensors, config, self._gating, params, n, self.n_frequencies)
-        self._posterior = posterior.to(self._compute()[1])
+        model, self._statistics = spectral_from_tensors(
+            tensors, config, params, gating=self.gating, n=n, p=self.n_frequencies, d=self.n_features_in_
+        )
+        self.frequencies_, self._params, self._gating = model.frequencies, params, model.gating
+        self._posterior = model.posterior.to(self._compute()[1])

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from prismgp.data import Source
-from prismgp.estimators._gating import Gating
 from prismgp.evidence import BlockEvidence
 from prismgp.exact import ExactEvidence
+from prismgp.features import Gating
 
 if TYPE_CHECKING:
     from prismgp.estimators._exact import ExactGPRegressor

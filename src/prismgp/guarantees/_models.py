@@ -92,7 +92,7 @@ def _ssgp_problem(model: SSGPRegressor, x: Tensor, target: Tensor, x_test: Tenso
     return _problem(
         "sparse spectrum GP",
         inputs,
-        lambda rows: model._predict_chunk(rows.to(dtype), variance=True),
+        lambda rows: model._fitted().predict(rows.to(dtype), variance=True),
         get_kernel(model._fitted_kernel),
         model._params,
         list(model._statistics),

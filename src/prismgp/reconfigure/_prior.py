@@ -26,7 +26,6 @@ import math
 
 import numpy as np
 import torch
-from scipy.optimize import minimize
 
 from prismgp._types import Array, Tensor
 
@@ -176,6 +175,8 @@ def _least_energy(count: int, dim: int) -> Array:
         gradient -= (gradient * unit).sum(1, keepdims=True) * unit
         value = float(terms.mean())
         return value, (gradient / norms / len(terms)).ravel()
+
+    from scipy.optimize import minimize  # to make a prior, not to use one
 
     rng = np.random.default_rng(0)  # a constant of the construction, not a source of randomness
     starts = [rng.standard_normal(count * dim) for _ in range(_ENERGY_STARTS)]

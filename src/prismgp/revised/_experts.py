@@ -32,6 +32,8 @@ __all__ = [
     "map_statistics",
 ]
 
+_PREDICTION_BYTES = {"cpu": 2**22, "cuda": 2**23}  # of the features of one chunk
+
 
 class FeatureMap(Protocol):
     """Features of standardised rows, and the logarithms of their relative noise or None.
@@ -262,6 +264,12 @@ class Mixture:
             return mean, None, noise
         inner = torch.stack([each for _, each, _ in found if each is not None])
         return mean, temperature * torch.tensordot(weights, inner + (means - mean).square(), 1), noise
+
+    def prediction_rows(self, device: torch.device) -> int:
+        """Rows to predict at a time: a power of two, which divides larger ones that others may predict at a time."""
+        widest = max(expert.statistics.width for expert in self.experts)
+        most = min(max(_PREDICTION_BYTES[device.type] // (8 * widest), 64), 2_048)
+        return 1 << (most.bit_length() - 1)
 
     def covariance(self, x: Tensor) -> Tensor:
         """Joint covariance of the function under the mixture, (n, n, q)."""

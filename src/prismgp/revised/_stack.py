@@ -12,7 +12,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import minimize
 
 from prismgp._types import Array, Tensor
 
@@ -135,6 +134,8 @@ def _weights_before(count: int, *, plain: bool) -> Array:
 def _weights(y: Array, means: Array, totals: Array, before: Array) -> Array:
     if len(before) == 1:
         return before
+    from scipy.optimize import minimize  # to fit a mixture, not to use one
+
     log_before = np.log(before)
 
     def loss(logits: Array) -> float:

@@ -26,7 +26,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from pandas.util import hash_array
 
 from prismgp._random import Streams
 from prismgp._training_state import TrainingState, part
@@ -346,6 +345,8 @@ def held_out_rows(x: AnyArray, fraction: float, most: int, rng: np.random.Genera
 
 def _row_hashes(x: AnyArray) -> npt.NDArray[np.uint64]:
     """A number for each row that is the same for rows with the same values."""
+    from pandas.util import hash_array  # to train, not to predict
+
     hashes = np.zeros(len(x), dtype=np.uint64)
     for column in range(x.shape[1]):
         values = np.ascontiguousarray(x[:, column], dtype=np.float64) + 0.0  # -0.0 is 0.0
