@@ -78,8 +78,11 @@ class WeightPosterior:
 
 
 def _stacked(matrices: list[Tensor]) -> Tensor:
-    """As torch.stack does, but one matrix, the usual case, is not copied."""
-    return matrices[0][None] if len(matrices) == 1 else torch.stack(matrices)
+    """As torch.stack does, but one matrix, the usual case, is not copied where its rows are in order.
+
+    In another order products round otherwise, and a model read from a file would differ from the one written.
+    """
+    return matrices[0].contiguous()[None] if len(matrices) == 1 else torch.stack(matrices)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import gc
+import io
 import tempfile
 import threading
 from pathlib import Path
@@ -69,11 +70,25 @@ def test_passes_at_the_same_time() -> None:
 def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     source = SpilledSource(rows())
-    file = source._file
+    file = source._kept.file
     del source
     gc.collect()
     assert file.closed
     assert not list(tmp_path.iterdir())
+
+
+def test_a_copy_keeps_the_file() -> None:
+    copied = SpilledSource(rows()).labelled(np.zeros(ROWS, dtype=np.int64))
+    gc.collect()
+    np.testing.assert_array_equal(np.concatenate([x for x, _ in copied.blocks(100)]), rows().x)
+
+
+def test_rows_that_cannot_be_read_are_not_blamed_on_the_disk() -> None:
+    def broken(_: Any) -> Any:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with pytest.raises(OSError, match="Input/output"):
+        SpilledSource(MappedSource(rows(), broken, 3))
 
 
 def test_a_full_disk_costs_time_only(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,10 +100,11 @@ def test_a_full_disk_costs_time_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("prismgp.data._source._KEPT_BYTES", 0)
     kept = PrismGPRegressor(4, **options).fit(x, y)
 
-    def full(*_: Any) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+    class Full(io.RawIOBase):
+        def write(self, _: Any) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(SpilledSource, "_write", full)
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: Full())
     with pytest.warns(PrismGPWarning, match="No space left on device.*TMPDIR"):
         made_anew = PrismGPRegressor(4, **options).fit(x, y)
     assert made_anew.log_evidence_ == pytest.approx(kept.log_evidence_, rel=1e-9)

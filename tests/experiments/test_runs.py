@@ -147,6 +147,9 @@ def test_results_failures_and_time_limits(tmp_path, jobs, capfd):
     assert store.path("good").stat().st_mtime_ns == before
     assert carry_out(store, repaired, Limits(2), force=True, show=False) == []
     assert store.path("good").stat().st_mtime_ns > before
+    broken = [Job("good", f"{jobs}:fail", {"x": 1})]
+    assert carry_out(store, broken, force=True, show=False) == broken
+    assert store.get("good")["twice"] == 8  # what was there before is not lost
 
 
 def test_nothing_begins_after_the_plans_time(tmp_path, jobs):

@@ -8,8 +8,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.stats import multivariate_normal
+from sklearn.preprocessing import StandardScaler
 
 from prismgp import ExactGPRegressor, PrismGPRegressor, SSGPRegressor
+from prismgp.data import ArraySource, Standardiser
 
 INPUTS = ("normal", "constant", "duplicate columns", "duplicate rows", "collinear", "binary", "one outlier", "grid")
 TARGETS = ("smooth", "noise", "constant", "outlier", "spike", "exact line")
@@ -152,18 +154,22 @@ def test_constant_inputs_are_ignored_at_prediction():
 
 
 @pytest.mark.parametrize("names", [None, ["first", "second"]])
+@pytest.mark.parametrize("standardised", [False, True])
 @pytest.mark.parametrize(("n", "others"), [(300, [0.8]), (300, [-0.8]), (1_000, [0.8, 1.4, 0.31])])
-def test_an_input_that_few_rows_have_is_ignored(names, n, others):
+def test_an_input_that_few_rows_have_is_ignored(names, n, others, standardised):
     """Nothing can be learned of it; a row that has it again, and more of it, must not be sent astray."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(n, 2))
     y = np.sin(2 * x[:, 0])
     x[:, 1] = 0.3
     x[17 : 17 + len(others), 1] = others
+    if standardised:  # whose mean is rounding
+        x = StandardScaler().fit_transform(x)
     rows = x if names is None else pd.DataFrame(x, columns=names)
     moved = rows.copy()
     moved[names[1] if names else np.s_[:, 1]] = 1e6
-    for model in (SSGPRegressor(24, random_state=0), ExactGPRegressor(), PrismGPRegressor(4, max_steps=20)):
+    gated = SSGPRegressor(8, gating="soft", n_components=3, lengthscale=1.0, random_state=0)
+    for model in (SSGPRegressor(24, random_state=0), gated, ExactGPRegressor(), PrismGPRegressor(4, max_steps=20)):
         model.fit(rows, y)
         np.testing.assert_allclose(model.predict(moved), model.predict(rows), atol=1e-9)
         assert model.fit_status_["ignored_inputs"] == [names[1] if names else 1]
@@ -194,6 +200,27 @@ def test_given_lengthscales_hold_for_every_input():
     squares = ((x[:, None] - x[None]) ** 2).sum(2)
     density = multivariate_normal(np.zeros(400), np.exp(-0.5 * squares) + 0.1 * np.eye(400)).logpdf(y)
     assert model.log_evidence_ == pytest.approx(density, rel=1e-10)
+    moved = x + np.array([0.0, 2.0])
+    for each in (ExactGPRegressor, lambda **rest: SSGPRegressor(8, random_state=0, **rest), _small_prism):
+        for arguments in (fixed, {"optimize": False}):
+            fitted = each(**arguments).fit(x, y)
+            assert fitted.fit_status_["ignored_inputs"] == []
+            assert np.abs(fitted.predict(moved) - fitted.predict(x)).max() > 0.01
+
+
+def _small_prism(**arguments):
+    return PrismGPRegressor(4, max_steps=20, random_state=0, **arguments)
+
+
+def test_a_column_whose_mean_is_rounding_is_no_constant():
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(50, 2)), rng.normal(size=50)
+    x[:, 1] = np.resize([1.0, -1.0], 50)
+    fit = Standardiser(np.array([0.0, 1e-22]), np.ones(2), np.zeros(1), np.ones(1), np.zeros(1))
+    assert fit.constant_inputs.tolist() == [False, True]  # so such a shift must not be made
+    moments = ArraySource(x, y[:, None])
+    moments.moments[0]._mean[1] = 1e-22
+    assert Standardiser.fit(moments, normalize=True).constant_inputs.tolist() == [False, False]
 
 
 def test_inputs_are_left_alone():

@@ -95,6 +95,11 @@ class Moments:
         return np.asarray(self.count - np.maximum(self._at_low, self._at_high))
 
     @property
+    def usual(self) -> Array:
+        """The smallest or the largest value of every column, whichever more rows have."""
+        return np.where(self._at_low >= self._at_high, self._low, self._high)
+
+    @property
     def largest(self) -> Array:
         """The largest magnitude in every column; not a number where a cell is none."""
         return np.maximum(-self._low, self._high)

@@ -265,6 +265,11 @@ class MappedSource(Source):
         part = self._source.take(index)
         return ArraySource(self._function(part.x), part.y)
 
+    def load(self) -> ArraySource:
+        """All rows as they are made, without those they are made from, which may take more memory."""
+        x, y = zip(*self.blocks(MOMENT_ROWS), strict=True)
+        return ArraySource(np.concatenate(x), np.concatenate(y))
+
 
 class _OnMapped(Generic[T]):
     """A function of a mapped source, as one of the source beneath it: rows are mapped where they are."""

@@ -13,6 +13,7 @@ from prismgp.data._source import Source
 __all__ = ["Standardiser"]
 
 _IGNORE = 1e20  # scale of an input that never varied, in units of its magnitude
+_NOTHING = 1e-18  # share of the spread below which a mean is zero, but for rounding
 # An input in which as few rows differ from the others, and as few of all, tells nothing: there is no learning a
 # length-scale from them, and where the next such row lies beyond them the kernel of few frequencies is arbitrary.
 _FEW_ROWS, _FEW_OF_ALL = 3, 1 / 300
@@ -59,9 +60,11 @@ class Standardiser:
         # it at prediction too, where any other value would be infinitely many deviations away.
         few = min(_FEW_ROWS, int(_FEW_OF_ALL * x.count)) if learned else 0
         silent = (x_std == 0) | (x.apart <= few)
-        x_scale = np.where(silent, _IGNORE * _magnitude(x_mean), x_std)
+        # Not by the mean, which a few rows move and which may cancel to next to nothing.
+        x_scale = np.where(silent, _IGNORE * np.maximum(_magnitude(x.usual), x.largest), x_std)
+        x_shift = np.where(silent, x.usual, np.where(np.abs(x_mean) > _NOTHING * x_std, x_mean, 0.0))
         y_scale = np.where(y_std > 0, y_std, _magnitude(y_mean))
-        return cls(x_mean, x_scale, y_mean, y_scale, np.zeros_like(y_mean) if normalize else -y_mean / y_scale)
+        return cls(x_shift, x_scale, y_mean, y_scale, np.zeros_like(y_mean) if normalize else -y_mean / y_scale)
 
 
 def _magnitude(mean: Array) -> Array:

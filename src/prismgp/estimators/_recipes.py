@@ -18,6 +18,7 @@ from prismgp._types import AnyArray, Array
 from prismgp.checkpoint import Checkpoint
 from prismgp.data import ArraySource, MappedSource, Source, SpilledSource, Standardiser
 from prismgp.data._chunks import standardise
+from prismgp.data._spilled import NoRoomError
 from prismgp.estimators._reconfigurer import TRAINING_ROWS, Reconfigurer, training_sample
 from prismgp.estimators._ssgp import SSGPRegressor
 from prismgp.exceptions import PrismGPWarning
@@ -196,7 +197,7 @@ def _reconfigured(
         return mapped.load()
     try:
         return SpilledSource(mapped)
-    except OSError as error:
+    except NoRoomError as error:
         warnings.warn(
             f"rows cannot be kept in a temporary file ({error}) and are encoded in every pass, which takes longer; "
             "set TMPDIR to a folder with room",

@@ -90,7 +90,8 @@ class Reconfigurer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     Notes
     -----
     The objective is R5 in ``prismgp/reconfigure/_elbo.py``. Inputs are standardised inside; columns that never
-    vary are ignored, and reconstructed as they are. Training is in float32, ``transform`` in float64, and
+    vary, or in at most three rows and one in three hundred, are ignored, and reconstructed as the value the others
+    have. Training is in float32, ``transform`` in float64, and
     deterministic. Stopping a fit by an interrupt keeps the best state so far, with a warning.
 
     Examples

@@ -219,7 +219,9 @@ def _ended(store: Store, item: _Running, limits: Limits) -> dict[str, Any] | Non
             f"timed out after {limits.job_seconds:g} s" if late else (said[-1] if said else f"exit status {status}")
         )
         result = {**item.job.order, "failed": reason, "timed_out": late, "exit_status": status, "log": said}
-        store.put(item.job.key, json.loads(json.dumps(result)))
+        before = store.get(item.job.key)
+        if before is None or "failed" in before:  # what was measured once is not lost to a repetition that fails
+            store.put(item.job.key, json.loads(json.dumps(result)))
     item.close()
     return result
 
