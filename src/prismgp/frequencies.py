@@ -36,7 +36,7 @@ def given_frequencies(value: Any, p: int, d: int) -> Array | None:
     if isinstance(value, str):
         return None
     try:
-        array = np.array(value, dtype=np.float64)
+        array = np.array(value, dtype=np.float64, order="C")
     except (TypeError, ValueError):
         array = np.empty(0)
     if array.shape != (p, d) or not np.isfinite(array).all():
@@ -67,7 +67,8 @@ def draw_frequencies(kernel: Kernel, p: int, d: int, kind: str, rng: np.random.G
         return rng.standard_normal((p, d)) * kernel.mixing(rng.random(p))[:, None]
     if kind == "orthogonal":
         strata = (rng.permutation(p) + rng.random(p)) / p
-        return _orthogonal_directions(p, d, rng) * kernel.radius(_open(strata), d)[:, None]
+        # Row by row in memory, as files give them back: in another order, products may round otherwise.
+        return np.ascontiguousarray(_orthogonal_directions(p, d, rng)) * kernel.radius(_open(strata), d)[:, None]
     # One more coordinate drives the mixing variable of the Matern laws.
     if d + 1 > _SOBOL_LIMIT:
         raise DataError(f'frequencies="sobol" takes at most {_SOBOL_LIMIT - 1} inputs, got {d}; use "orthogonal"')

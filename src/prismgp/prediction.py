@@ -120,7 +120,7 @@ def _fitted(
         p = arguments["n_frequencies"]
         return spectral_from_tensors(tensors, state, params, gating=gating, n=n, p=p, d=d)[0].to(device)
     if kind == "prism":
-        return mixture_from_tensors(tensors, state["experts"], d=d, q=common.outputs, dtype=dtype).to(device)
+        return mixture_from_tensors(tensors, state["experts"], n=n, d=d, q=common.outputs, dtype=dtype).to(device)
     raise ModelFileError(f"estimator {kind!r} is unknown to this version")
 
 

@@ -53,8 +53,10 @@ def mixture_tensors(mixture: Mixture) -> dict[str, Tensor]:
     return {name: value.detach().to("cpu", torch.float64).contiguous().clone() for name, value in tensors.items()}
 
 
-def mixture_from_tensors(tensors: dict[str, Tensor], config: Any, *, d: int, q: int, dtype: torch.dtype) -> Mixture:
-    """The mixture; anything that does not fit together raises ModelFileError."""
+def mixture_from_tensors(
+    tensors: dict[str, Tensor], config: Any, *, n: int, d: int, q: int, dtype: torch.dtype
+) -> Mixture:
+    """The mixture of experts on n rows; anything that does not fit together raises ModelFileError."""
     if not isinstance(config, list) or not 1 <= len(config) <= _MAX_EXPERTS:
         raise ModelFileError("the file does not list its experts")
     weights = take(tensors, weights=(len(config),))[0].numpy()
@@ -65,7 +67,13 @@ def mixture_from_tensors(tensors: dict[str, Tensor], config: Any, *, d: int, q: 
     for k, entry in enumerate(config):
         own = {name[len(f"e{k}.") :]: value for name, value in tensors.items() if name.startswith(f"e{k}.")}
         experts.append(_expert(own, entry, d=d, q=q, dtype=dtype))
-    return Mixture(tuple(experts), weights, temperature)
+    mixture = Mixture(tuple(experts), weights, temperature)
+    if any(expert.statistics.n != n for expert in experts):
+        raise ModelFileError("the experts were fitted to different rows")
+    mean, spread, noise = mixture.predict(torch.zeros(1, d, dtype=dtype), variance=True)
+    if spread is None or not bool(torch.isfinite(mean + spread + noise).all()):
+        raise ModelFileError("the model predicts no finite numbers")
+    return mixture
 
 
 def _expert(own: dict[str, Tensor], entry: dict[str, Any], *, d: int, q: int, dtype: torch.dtype) -> Expert:
