@@ -1,6 +1,9 @@
 """Time and memory of fit and predict against the number of rows, streamed from Parquet files.
 
     python benchmarks/scale.py [--rows 100000,1000000,10000000] [--models ssgp,prism] [--device cuda] [--folder DIR]
+    python benchmarks/scale.py --rows 10000000 --fit-rows 200000 --steps 100 --name scale_cpu_predict
+
+The second command measures predictions alone, of models whose fits are short; of them nothing is said.
 
 The simulated gas array, 18 inputs, is written to a folder once. Every fit runs in a process of its own, from the files,
 and so does every prediction, through the command line; the peak of memory is that of the process less what the
@@ -74,6 +77,8 @@ def fit(order: dict[str, Any]) -> dict[str, Any]:
     waiting = Waiting()
     chunks.prefetched = waiting.watch(chunks.prefetched)
     common = {"random_state": 0, "device": order["device"], "dtype": order["dtype"]}
+    if order["model"] == "prism":
+        common["max_steps"] = order["steps"]
     model = SSGPRegressor(P, **common) if order["model"] == "ssgp" else PrismGPRegressor(P, **common)
     rng = np.random.default_rng(0)  # libraries load what they need on first use
     model.__class__(4, device=order["device"], random_state=0).fit(
@@ -81,7 +86,7 @@ def fit(order: dict[str, Any]) -> dict[str, Any]:
     )
     before = peak_bytes()
     began = time.perf_counter()
-    source = from_parquet(order["path"], target=TARGET)
+    source = from_parquet(order["fit_path"], target=TARGET)
     model.fit(source)
     if order["device"] == "cuda":
         torch.cuda.synchronize()
@@ -109,24 +114,32 @@ def fit(order: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+# The command as a user starts it: with nothing loaded that this file needs.
+PREDICT = """
+import sys, time
+began = time.perf_counter()
+from prismgp.cli import main
+code = main(sys.argv[1:])
+seconds = time.perf_counter() - began
+from prismgp._memory import peak_bytes
+print(code, seconds, peak_bytes())
+"""
+
+
 def predict(order: dict[str, Any]) -> dict[str, Any]:
-    from prismgp.cli import main
-
     out = Path(order["model_file"]).with_suffix(".parquet")
-    began = time.perf_counter()
-    code = main(["predict", order["model_file"], order["path"], "-o", str(out), "-q", "--device", order["device"]])
-    if code:
-        raise SystemExit(code)
+    words = ["predict", order["model_file"], order["path"], "-o", str(out), "-q", "--device", order["device"]]
+    code, seconds, peak = python("-c", PREDICT, *words).split()
+    if code != "0":
+        raise SystemExit(int(code))
     out.unlink()
-    return {"seconds": time.perf_counter() - began, "peak_bytes_in_all": peak_bytes()}
+    return {"seconds": float(seconds), "peak_bytes_in_all": int(peak)}
 
 
-def in_process(what: str, order: dict[str, Any]) -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, __file__, "--part", what, json.dumps(order)], stdout=subprocess.PIPE, text=True, check=True
-    )
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+def python(*words: str) -> str:
+    """What a process of its own prints in its last line."""
+    done = subprocess.run([sys.executable, *words], stdout=subprocess.PIPE, text=True, check=True)
+    return done.stdout.splitlines()[-1]
 
 
 def exponent(results: list[dict[str, Any]], what: str) -> float | None:
@@ -143,12 +156,14 @@ def main() -> None:
     parser.add_argument("--models", default="ssgp,prism")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="float64")
+    parser.add_argument("--fit-rows", type=int, help="of every fit; default: as many as are predicted")
+    parser.add_argument("--steps", type=int, help="of PrismGP's networks; default: its own")
     parser.add_argument("--folder", type=Path, help="of the files; default: a temporary one")
     parser.add_argument("--name", help="of the result; default: scale_DEVICE")
-    parser.add_argument("--part", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--fit", help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.part:
-        print(json.dumps({"fit": fit, "predict": predict}[args.part[0]](json.loads(args.part[1]))))
+    if args.fit:
+        print(json.dumps(fit(json.loads(args.fit))))
         return
     with tempfile.TemporaryDirectory() as temporary:
         folder = args.folder or Path(temporary)
@@ -160,12 +175,15 @@ def main() -> None:
                 order = {
                     "model": model,
                     "path": str(write_rows(folder, n)),
+                    "fit_path": str(write_rows(folder, args.fit_rows or n)),
+                    "steps": args.steps,
                     "model_file": str(Path(temporary) / "model.prism"),
                     "device": args.device,
                     "dtype": args.dtype,
                 }
-                result = {"fit": in_process("fit", order), "predict": in_process("predict", order)}
-                result["predict"]["rows"] = result["fit"]["rows"]
+                fitted = json.loads(python(__file__, "--fit", json.dumps(order)))
+                result = {"fit": fitted, "predict": predict(order)}
+                result["predict"]["rows"] = n
                 results.append(result)
                 f, p = result["fit"], result["predict"]
                 print(
