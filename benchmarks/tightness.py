@@ -92,7 +92,8 @@ def factorised(matrix: torch.Tensor) -> torch.Tensor:
 
 def measure(dataset: str) -> dict[str, Any]:
     x, y, test, _ = load_split(dataset, 0)
-    SSGPRegressor(8, random_state=0).fit(x[:500], y[:500])  # the first fit of a process pays for loading things
+    # The first fit and the first certificate of a process pay for loading things.
+    certify(SSGPRegressor(8, random_state=0).fit(x[:500], y[:500]), x[:500], y[:500], test[:50], random_state=0)
     began = time.perf_counter()
     model = SSGPRegressor(P, random_state=0).fit(x, y)
     fit_seconds = time.perf_counter() - began
