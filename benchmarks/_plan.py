@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from _common import RESULTS, ROOT, data_folder
-from _runs import DATASETS, MODELS, Run, Suite, job_of, store_of
+from _runs import DATASETS, MODELS, Run, Suite, job_of, store_of, stored
 from prismgp._memory import available_bytes
 from prismgp._validate import compute_device
 from prismgp.exceptions import PrismGPError
@@ -93,10 +93,10 @@ def parser_of(suite: Suite, summary: str) -> argparse.ArgumentParser:
 
 
 def show(runs: list[Run], results: Path, suite: str) -> None:
-    found = {run: store_of(results, suite).get(run.name) for run in runs}
-    for run, result in found.items():
-        print(f"{run.name:30s} {'to do' if result is None else describe(result)}")
-    print(f"{len(runs)} runs, {sum(result is None for result in found.values())} to do")
+    found = stored(results, suite, runs)
+    for run in runs:
+        print(f"{run.name:30s} {describe(found[run]) if run in found else 'to do'}")
+    print(f"{len(runs)} runs, {len(runs) - len(found)} to do")
 
 
 def main(suite: Suite, tables: Callable[[Path], list[Path]], summary: str) -> int:

@@ -125,16 +125,20 @@ def store_of(results: Path, suite: str) -> Store:
     return Store(results / suite)
 
 
+def stored(results: Path, suite: str, runs: Iterable[Run]) -> dict[Run, dict[str, Any]]:
+    """The runs that have a file."""
+    store = store_of(results, suite)
+    return {run: found for run in runs if (found := store.get(run.name)) is not None}
+
+
 def finished(results: Path, suite: str, runs: Iterable[Run]) -> dict[Run, dict[str, Any]]:
     """The runs that have scores."""
-    found = {run: store_of(results, suite).get(run.name) for run in runs}
-    return {run: result for run, result in found.items() if result is not None and "failed" not in result}
+    return {run: found for run, found in stored(results, suite, runs).items() if "failed" not in found}
 
 
 def failed(results: Path, suite: str, runs: Iterable[Run]) -> dict[Run, str]:
     """The runs that were tried and have none, most often for want of memory, with the message."""
-    found = {run: store_of(results, suite).get(run.name) for run in runs}
-    return {run: result["failed"] for run, result in found.items() if result is not None and "failed" in result}
+    return {run: found["failed"] for run, found in stored(results, suite, runs).items() if "failed" in found}
 
 
 # -- one run, in a process of its own ------------------------------------------------------------

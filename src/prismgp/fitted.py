@@ -1,6 +1,6 @@
 """Models as a fit leaves them, in their own units: what predictions need, and nothing else.
 
-The estimators hold one, and a model file gives one back without them: scikit-learn takes more memory than predicting.
+The estimators hold one, and a model file gives one back without them.
 """
 
 from __future__ import annotations

@@ -8,13 +8,11 @@ from typing import Any
 import numpy as np
 
 from prismgp._types import Tensor
-from prismgp._validate import DEVICES, check_choice, compute_device
-from prismgp.data._table import TableEncoder
 from prismgp.estimators import ExactGPRegressor, PrismGPRegressor, SSGPRegressor
 from prismgp.estimators._base import GPRegressor
 from prismgp.exceptions import ModelFileError
 from prismgp.model_file import FORMAT_VERSION, Common, count_in, read_model_file, readable, write_model_file
-from prismgp.prediction import device_here
+from prismgp.prediction import check_asked, device_here
 
 __all__ = ["load", "save_model"]
 
@@ -24,7 +22,6 @@ _ESTIMATORS = {cls._kind: cls for cls in _CLASSES}
 
 def save_model(model: GPRegressor, path: str | PathLike[str]) -> None:
     """Write a fitted model atomically; see :meth:`GPRegressor.save`."""
-    encoder: TableEncoder | None = getattr(model, "table_encoder_", None)
     arguments = {name: _plain(value) for name, value in model.get_params(deep=False).items()}
     # What the posterior depends on is that of the fit, whatever has been set since.
     arguments |= {name: _plain(value) for name, value in model._fitted_arguments().items()}
@@ -37,22 +34,17 @@ def save_model(model: GPRegressor, path: str | PathLike[str]) -> None:
         standardiser=model._standardiser,
         params=model._params,
         feature_names=None if names is None else [str(name) for name in names],
-        encoder=encoder,
+        encoder=getattr(model, "table_encoder_", None),
     )
     config = {
         "format_version": FORMAT_VERSION,
         "estimator": model._kind,
         "arguments": arguments,
-        "rows": common.rows,
-        "inputs": common.inputs,
-        "outputs": common.outputs,
-        "target_ndim": common.target_ndim,
-        "feature_names": common.feature_names,
+        **common.to_config(),
         "log_evidence": model.log_evidence_,
         "fit_status": model.fit_status_,
         "history": model.history_,
         "n_iter": model.n_iter_,
-        "table": None if encoder is None else encoder.to_dict(),
         "state": model._state_config(),
     }
     tensors = {name: value.detach().cpu().contiguous() for name, value in model._state_tensors().items()}
@@ -74,9 +66,7 @@ def load(path: str | PathLike[str], *, device: str | None = None) -> Any:
     ModelFileError
         When the file is not a model, is damaged, or is of another format version.
     """
-    if device is not None:
-        check_choice("load", "device", device, DEVICES)
-        compute_device(device)  # its absence is not the file's fault
+    check_asked(device)
     with readable(path) as file:
         return _build(*read_model_file(file), device)
 

@@ -162,8 +162,14 @@ class Common:
             raise ModelFileError("the table's columns are not the model's inputs")
         return cls(n, d, q, ndim, standardiser, params, names, encoder)
 
+    def to_config(self) -> dict[str, Any]:
+        """What is no array, as in a file."""
+        sizes = {name: getattr(self, name) for name in ("rows", "inputs", "outputs", "target_ndim")}
+        table = None if self.encoder is None else self.encoder.to_dict()
+        return {**sizes, "feature_names": self.feature_names, "table": table}
+
     def to_tensors(self) -> dict[str, Tensor]:
-        """Its numbers, as in a file."""
+        """Its arrays, as in a file."""
         return {
             f"{prefix}.{field}": torch.tensor(getattr(owner, field), dtype=torch.float64)
             for prefix, owner, fields in (("s", self.standardiser, _STANDARDISER), ("p", self.params, _PARAMETERS))

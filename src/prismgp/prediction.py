@@ -1,7 +1,7 @@
 """From fitted models to predictions in the data's units: of the estimators, and of model files alone.
 
-``prismgp predict`` reads a file without the estimators: scikit-learn, SciPy and pandas, which fits need, take more
-memory than all the rest of a prediction.
+``prismgp predict`` reads a file without the estimators: scikit-learn, SciPy and pandas, which fits need, take some
+100 MB, more than the model and its rows.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from prismgp.model_file import Common, read_model_file, readable
 from prismgp.model_state import exact_from_tensors, spectral_from_tensors
 from prismgp.revised._state import mixture_from_tensors
 
-__all__ = ["Predictor", "device_here", "load_predictor", "predict_chunks"]
+__all__ = ["Predictor", "check_asked", "device_here", "load_predictor", "predict_chunks"]
 
 
 def predict_chunks(
@@ -84,9 +84,7 @@ class Predictor:
 
 def load_predictor(path: str | PathLike[str], *, device: str | None = None) -> Predictor:
     """Read a model for predictions alone; arguments and errors are those of :func:`prismgp.load`."""
-    if device is not None:
-        check_choice("load", "device", device, DEVICES)
-        compute_device(device)  # its absence is not the file's fault
+    check_asked(device)
     with readable(path) as file:
         config, tensors = read_model_file(file)
         kind, arguments = config["estimator"], config["arguments"]
@@ -122,6 +120,13 @@ def _fitted(
     if kind == "prism":
         return mixture_from_tensors(tensors, state["experts"], n=n, d=d, q=common.outputs, dtype=dtype).to(device)
     raise ModelFileError(f"estimator {kind!r} is unknown to this version")
+
+
+def check_asked(device: str | None) -> None:
+    """The device that a user asks for must be there, before a file is read: its absence is not the file's fault."""
+    if device is not None:
+        check_choice("load", "device", device, DEVICES)
+        compute_device(device)
 
 
 def device_here(saved: Any, asked: str | None) -> str:

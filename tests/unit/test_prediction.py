@@ -84,7 +84,7 @@ def test_files_that_are_none(tmp_path, content):
 
 
 def test_the_command_loads_what_predictions_need(tmp_path):
-    """scikit-learn, SciPy and pandas take more memory than all the rest of it."""
+    """scikit-learn, SciPy and pandas take more memory than the model and its rows."""
     x, y = data(1)
     frame = pd.DataFrame(x, columns=["a", "b", "c"])
     for name, model in (("s", MODELS["ssgp"]()), ("p", MODELS["joint"]())):

@@ -351,7 +351,9 @@ class PrismGPRegressor(GPRegressor):
         self._check_chunk_size()
         if self.chunk_size != "auto":
             return int(self.chunk_size)
-        return super()._prediction_rows() if hasattr(self, "_mixture") else _ENCODED_ROWS
+        if not hasattr(self, "_mixture"):
+            return _ENCODED_ROWS
+        return self._mixture.prediction_rows(self._compute()[1])  # of the mixture where it is: nothing is moved for it
 
     def _fitted(self) -> Mixture:
         return self._mixture.to(self._compute()[1])
