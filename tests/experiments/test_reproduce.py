@@ -63,6 +63,12 @@ class TestPlans:
         assert plan.rows == 2_500
         assert plan.options["quick"]
 
+    def test_five_runs_of_everything(self) -> None:
+        for name, about in EXPERIMENTS.items():
+            plan = make_plan(name, simulated=about.gas)
+            assert plan.runs == 5
+            assert {16, 32, 64} <= set(plan.frequencies)
+
     def test_no_full_gp_on_large_sets(self) -> None:
         for name in ("gas500k", "gas4m"):
             assert not any(job.key.startswith("exact") for job in make_plan(name, simulated=True).jobs())

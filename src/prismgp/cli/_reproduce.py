@@ -33,9 +33,9 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--simulated", action="store_true", help="simulate the gas sensor array; everything is labelled so"
     )
-    parser.add_argument("--runs", type=common.positive, metavar="N", help="default: 5; gas500k 3, gas4m 1")
+    parser.add_argument("--runs", type=common.positive, metavar="N", help="default: 5")
     parser.add_argument(
-        "--frequencies", type=common.columns, metavar="P,P,...", help="default: 16,32,64, on gas sets as the paper has"
+        "--frequencies", type=common.columns, metavar="P,P,...", help="default: 16,32,64, and 128 on gas10k and gas500k"
     )
     parser.add_argument(
         "--models",

@@ -22,6 +22,7 @@ MODELS = {
 }
 EXTRAS = ("embedding", "certificate")
 ENSEMBLE_FREQUENCIES = 32
+_RUNS = 5
 _WITHOUT_FREQUENCIES = "exact"
 _PACKAGE = "prismgp.experiments.reproduce"
 _BASE_BYTES = 2**30
@@ -41,7 +42,6 @@ class Experiment:
         That of a quick run.
     frequencies : tuple of int
     models : tuple of str
-    runs : int
     gas : bool
         Whether the data are those of the gas sensor array, which can be simulated.
     streamed : bool
@@ -56,7 +56,6 @@ class Experiment:
     quick_rows: int | None
     frequencies: tuple[int, ...]
     models: tuple[str, ...]
-    runs: int = 5
     gas: bool = True
     streamed: bool = False
     published: tuple[tuple[str, int | None, float], ...] = ()
@@ -93,7 +92,6 @@ EXPERIMENTS = {
             20_000,
             (16, 32, 64, 128),
             _SPARSE,
-            runs=3,
             published=_PUBLISHED_500K,
         ),
         Experiment(
@@ -101,9 +99,8 @@ EXPERIMENTS = {
             "Gas sensor array",
             4_000_000,
             100_000,
-            (16, 64),
+            (16, 32, 64),
             _SPARSE,
-            runs=1,
             streamed=True,
         ),
     )
@@ -224,7 +221,7 @@ def make_plan(
         rows=rows or about.rows,
         frequencies=tuple(sorted(set(frequencies or about.frequencies))),
         models=wanted,
-        runs=runs or about.runs,
+        runs=runs or _RUNS,
         device=device,
     )
     if not quick:
