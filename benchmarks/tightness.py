@@ -4,7 +4,8 @@ python benchmarks/tightness.py [--datasets abalone,elevators,kin40k] [--threads 
 
 An SSGP (p = 64) is fitted to the first split of each data set. The exact GP with its parameters is computed densely:
 the truth. Its Cholesky factorisation alone is timed, and the whole with its predictions, on the same threads as the
-certificates that are then made with growing budgets. Writes results/tightness_DATASET.json, and from all that are
+certificates that are then made with growing budgets. What takes seconds is done three times, and the median time
+taken. Writes results/tightness_DATASET.json, and from all that are
 there tightness.md and tightness.png.
 """
 
@@ -13,6 +14,8 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections.abc import Callable
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -28,9 +31,9 @@ P = 64
 BLOCK = 3_000
 # Rank, products; None: the defaults.
 BUDGETS: dict[str, list[tuple[int | None, int | None]]] = {
-    "abalone": [(50, 4), (100, 4), (200, 4), (200, 8), (400, 8), (None, None)],
-    "elevators": [(200, 8), (400, 8), (800, 8), (1200, 10), (1600, 16), (None, None)],
-    "kin40k": [(1000, 20), (2000, 30), (3000, 40), (None, None)],
+    "abalone": [(50, 4), (100, 4), (150, 4), (200, 4), (400, 8), (None, None)],
+    "elevators": [(200, 8), (400, 8), (600, 8), (800, 8), (1200, 10), (None, None)],
+    "kin40k": [(1000, 20), (2000, 20), (3000, 20), (None, None)],
 }
 COLOURS = {"abalone": "#0072B2", "elevators": "#D55E00", "kin40k": "#009E73"}
 
@@ -41,7 +44,6 @@ class Truth:
     def __init__(
         self, model: SSGPRegressor, x: np.ndarray, y: np.ndarray, test: np.ndarray, device: str = "cpu"
     ) -> None:
-        start = time.perf_counter()
         s, params = model._standardiser, model._params
         lengthscale = torch.as_tensor(params.lengthscale)
         points, there = (torch.as_tensor((each - s.x_shift) / s.x_scale) / lengthscale for each in (x, test))
@@ -71,7 +73,6 @@ class Truth:
         density = -0.5 * (n * np.log(2 * np.pi) + logdet + float(half.square().sum()))
         self.log_evidence = density - n * np.log(scale)
         self.noise_std = noise**0.5 * scale
-        self.seconds = time.perf_counter() - start
 
 
 def factorised(matrix: torch.Tensor) -> torch.Tensor:
@@ -97,19 +98,18 @@ def measure(dataset: str) -> dict[str, Any]:
     began = time.perf_counter()
     model = SSGPRegressor(P, random_state=0).fit(x, y)
     fit_seconds = time.perf_counter() - began
-    truth = Truth(model, x, y, test)
-    exact_seconds = truth.cholesky_seconds
+    truths, whole_seconds = repeated(lambda: Truth(model, x, y, test))
+    truth, exact_seconds = truths[0], median(each.cholesky_seconds for each in truths)
     print(
         f"{dataset}: fit {fit_seconds:.1f} s, Cholesky of the exact GP {exact_seconds:.2f} s, "
-        f"all of it {truth.seconds:.2f} s",
+        f"all of it {whole_seconds:.2f} s",
         flush=True,
     )
     mean, std = model.predict(test, return_std=True)
     rows = []
     for rank, products in BUDGETS[dataset]:
-        began = time.perf_counter()
-        found = certify(model, x, y, test, rank=rank, products=products, random_state=0)
-        seconds = time.perf_counter() - began
+        budget = {"rank": rank, "products": products}
+        (found, *_), seconds = repeated(lambda budget=budget: certify(model, x, y, test, random_state=0, **budget))
         rows.append(
             {
                 "asked": [rank, products],
@@ -133,7 +133,7 @@ def measure(dataset: str) -> dict[str, Any]:
         "noise_share": float(model.noise_variance_ / model.signal_variance_),
         "fit_seconds": fit_seconds,
         "cholesky_seconds": exact_seconds,
-        "exact_seconds": truth.seconds,
+        "exact_seconds": whole_seconds,
         "true_difference": {
             "mean": float(np.max(np.abs(mean - truth.mean)) / truth.noise_std),
             "std": float(np.max(np.abs(std - truth.std)) / truth.noise_std),
@@ -142,6 +142,16 @@ def measure(dataset: str) -> dict[str, Any]:
         "device": "cpu",
         "jobs": 1,
     }
+
+
+def repeated(work: Callable[[], Any], most: int = 3, enough: float = 10.0) -> tuple[list[Any], float]:
+    """Results, and the median time: of one go for what is long, of three for what is over before it is measured."""
+    results, seconds = [], []
+    while len(results) < most and sum(seconds) < enough:
+        began = time.perf_counter()
+        results.append(work())
+        seconds.append(time.perf_counter() - began)
+    return results, median(seconds)
 
 
 def compared(what: str, found: Any, truth: np.ndarray, noise: float) -> dict[str, Any]:
@@ -222,7 +232,7 @@ def figure(results: list[dict[str, Any]]) -> None:
     fig, axes = plt.subplots(1, 2, figsize=(9.5, 3.9), sharey=True, layout="constrained")
     for axis, what in zip(axes, ("mean", "std"), strict=True):
         for result in results:
-            rows = sorted(result["budgets"][:-1], key=lambda row: row["seconds"])
+            rows = result["budgets"][:-1]
             time_ = [row["seconds"] / result["cholesky_seconds"] for row in rows]
             colour = COLOURS[result["dataset"]]
             label = f"{result['dataset']}, n = {result['rows']:,}"

@@ -14,11 +14,20 @@ from prismgp.guarantees._lowrank import LowRank
 from prismgp.guarantees._passes import Task
 from prismgp.guarantees._problem import Problem
 from prismgp.guarantees._rounding import growth
+from prismgp.guarantees._thin import times_thin
 
-__all__ = ["frobenius_by_pairs", "frobenius_exact", "spectral_by_lanczos", "spectral_by_rank", "spectral_task"]
+__all__ = [
+    "FrobeniusSum",
+    "frobenius_by_pairs",
+    "frobenius_exact",
+    "spectral_by_lanczos",
+    "spectral_by_rank",
+    "spectral_task",
+]
 
 _WIDEST = 6_000  # columns of [L F] beyond which the eigenvalues of their difference are not computed
 _LONGEST = 4e12  # multiply-adds beyond which neither are they
+_QR_NUMBERS = 2**23  # of the matrix that is triangularised at a time; the fewer, the more often what is done is redone
 _NUMBERS = 2**25  # features of sampled pairs at a time
 
 
@@ -32,7 +41,7 @@ def spectral_by_rank(problem: Problem, low: LowRank) -> Interval:
     if size > _WIDEST or problem.n * size**2 > _LONGEST:
         return Interval(0.0, math.inf, 1.0, f"not attempted: {size:,} columns")
     upper_part = problem.target.new_zeros(0, size)
-    step = max(2 * size, 1024)
+    step = max(2 * size, _QR_NUMBERS // size)
     for start in range(0, problem.n, step):
         part = slice(start, min(start + step, problem.n))
         # The plain kernel: weights are the noise's.
@@ -74,8 +83,8 @@ def _times(problem: Problem, v: Tensor) -> Tensor:
     parts = [slice(i, min(i + 8192, problem.n)) for i in range(0, problem.n, 8192)]
     inner = v.new_zeros(problem.width, v.shape[1])
     for part in parts:
-        inner += problem.features(part).wide().T @ v[part]
-    return torch.cat([problem.features(part).wide() @ inner for part in parts])
+        inner += times_thin(problem.features(part).wide().T, v[part])
+    return torch.cat([times_thin(problem.features(part).wide(), inner) for part in parts])
 
 
 def spectral_by_lanczos(found: Lanczos | None, problem: Problem, *, delta: float) -> Interval | None:
@@ -89,26 +98,38 @@ def spectral_by_lanczos(found: Lanczos | None, problem: Problem, *, delta: float
     ritz = max(abs(least), abs(most))
     n, entries = problem.n, float(problem.rows.row_error.square().sum())
     shortfall = ritz_shortfall(n, found.steps // 2, found.starts, delta)
-    rounding = 2.0 * growth(2048 + problem.width + n // 512) * n + 2.0 * math.sqrt(n * entries)
+    rounding = 2.0 * growth(problem.rows.summed + problem.width) * n + 2.0 * math.sqrt(n * entries)
     upper = math.inf if shortfall >= 1.0 else ritz / math.sqrt(1.0 - shortfall) + rounding
     method = f"Lanczos, {found.steps} products, {found.starts} starts"
     return Interval(max(ritz - rounding, 0.0), upper, 1.0 - delta, method)
 
 
+class FrobeniusSum:
+    """All entries of E, from the tiles of a pass over K: O(n^2 (d + 2p)) time, memory of a tile."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self._every = problem.features(slice(None))
+        self._squares = problem.target.new_zeros(())
+
+    def look(self, i: slice, j: slice, tile: Tensor) -> None:
+        """Take note of a tile on or above the diagonal; overwrites it."""
+        tile -= self._every.rows(i).block(self._every.rows(j))
+        self._squares += tile.square_().sum() * (1.0 if i == j else 2.0)
+
+    def interval(self) -> Interval:
+        """The norm, once all tiles were shown."""
+        norm = math.sqrt(float(self._squares))
+        entries = 2.0 * float(self.problem.rows.row_error.square().mean().sqrt())
+        wrong = self.problem.n * (entries + 2.0 * growth(self._every.phi.shape[1])) + growth(64) * norm
+        return Interval(max(norm - wrong, 0.0), norm + wrong, 1.0, "all entries")
+
+
 def frobenius_exact(problem: Problem) -> Interval:
-    """All entries, tile by tile: O(n^2 (d + 2p)) time, memory of a tile."""
-    every = problem.features(slice(None))
-    total = [0.0]
-
-    def use(i: slice, j: slice, tile: Tensor) -> None:
-        tile -= every.rows(i).block(every.rows(j))
-        total[0] += float(tile.square_().sum()) * (1.0 if i == j else 2.0)
-
-    problem.rows.tiles(use)
-    norm = math.sqrt(total[0])
-    wrong = problem.n * (2.0 * float(problem.rows.row_error.square().mean().sqrt()) + 2.0 * growth(every.phi.shape[1]))
-    wrong += growth(64) * norm
-    return Interval(max(norm - wrong, 0.0), norm + wrong, 1.0, "all entries")
+    """All entries, in a pass of their own."""
+    entries = FrobeniusSum(problem)
+    problem.rows.tiles(entries.look)
+    return entries.interval()
 
 
 def frobenius_by_pairs(problem: Problem, *, pairs: int, delta: float, seed: int) -> Interval:

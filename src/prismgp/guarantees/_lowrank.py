@@ -16,6 +16,7 @@ from prismgp._types import Tensor
 from prismgp.guarantees._nystrom import NystromMap
 from prismgp.guarantees._reference import ReferenceKernel
 from prismgp.guarantees._rounding import growth
+from prismgp.guarantees._thin import times_thin
 
 __all__ = ["FeatureError", "LowRank"]
 
@@ -121,7 +122,7 @@ class LowRank:
         # Entries of K are right to row errors e, so K itself to 2 |e| sqrt(|K|): its diagonal is one.
         error = rows.row_error if root is None else rows.row_error * root[:, 0]
         norm = largest + excess
-        product_error = 2.0 * norm**0.5 * float(error.square().sum().sqrt()) + growth(2048 + n // 512) * norm
+        product_error = 2.0 * norm**0.5 * float(error.square().sum().sqrt()) + growth(rows.summed) * norm
         return cls(nystrom, rows, root, values, vectors, left, slack, excess, trace_error, product_error, plain, kept)
 
     @property
@@ -150,17 +151,23 @@ class LowRank:
     def transposed(self, v: Tensor) -> Tensor:
         """``L'v``."""
         if self._kept is not None:
-            return self._kept.T @ v
+            return times_thin(self._kept.T, v)
         total = v.new_zeros(self.rank, v.shape[1])
         for part, features in self.chunks():
-            total += features.T @ v[part]
+            total += times_thin(features.T, v[part])
         return total
 
     def times(self, c: Tensor) -> Tensor:
         """``L c``."""
         if self._kept is not None:
-            return self._kept @ c
-        return torch.cat([features @ c for _, features in self.chunks()])
+            return times_thin(self._kept, c)
+        return torch.cat([times_thin(features, c) for _, features in self.chunks()])
+
+    def subtract_from(self, k: Tensor, c: Tensor) -> Tensor:
+        """``k - L c``, which may be where k was."""
+        if self._kept is not None:
+            return k.addmm_(self._kept, c, alpha=-1.0)
+        return k.sub_(self.times(c))
 
     def apply(self, function: Callable[[Tensor], Tensor], noise: Tensor, v: Tensor) -> Tensor:
         """``f(L L' + s2 I) v``, for a noise s2 per column, (k,).

@@ -26,6 +26,7 @@ from prismgp.guarantees._evidence_bounds import (
 )
 from prismgp.guarantees._interval import Interval
 from prismgp.guarantees._kernel_error import (
+    FrobeniusSum,
     frobenius_by_pairs,
     frobenius_exact,
     spectral_by_lanczos,
@@ -39,6 +40,7 @@ from prismgp.guarantees._passes import Budget, Task, run_together
 from prismgp.guarantees._prediction_bounds import VarianceByRank, crossed, mean_half_width, variance_by_solution
 from prismgp.guarantees._problem import Problem
 from prismgp.guarantees._rounding import UNIT
+from prismgp.guarantees._sketch import sketch_task
 
 __all__ = ["certify_problem"]
 
@@ -50,6 +52,10 @@ _FEW = 2_000  # rows up to which all entries cost no more than a sample
 _KEPT = 8  # products kept for the systems of single test points, which are chosen after the others are done
 _SOLVED, _SOLVED_LEAST = 256, 16  # test points, the least well known ones, that get a linear system of their own
 _COLUMN_WORK = 2e10  # multiply-adds that their columns may add to a product
+_SOLVED_SHARE = 256  # rows for each of them and each product where a sketch has looked at all: few are left unclear
+# Random vectors that look at what the low rank leaves, for the variances: so many, as many for each product, and as
+# many numbers; with fewer than the least, Student's factor is too large to be of use.
+_LOOKS, _LOOKS_EACH, _LOOKS_NUMBERS, _LOOKS_LEAST = 256, 8, 2**25, 24
 _MOST_SLACK = 0.25  # of the noise that rounding may take
 
 
@@ -65,16 +71,18 @@ def certify_problem(problem: Problem, effort: Effort) -> Findings:
             "the model explains the targets to the last digits"
         )
         return _nothing(problem, low, 0, time.monotonic() - clock, reason)
-    # Random statements: a log determinant per output, two norms, and the Frobenius norm where it is sampled.
-    share = effort.delta / (len(problem.ratio) + 3)
+    # Random statements: a log determinant per output, two norms, all variances by the sketch, and the Frobenius norm
+    # where it is sampled.
+    share = effort.delta / (len(problem.ratio) + 4)
     run = _Run(problem, low, effort, generator, share)
     seconds = None if effort.seconds is None else max(effort.seconds - (time.monotonic() - clock), 0.0)
     # The last product recomputes the residuals; it is not for the others to spend.
     budget = Budget.of(max(effort.products - 1, 0), seconds)
     run.work(budget)
-    every_entry = problem.n <= (_EVERY_ENTRY if effort.products and not budget.over else _FEW)
     spectral = run.spectral()
-    if every_entry:
+    if run.entries is not None:
+        frobenius = run.entries.interval()
+    elif problem.n <= _FEW:
         frobenius = frobenius_exact(problem)
     elif effort.delta:
         frobenius = frobenius_by_pairs(problem, pairs=_PAIRS, delta=share, seed=effort.seed)
@@ -86,7 +94,10 @@ def certify_problem(problem: Problem, effort: Effort) -> Findings:
     products = budget.used + (run.solution is not None)
     intervals = [each for each in (spectral, frobenius, evidence, mean, variance) if each is not None]
     if not all(each.ordered for each in intervals):
-        reason = "the bounds contradict each other: rounding has the upper hand"
+        reason = (
+            "the bounds contradict each other: rounding has the upper hand, or a random one is among the few that fail "
+            "(another random_state tells)"
+        )
         return _nothing(problem, low, products, time.monotonic() - clock, reason)
     spent: dict[str, Any] = {"rank": low.rank, "products": products, "seconds": time.monotonic() - clock}
     quadratics = float(run.quadratics[1].sum())
@@ -123,8 +134,8 @@ class _Run:
         self.levels = self.noise
         self.column_error = torch.zeros_like(self.noise)
         self.chosen = torch.empty(0, dtype=torch.long, device=self.b.device)
-        self.by_rank = None if problem.test is None else VarianceByRank(problem, low, problem.test.rows)
         self.solution: Solution | None = None
+        self.entries: FrobeniusSum | None = None
         self.found: dict[str, Any] = {}
 
     # -- work ------------------------------------------------------------------------------------
@@ -134,13 +145,14 @@ class _Run:
         if not self.effort.products or budget.over:
             return
         # For single test points; of a few products the mean gets all.
-        kept = 0 if self.by_rank is None or budget.products < _KEPT else min(_KEPT, budget.products // 4)
-        tasks = self._tasks()
+        kept = 0 if self.problem.test is None or budget.products < _KEPT else min(_KEPT, budget.products // 4)
+        tasks = self._tasks(budget.products - kept)
         done = run_together(self.problem.rows.product, list(tasks.values()), budget, keep=kept)
         self.found = dict(zip(tasks, done, strict=True))
         a = self.found["solve"]
-        if self.by_rank is not None:
-            self._choose_points(self.by_rank)
+        every_entry = self.problem.n <= _EVERY_ENTRY and not budget.over
+        if self.problem.test is not None:
+            self._choose_points()
         if len(self.chosen):
             levels = self.levels[self.q :]
             # Of a variance, a share of the noise variance is wanted, which is the square of what a mean would have.
@@ -148,7 +160,9 @@ class _Run:
             a = torch.cat([a, *run_together(self.problem.rows.product, [points], budget)], 1)
         whitened = self.problem.whitened
         weights = 1.0 if self.low.root_weight is None else float(self.low.root_weight.max())
-        product, error = self.problem.rows.bounded_product(whitened(a), closely=self.q, norm=self._norm())
+        self.entries = FrobeniusSum(self.problem) if every_entry else None
+        look = None if self.entries is None else self.entries.look
+        product, error = self.problem.rows.bounded_product(whitened(a), closely=self.q, norm=self._norm(), look=look)
         self.solution = Solution.of_product(self.b, a, self.levels, whitened(product), weights * error)
 
     def _norm(self) -> float:
@@ -157,14 +171,19 @@ class _Run:
             return float(self.problem.n)
         return min(float(self.problem.n), self.low.norm)
 
-    def _choose_points(self, by_rank: VarianceByRank) -> None:
+    def _choose_points(self) -> None:
         """A system of its own, per output, for each of the test points of which least is known by now."""
         assert self.problem.test is not None
-        norm = self._norm_left()
-        width = by_rank.upper(self.low.excess if norm is None else norm) - by_rank.lower
-        # As a standard deviation with noise, in units of the noise: below the tolerance nothing is to be gained.
-        unclear = (width / (2.0 * (self.noise * (self.noise + by_rank.lower)).sqrt())).amax(1)
-        most = max(_SOLVED_LEAST, min(_SOLVED, int(_COLUMN_WORK / self.problem.n**2)))
+        lower, upper, _ = self._closer
+        width = upper - lower
+        # Half of the width, as a standard deviation with noise, in units of the noise: below the tolerance nothing is
+        # to be gained.
+        unclear = (width / (4.0 * (self.noise * (self.noise + lower)).sqrt())).amax(1)
+        n, products = self.problem.n, self.effort.products
+        most = min(_SOLVED, int(_COLUMN_WORK / n**2))
+        if self.by_rank.sketched:
+            most = min(most, n * products // _SOLVED_SHARE)
+        most = max(_SOLVED_LEAST, most)
         count = min(most // self.q, int((unclear > self.effort.tolerance).sum()))
         self.chosen = unclear.topk(count).indices
         rows, test = self.problem.rows, self.problem.test.rows.rows(self.chosen)
@@ -185,9 +204,9 @@ class _Run:
             enough=enough,
         )
 
-    def _tasks(self) -> dict[str, Task]:
+    def _tasks(self, available: int) -> dict[str, Task]:
         problem, low, products = self.problem, self.low, self.effort.products
-        steps = min(products - 1, max(_STEPS, products // 3))
+        steps = min(available, max(_STEPS, products // 3))
         tasks = {"solve": self._solve(self.b, self.noise, self.effort.tolerance * self.noise.sqrt())}
         if not self.effort.random:
             return tasks
@@ -195,7 +214,11 @@ class _Run:
         for k in range(self.q):
             tasks[f"logdet {k}"] = logdet_task(low, float(self.noise[k]), **common)
         tasks["spectral"] = spectral_task(problem, **common)
-        if problem.test is not None:
+        count = min(_LOOKS, _LOOKS_EACH * products, _LOOKS_NUMBERS // problem.n)
+        if problem.test is not None and count >= _LOOKS_LEAST:
+            tasks["sketch"] = sketch_task(problem, low, count=count, generator=self.generator)
+        # Where so few steps prove nothing of the norm, the trace stands, and the steps are not made.
+        if problem.test is not None and ritz_shortfall(problem.n, steps, _PROBES, self.delta) < 1.0:
             # For the t of (E12): the norm of K - L L'.
             start = random_starts(problem.n, _PROBES, self.generator, like=self.b)
             tasks["residual"] = lanczos(
@@ -205,6 +228,12 @@ class _Run:
                 steps=steps,
             )
         return tasks
+
+    @cached_property
+    def by_rank(self) -> VarianceByRank:
+        """Of the test points; made when the sketch is there."""
+        assert self.problem.test is not None
+        return VarianceByRank(self.problem, self.low, self.problem.test.rows, self.found.pop("sketch", None))
 
     # -- bounds ----------------------------------------------------------------------------------
 
@@ -255,10 +284,9 @@ class _Run:
 
     def predictions(self) -> tuple[Interval, Interval]:
         """Mean and variance of the function at the test points, in the model's units, (m, q)."""
-        assert self.by_rank is not None
-        return self._mean(self.by_rank), self._variance(self.by_rank)
+        return self._mean(), self._variance()
 
-    def _mean(self, by_rank: VarianceByRank) -> Interval:
+    def _mean(self) -> Interval:
         problem, low, q, targets = self.problem, self.low, self.q, self.targets
         assert problem.test is not None
         middle, wrong = self._middle()
@@ -266,8 +294,8 @@ class _Run:
             problem, problem.test.rows, middle if targets is None else torch.cat([middle, targets.a], 1)
         )
         quad_low, quad_high = self._forms
-        explained = by_rank.most_explained.clamp_min(0.0)
-        spread = (explained - by_rank.least_explained(low.excess)).clamp_min(0.0)
+        explained = self.by_rank.most_explained.clamp_min(0.0)
+        spread = (explained - self.by_rank.least_explained).clamp_min(0.0)
         half = 0.5 * (spread * (quad_high - quad_low).clamp_min(0.0)).sqrt() + explained.sqrt() * wrong + errors[:, :q]
         # (E11) with nothing known, a = 0: the exact mean cannot be further than this from the constant.
         furthest = torch.minimum(self.b[:, :q].square().sum(0).sqrt() / (2.0 * self.noise.sqrt()), quad_high.sqrt())
@@ -294,10 +322,9 @@ class _Run:
         (first, left), (second, right) = (low.checked_solve(level, b) for level in levels)
         return 0.5 * (first + second), 0.5 * (left / levels[0].sqrt() + right / levels[1].sqrt())
 
-    def _variance(self, by_rank: VarianceByRank) -> Interval:
+    def _variance(self) -> Interval:
         problem, low = self.problem, self.low
         assert problem.test is not None
-        lower, upper = by_rank.lower, by_rank.upper(low.excess)
         solved = self._columns(slice(self.q, None))
         below = above = None
         method = f"rank {low.rank}"
@@ -306,8 +333,8 @@ class _Run:
             below, above = (each.view(self.q, -1).T for each in bounds)
             method += f", {len(self.chosen)} points solved"
 
-        def interval(high: Tensor, probability: float, how: str, certain: Interval | None) -> Interval:
-            low_, high_ = lower.clone(), high.clone()
+        def interval(least: Tensor, most: Tensor, probability: float, how: str, certain: Interval | None) -> Interval:
+            low_, high_ = least.clone(), most.clone()
             if below is not None and above is not None:
                 low_[self.chosen] = torch.maximum(low_[self.chosen], below)
                 high_[self.chosen] = torch.minimum(high_[self.chosen], above)
@@ -316,12 +343,29 @@ class _Run:
                 _host(low_) * problem.signal, _host(high_) * problem.signal, probability, how, ours, certain
             )
 
-        sure = interval(upper, 1.0, method, None)
-        norm = self._norm_left()
-        if norm is None or len(self.chosen) == problem.test.rows.n:
+        sure = interval(self.by_rank.lower, self.by_rank.most, 1.0, method, None)
+        lower, upper, how = self._closer
+        if not how or len(self.chosen) == problem.test.rows.n:
             return sure
-        closer = torch.minimum(upper, by_rank.upper(norm))
-        return interval(closer, 1.0 - self.delta, f"{method}, norm of the rest by Lanczos", sure)
+        closer = interval(lower, upper, 1.0 - len(how) * self.delta, f"{method}, {', '.join(how)}", sure)
+        # Random bounds that contradict certain ones have failed; that is what their probability is for.
+        return closer if closer.ordered else sure
+
+    @cached_property
+    def _closer(self) -> tuple[Tensor, Tensor, list[str]]:
+        """The best bounds on the variance without systems of single points, and the random ones among them."""
+        by_rank = self.by_rank
+        lower, upper = by_rank.lower, by_rank.most
+        used = []
+        norm = self._norm_left()
+        if norm is not None:
+            upper = torch.minimum(upper, by_rank.upper(norm))
+            used.append("norm of the rest by Lanczos")
+        sketched = by_rank.by_sketch(self.delta)
+        if sketched is not None:
+            lower, upper = torch.maximum(lower, sketched[0]), torch.minimum(upper, sketched[1])
+            used.append("rest seen by random vectors")
+        return lower, upper, used
 
     def _norm_left(self) -> float | None:
         """``|K - L L'|`` from above with probability ``1 - delta``, where that is better than the trace.       (K2)"""

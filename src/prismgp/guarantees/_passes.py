@@ -19,6 +19,7 @@ from prismgp._types import Tensor
 __all__ = ["Budget", "Task", "run_together"]
 
 Task = Generator[Tensor, Tensor | None, Any]
+_ENTRIES = 32  # columns that take as long as making the entries of K, roughly
 
 
 @dataclass
@@ -28,17 +29,18 @@ class Budget:
     products: int
     deadline: float | None = None
     used: int = 0
-    last: float = 0.0  # seconds of the last one
+    pace: float = 0.0  # seconds of the last one for each of its columns, the entries of K counted as some more
 
     @classmethod
     def of(cls, products: int, seconds: float | None) -> Budget:
         return cls(products, None if seconds is None else time.monotonic() + seconds)
 
-    def allows(self, keep: int = 0) -> bool:
+    def allows(self, columns: int, keep: int = 0) -> bool:
         """Whether another product may be made, ``keep`` being for later, with time for the one that checks the rest."""
         if self.used + keep >= self.products:
             return False
-        return self.deadline is None or time.monotonic() + 2.0 * self.last < self.deadline
+        expected = 2.0 * self.pace * (columns + _ENTRIES)
+        return self.deadline is None or time.monotonic() + expected < self.deadline
 
     @property
     def over(self) -> bool:
@@ -51,7 +53,7 @@ class Budget:
         done = product(v)
         if v.device.type == "cuda":
             torch.cuda.synchronize(v.device)
-        self.last = time.monotonic() - start
+        self.pace = (time.monotonic() - start) / (v.shape[1] + _ENTRIES)
         self.used += 1
         return done
 
@@ -71,13 +73,13 @@ def run_together(product: Callable[[Tensor], Tensor], tasks: list[Task], budget:
     for k in range(len(tasks)):  # a generator is begun by being sent None
         advance(k, None)
     while waiting:
-        if not budget.allows(keep):
-            for k in list(waiting):
+        order = list(waiting)
+        sizes = [waiting[k].shape[1] for k in order]
+        if not budget.allows(sum(sizes), keep):
+            for k in order:
                 advance(k, None)
             break
-        order = list(waiting)
         answers = budget.spend(product, torch.cat([waiting[k] for k in order], 1))
-        sizes = [waiting[k].shape[1] for k in order]
         for k, answer in zip(order, answers.split(sizes, 1), strict=True):
             advance(k, answer)
     return results

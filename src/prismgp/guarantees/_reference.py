@@ -15,7 +15,9 @@ from prismgp._types import Tensor
 from prismgp.guarantees._rounding import UNIT, growth
 from prismgp.kernels import Kernel
 
-__all__ = ["ReferenceKernel"]
+__all__ = ["Look", "ReferenceKernel"]
+
+Look = Callable[[slice, slice, Tensor], None]  # rows, columns, tile
 
 # A tile and what it is multiplied with should stay in the processor's cache: a product is then bound by
 # the exponentials, not by memory.
@@ -72,6 +74,12 @@ class ReferenceKernel:
         # A row that is further out than this shares nothing with rows whose distances are not by differences.
         return 0.5 * torch.expm1(2.0 * (slope * growth(d + 2) * norms).clamp_max(30.0)) + always
 
+    @property
+    def summed(self) -> int:
+        """How many numbers a product with K adds up, one after the other, at the most: those of a tile, and tiles."""
+        rows, columns = _TILE[self.points.device.type]
+        return max(rows, columns) + self.n // rows + 1
+
     def at(self, points: Tensor, gates: Tensor | None) -> ReferenceKernel:
         """The same kernel on other rows."""
         return replace(self, points=points, gates=gates)
@@ -91,22 +99,25 @@ class ReferenceKernel:
             values = values * (self.gates * other.gates).sum(1)
         return values
 
-    def product(self, v: Tensor) -> Tensor:
+    def product(self, v: Tensor, *, look: Look | None = None) -> Tensor:
         """``K v``, (n, k). O(n^2 (d + k)) time; memory of one tile beside the vectors.
 
-        Every tile serves twice, as the matrix is symmetric.
+        Every tile serves twice, as the matrix is symmetric; then ``look`` is shown it, as in :meth:`tiles`.
         """
-        out = torch.zeros_like(v)
+        across = v.T.contiguous()  # with few columns, v'K is two to three times as fast as K v
+        out = torch.zeros_like(across)
 
         def use(i: slice, j: slice, tile: Tensor) -> None:
-            out[i].addmm_(tile, v[j])
+            out[:, i].addmm_(across[:, j], tile.T)
             if i != j:
-                out[j].addmm_(tile.T, v[i])
+                out[:, j].addmm_(across[:, i], tile)
+            if look is not None:
+                look(i, j, tile)
 
         self.tiles(use)
-        return out
+        return out.T.contiguous()
 
-    def tiles(self, use: Callable[[slice, slice, Tensor], None]) -> None:
+    def tiles(self, use: Look) -> None:
         """Hand out every tile on and above the diagonal, once; ``use(rows, columns, tile)`` may overwrite it."""
         rows, columns = _TILE[self.points.device.type]
         sides = _augmented(self)
@@ -119,7 +130,9 @@ class ReferenceKernel:
                 j = slice(first, min(first + columns, self.n))
                 use(i, j, self._tile(left, _part(sides, j), buffers))
 
-    def bounded_product(self, v: Tensor, *, closely: int, norm: float) -> tuple[Tensor, Tensor]:
+    def bounded_product(
+        self, v: Tensor, *, closely: int, norm: float, look: Look | None = None
+    ) -> tuple[Tensor, Tensor]:
         """``K v``, and a bound on the norm of what rounding has done to each of its columns, (k,).          (U5)
 
         Entry by entry for the first ``closely`` columns, which takes two more columns for each. For the others from
@@ -127,9 +140,8 @@ class ReferenceKernel:
         ``|e * (K v)| <= sqrt(|K|) |e| |v|``.
         """
         k, size, error = v.shape[1], v[:, :closely].abs(), self.row_error[:, None]
-        done = self.product(torch.cat([v, size, error * size], 1))
-        rows, columns = _TILE[self.points.device.type]
-        sums = growth(max(rows, columns) + self.n // rows + 1)
+        done = self.product(torch.cat([v, size, error * size], 1), look=look)
+        sums = growth(self.summed)
         near = (error + sums) * done[:, k : k + closely] + done[:, k + closely :]
         rest = v[:, closely:]
         length = rest.square().sum(0).sqrt()
