@@ -5,8 +5,7 @@ python benchmarks/tightness.py [--datasets abalone,elevators,kin40k] [--threads 
 An SSGP (p = 64) is fitted to the first split of each data set. The exact GP with its parameters is computed densely:
 the truth. Its Cholesky factorisation alone is timed, and the whole with its predictions, on the same threads as the
 certificates that are then made with growing budgets. What takes seconds is done three times, and the median time
-taken. Writes results/tightness_DATASET.json, and from all that are
-there tightness.md and tightness.png.
+taken. Writes results/tightness_DATASET.json, and from all that are there tightness.md and tightness.png.
 """
 
 from __future__ import annotations

@@ -163,6 +163,10 @@ class LowRank:
             return times_thin(self._kept, c)
         return torch.cat([times_thin(features, c) for _, features in self.chunks()])
 
+    def rest(self, v: Tensor, product: Tensor) -> Tensor:
+        """``(K - L L') v``, K weighted as L is, from ``K v``."""
+        return product - self.times(self.transposed(v))
+
     def subtract_from(self, k: Tensor, c: Tensor) -> Tensor:
         """``k - L c``, which may be where k was."""
         if self._kept is not None:

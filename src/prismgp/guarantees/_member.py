@@ -224,7 +224,7 @@ class _Run:
             tasks["residual"] = lanczos(
                 start,
                 before=problem.whitened,
-                after=lambda v, product: problem.whitened(product) - low.times(low.transposed(v)),
+                after=lambda v, product: low.rest(v, problem.whitened(product)),
                 steps=steps,
             )
         return tasks

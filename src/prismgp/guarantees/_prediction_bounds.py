@@ -72,9 +72,10 @@ class VarianceByRank:
             self._rest[j] = 1.0 - features.square().sum(1, keepdim=True)
             self._inside[:, j] = low.vectors.T @ features.T
             self._across[:, j] = low.vectors.T @ low.transposed(e)
+            square = e.square().sum(0)
+            self._square[j] = square[:, None]
             if sketch is not None and self._sketched is not None:
-                self._sketched.add(j, sketch, e, self._inside[:, j], self._across[:, j])
-            self._square[j] = e.square_().sum(0)[:, None]
+                self._sketched.add(j, sketch, e, square, self._inside[:, j], self._across[:, j])
             product = growth(low.rank) * float(low.values.sum()) ** 0.5 * features.square().sum(1).sqrt()
             self._wrong[j] = (entries + product)[:, None]
             left[j] = self._left(self._inside[:, j], off)
@@ -100,7 +101,7 @@ class VarianceByRank:
         """Lower and upper bounds on v, (m, q), by (E16); all of them with probability ``1 - delta``."""
         if self._sketched is None:
             return None
-        below, above = self._sketched.bounds(self._wrong, delta)
+        below, above = self._sketched.bounds(self._square, self._inside, self._across, self._wrong, delta)
         value, wrong = self._value(self.noise)
         return value - wrong + below, value + wrong + above
 
@@ -144,7 +145,6 @@ def crossed(problem: Problem, rows: ReferenceKernel, a: Tensor) -> tuple[Tensor,
     products, errors = (a.new_empty(rows.n, a.shape[1]) for _ in range(2))
     weighted = problem.whitened(a)
     train_error = problem.rows.row_error[:, None]
-
     columns = torch.cat([weighted, weighted.abs(), train_error * weighted.abs()], 1)
 
     def use(j: slice, block: Tensor) -> None:

@@ -60,8 +60,7 @@ def sketch_task(problem: Problem, low: LowRank, *, count: int, generator: torch.
     product = yield problem.whitened(start)
     if product is None:
         return None
-    left = low.subtract_from(problem.whitened(product).clone(), low.transposed(start))
-    vectors = torch.cat([start, left], 1)
+    vectors = torch.cat([start, low.rest(start, problem.whitened(product))], 1)
     return Sketch(low, vectors, low.vectors.T @ low.transposed(vectors))
 
 
@@ -83,19 +82,14 @@ class SketchedPoints:
         self._aa, self._ab, self._bb, self._ww, self._ww_size, self._z = (
             noise.new_empty(points, len(noise)) for _ in range(6)
         )
-        self._e, self._l, self._h = (noise.new_empty(points, 1) for _ in range(3))
 
-    def add(self, j: slice, sketch: Sketch, e: Tensor, inside: Tensor, across: Tensor) -> None:
-        """Points j, of which ``k = L l + e``; ``inside = U'l``, ``across = U'L'e``.
+    def add(self, j: slice, sketch: Sketch, e: Tensor, square: Tensor, inside: Tensor, across: Tensor) -> None:
+        """Points j, of which ``k = L l + e``; ``square = |e|^2``, ``inside = U'l``, ``across = U'L'e``.
 
         ``w = e / s2 + L U z``, ``z = (inside - across / s2) / (g + s2)``.
         """
         values = self.low.values[:, None]
         outside = sketch.vectors.T @ e
-        square = e.square().sum(0)
-        self._e[j] = square.sqrt()[:, None]
-        self._l[j] = inside.square().sum(0).sqrt()[:, None]
-        self._h[j] = across.square().sum(0).sqrt()[:, None]
         for k, level in enumerate(self.noise):
             z = (inside - across / level) / (values + level)
             first, second = (outside / level + sketch.inside.T @ z).chunk(2)
@@ -106,29 +100,34 @@ class SketchedPoints:
             self._z[j, k] = z.square().sum(0).sqrt()
             self._ww_size[j, k] = parts[0] + parts[1].abs() + parts[2]
 
-    def bounds(self, wrong: Tensor, delta: float) -> tuple[Tensor, Tensor]:
+    def bounds(
+        self, square: Tensor, inside: Tensor, across: Tensor, wrong: Tensor, delta: float
+    ) -> tuple[Tensor, Tensor]:
         """What is to be added to ``1 - k'P^-1 k`` for v, from below and from above, (m, q); all at once with
         probability ``1 - delta``.
 
         Parameters
         ----------
+        square, inside, across : Tensor, (m, 1), (rank, m), (rank, m)
+            What was added, of all points.
         wrong : Tensor, (m, 1)
             Norm of the rounding errors of e.
         """
         low, s, level = self.low, self.count, self.noise
         each, known = growth(low.n + low.rank), float(low.values.sum()) ** 0.5
         turn = growth(low.rank) * low.rank**0.5  # of the norm of what is multiplied by U
+        e, c, h = square.sqrt(), *(part.square().sum(0).sqrt()[:, None] for part in (inside, across))
         student, least = quantiles(s, delta / (3.0 * max(self._aa.numel(), 1)))
         # The vector w that was looked at is not quite P^-1 k; (E16) holds for it, with an o of this size, by P^-1
         # and by Q^-1: Q >= P - slack I, which is 3/4 of P at the least.
-        shift = each * (known * self._e / level + low.largest * self._z) + turn * (self._h / level + self._l)
+        shift = each * (known * e / level + low.largest * self._z) + turn * (h / level + c)
         shift = shift / (2.0 * level.sqrt())
         off = 1.2 * (low.largest + level).sqrt() * (2.0 * wrong / level + shift)
         # Rounding of the looks themselves: of inner products, and of the product with K that made R g.
-        seen = each * (self._e / level + known * self._z)
-        sizes = self._ww_size + known * self._e * self._z / level + low.largest * self._z.square()
-        square, square_off = self._ww, 4.0 * (each * sizes + turn * self._h * self._z / level)
-        size = (square + square_off).clamp_min(0.0).sqrt()
+        seen = each * (e / level + known * self._z)
+        sizes = self._ww_size + known * e * self._z / level + low.largest * self._z.square()
+        ww_off = 4.0 * (each * sizes + turn * h * self._z / level)
+        size = (self._ww + ww_off).clamp_min(0.0).sqrt()
         a, b = self._aa.sqrt(), self._bb.sqrt()
         a_off = self._drawn * seen + 2.0 * turn * self._drawn_inside * self._z
         b_off = self._left * seen + 2.0 * turn * self._left_inside * self._z
@@ -139,7 +138,7 @@ class SketchedPoints:
         rest = (self._bb - self._ab * slope + 4.0 * growth(s) * self._bb).clamp_min(0.0).sqrt()
         rest = rest + 1.1 * (b_off + 2.0 * b * a_off / a)
         half = student * rest / ((s - 1) ** 0.5 * (a - a_off)) + slope_off + 2.0 * growth(s) * b / a
-        ends = [(slope + side * half) * (square + more) for side in (-1.0, 1.0) for more in (-square_off, square_off)]
+        ends = [(slope + side * half) * (self._ww + more) for side in (-1.0, 1.0) for more in (-ww_off, ww_off)]
         beneath, above = torch.minimum(ends[0], ends[1]), torch.maximum(ends[2], ends[3])
         second = (off + (b + b_off) / (least * level).sqrt()).square()
         trusted = (a_off < _MOST_WRONG * a) & torch.isfinite(half)
