@@ -19,6 +19,7 @@ from _common import RESULTS, ROOT, data_folder
 from _runs import DATASETS, MODELS, Run, Suite, job_of, store_of, stored
 from prismgp._memory import available_bytes
 from prismgp._validate import compute_device
+from prismgp.cli._common import splits
 from prismgp.exceptions import PrismGPError
 from prismgp.experiments._jobs import Limits, carry_out
 
@@ -36,18 +37,6 @@ def describe(result: dict[str, Any]) -> str:
 
 
 # -- command line --------------------------------------------------------------------------------
-
-
-def parse_splits(text: str) -> list[int]:
-    """``3``: the first three; ``0-2`` or ``1,4``: these."""
-    if text.isdigit() and int(text) > 0:
-        return list(range(int(text)))
-    between = re.fullmatch(r"(\d+)-(\d+)", text)
-    if between and int(between[1]) <= int(between[2]):
-        return list(range(int(between[1]), int(between[2]) + 1))
-    if re.fullmatch(r"\d+(,\d+)+", text):
-        return [int(part) for part in text.split(",")]
-    raise argparse.ArgumentTypeError(f"{text!r}: give a number of splits (3), a range (0-2) or a list (1,4)")
 
 
 def names_from(known: Iterable[str]) -> Callable[[str], list[str]]:
@@ -72,7 +61,7 @@ def parser_of(suite: Suite, summary: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=summary)
     what = parser.add_argument_group("which runs")
     what.add_argument("--datasets", type=names_from(DATASETS), help="default: all")
-    what.add_argument("--splits", type=parse_splits, help="3: the first three; 0-2 or 1,4: these; default: the plan's")
+    what.add_argument("--splits", type=splits, help="3: the first three; 0-2 or 1,4: these; default: the plan's")
     what.add_argument("--models", type=names_from(MODELS), help=f"default: {','.join(suite.models)}")
     what.add_argument("-p", "--p", type=parse_frequencies, help="frequencies, as in 16,32; default: the plan's")
     what.add_argument("--force", action="store_true", help="repeat runs whose result is stored")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+
 import torch
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController, threadpool_limits
 
 __all__ = ["quiet_blas"]
 
@@ -15,7 +17,19 @@ def quiet_blas() -> threadpool_limits:
     own, that takes cores away: on two cores, fits took two to three times as long. NumPy and SciPy only
     handle vectors of parameters here, so they lose nothing.
     """
-    return threadpool_limits(limits={"libscipy_openblas": 1})
+    return _pools().limit(limits={"libscipy_openblas": 1})
+
+
+_found: tuple[int, ThreadpoolController] | None = None  # with the number of modules that were loaded
+
+
+def _pools() -> ThreadpoolController:
+    """The thread pools of this process; looked for again, which takes milliseconds, once modules have been loaded."""
+    global _found
+    found, modules = _found, len(sys.modules)
+    if found is None or found[0] != modules:
+        found = _found = modules, ThreadpoolController()
+    return found[1]
 
 
 def settle_vector_math() -> None:

@@ -76,6 +76,20 @@ def test_summary_for_people(run: Run, model: Path, train: Path, tmp_path: Path) 
     assert run("certify", model, train, "-q") == (0, "", "")
 
 
+def test_a_part_alone(run: Run, refused: Refused, model: Path, train: Path, tmp_path: Path) -> None:
+    found = certify(run, model, train, "--only", "predictions")
+    assert found["log_evidence"] is None
+    assert found["mean"]["method"].startswith("conjugate gradients")
+    text = run("certify", model, train, "--only", "evidence").out
+    assert "Log evidence" in text
+    assert "Predicted" not in text
+    assert "Test points" not in text
+    for option in ("--figure", "--test"):
+        message = refused("certify", model, train, "--only", "kernel", option, tmp_path / "new.png")
+        assert option in message
+        assert "--only kernel" in message
+
+
 def test_training_rows_are_the_default(
     run: Run, model: Path, train: Path, frame: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 import prismgp
 from prismgp.cli import main
+from prismgp.cli._common import splits
 from prismgp.exceptions import DataError
 from tests.experiments.conftest import alive, wait_for
 
@@ -134,8 +135,6 @@ def test_a_folder_with_something_else_is_refused(tmp_path, capsys):
     assert "not empty and holds no run" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("text", "splits"), [("2", [0, 1]), ("1-3", [1, 2, 3]), ("4,1", [1, 4])])
-def test_splits(text, splits):
-    from prismgp.cli._bench import _splits
-
-    assert _splits(text) == splits
+@pytest.mark.parametrize(("text", "expected"), [("2", [0, 1]), ("1-3", [1, 2, 3]), ("4,1", [1, 4])])
+def test_splits(text, expected):
+    assert splits(text) == expected

@@ -7,11 +7,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from prismgp.guarantees import _kernel_error, _lowrank, _member, _nystrom, _reference
+from prismgp.guarantees import (
+    _kernel_error,
+    _lowrank,
+    _matrix,
+    _member,
+    _nystrom,
+    _prediction_bounds,
+    _reference,
+)
 from prismgp.guarantees._effort import Effort
 from prismgp.guarantees._member import certify_problem
 from tests.guarantees.exact import (
     KERNELS,
+    LONG,
     Case,
     Truth,
     random_case,
@@ -171,6 +180,19 @@ def test_hostile_cases(name):
         assert held == total
 
 
+def test_sums_of_a_million_equal_entries():
+    """A single binary input: errors of the entries take three values, and rounding of their sum has one direction."""
+    x = np.repeat([[0.0], [1.0]], [900, 600], 0)
+    case = with_rows(random_case(np.random.default_rng(0), n=1500, d=1, kernel="rbf", noise=0.1), x, 1)
+    k = np.exp(LONG(-0.5) * (x - x.T).astype(LONG) ** 2)
+    phi = case.phi.astype(LONG)
+    error = {(i, j): k[i, j] - (phi[i] * phi[j]).sum() for i in (0, -1) for j in (0, -1)}
+    squares = 900**2 * error[0, 0] ** 2 + 2 * 900 * 600 * error[0, -1] ** 2 + 600**2 * error[-1, -1] ** 2
+    found = _kernel_error.frobenius_exact(case.problem())
+    assert found.lower <= np.sqrt(squares) <= found.upper
+    assert found.width < 1e-9 * found.upper
+
+
 def test_noise_below_rounding_is_refused():
     case = random_case(np.random.default_rng(0), n=60, d=2, kernel="rbf", noise=1e-2)
     exact = truth(replace(case, noise=np.array([1e-3])))
@@ -180,14 +202,41 @@ def test_noise_below_rounding_is_refused():
     assert check(replace(case, noise=np.array([1e-3])), exact, effort(case, 60, 5))
 
 
+@pytest.mark.parametrize("limit", [0.0, np.inf], ids=["never", "always"])
+@pytest.mark.parametrize("name", HOSTILE)
+def test_short_cuts_are_never_wrong(name, limit, monkeypatch):
+    """The ways that are taken where rounding is harmless hold where it is not, with wider bounds, and the others do."""
+    monkeypatch.setattr(_prediction_bounds, "_HARMLESS", limit)  # (E12b) without features
+    monkeypatch.setattr(_kernel_error, "_BESIDE", limit)  # (F1b)
+    monkeypatch.setattr(_matrix, "_HELD_BYTES", limit)
+    test_hostile_cases(name)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_short_cuts_cost_little(seed, monkeypatch):
+    case = some_case(seed)
+    widths = []
+    for limit in (0.0, np.inf):
+        monkeypatch.setattr(_prediction_bounds, "_HARMLESS", limit)
+        monkeypatch.setattr(_kernel_error, "_BESIDE", limit)
+        spent = effort(case, len(case.x) // 3, 0)
+        assert check(case, truth(case), spent)
+        found = certify_problem(case.problem(), spent)
+        widths.append((found.spectral.width, found.variance.width))
+    for careful, short in zip(*widths, strict=True):
+        np.testing.assert_allclose(short, careful, rtol=1e-2, atol=1e-5 * float(case.noise.min()))
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_what_many_rows_would_take(seed, monkeypatch):
     """Small tiles and chunks, features made again for every use, pivots from a part of the rows, sampled entries."""
     case = some_case(5 * seed + 1)
     exact, spent = truth(case), effort(case, 12, 5, delta=1e-9)
     whole = certify_problem(case.problem(), spent)
-    monkeypatch.setattr(_reference, "_TILE", {"cpu": (7, 11)})
-    monkeypatch.setattr(_reference, "_CROSS_BYTES", 1000)
+    monkeypatch.setattr(_matrix, "_TILE", {"cpu": (7, 11)})
+    monkeypatch.setattr(_matrix, "_HELD_BYTES", 0)
+    monkeypatch.setattr(_reference, "_CROSS_BYTES", {"cpu": 0})
+    monkeypatch.setattr(_reference, "_CROSS_COLUMNS", 3)
     monkeypatch.setattr(_lowrank, "_KEPT_BYTES", 0)
     monkeypatch.setattr(_nystrom.NystromMap, "chunks", lambda _, n: [slice(i, min(i + 9, n)) for i in range(0, n, 9)])
     pieces = certify_problem(case.problem(), spent)

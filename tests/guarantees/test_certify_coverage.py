@@ -25,6 +25,7 @@ from prismgp.guarantees._kernel_error import (
 )
 from prismgp.guarantees._krylov import Lanczos, lanczos, ritz_shortfall
 from prismgp.guarantees._lowrank import LowRank
+from prismgp.guarantees._matrix import KernelMatrix
 from prismgp.guarantees._member import _Run
 from prismgp.guarantees._nystrom import NystromMap, select_pivots
 from prismgp.guarantees._passes import Budget, run_together
@@ -55,7 +56,7 @@ def low_rank(problem, rank):
 
 
 def run(problem, task, steps):
-    return run_together(problem.rows.product, [task], Budget.of(steps, None))[0]
+    return run_together(KernelMatrix(problem.rows).product, [task], Budget.of(steps, None))[0]
 
 
 def start(seed):
@@ -134,7 +135,7 @@ def test_log_determinant_by_probes(rank, steps, starts, delta):  # (E10)
         value = np.linalg.slogdet(k.astype(float) + noise * np.eye(60))[1]
         sure = logdet_by_rank(low, noise)
         assert sure.lower <= value <= sure.upper
-        task = logdet_task(low, noise, steps=steps, starts=starts * SEEDS // 4, generator=start(1))
+        task = logdet_task(low, noise, steps=steps, starts=starts * SEEDS // 4, generator=start(1), delta=delta)
         for found in apart(run(problem, task, steps), starts):
             interval = logdet_by_probes(found, low, noise, delta=delta)
             failures += not interval.lower <= value <= interval.upper
@@ -145,6 +146,20 @@ def test_log_determinant_by_probes(rank, steps, starts, delta):  # (E10)
     assert np.min(widths) < 0.85  # better than what is certain
 
 
+def test_no_more_steps_than_are_of_use():
+    """What the probes leave open is much more than what their quadrature does, after few steps."""
+    case = random_case(np.random.default_rng(5), n=300, d=3, kernel="rbf", noise=0.1)
+    problem = case.problem()
+    low, noise = low_rank(problem, 80), 0.1
+    task = logdet_task(low, noise, steps=4, starts=2, generator=start(1), delta=1e-9)
+    found = run(problem, task, 4)
+    assert 1 <= found.steps < 4
+    lower, upper = found.quadrature(torch.log, floor=1.0 - 1e-9)
+    assert float((upper - lower).mean()) < 0.03 * logdet_by_probes(found, low, noise, delta=1e-9).width
+    # Steps that would bound the largest eigenvalue are all made.
+    assert run(problem, logdet_task(low, noise, steps=20, starts=2, generator=start(1), delta=0.1), 20).steps == 20
+
+
 def test_probes_do_fail():  # (E10)
     """One probe of a matrix of large trace: with nothing charged for chance it would fail nearly always."""
     case = random_case(np.random.default_rng(0), n=80, d=6, kernel="rbf", noise=0.01)
@@ -153,7 +168,7 @@ def test_probes_do_fail():  # (E10)
     value = np.linalg.slogdet(kernel_matrix(case, case.x, case.x, None, None).astype(float) + case.noise * np.eye(80))[
         1
     ]
-    task = logdet_task(low, float(case.noise[0]), steps=30, starts=SEEDS, generator=start(1))
+    task = logdet_task(low, float(case.noise[0]), steps=30, starts=SEEDS, generator=start(1), delta=0.1)
     lower, upper = run(problem, task, 30).quadrature(torch.log, floor=1.0 - 1e-9)
     known = low.logdet(float(case.noise[0]))
     failures = int(((known + lower > value) | (known + upper < value)).sum())
@@ -230,6 +245,36 @@ def test_norm_of_what_is_left():  # (K2)
         value = np.linalg.eigvalsh(whole - own @ own.T)[-1]
         assert norm is not None
         assert value <= norm < low.excess
-        assert norm >= run_of.found["residual"].extremes()[1] / (
-            1.0 - ritz_shortfall(60, run_of.found["residual"].steps, 8, 0.2)
-        )
+        found = run_of.found["rest"]
+        assert norm >= found.extremes()[1] / (1.0 - ritz_shortfall(60, found.steps, found.starts, 0.2))
+
+
+def test_rounding_does_not_choose_pivots():
+    """All rows are worth the same at first; the first is taken, whatever the last digit of the diagonal."""
+    for seed in range(20):
+        case = random_case(np.random.default_rng(seed), n=80, d=7, kernel=KERNELS[seed % 4], noise=0.1)
+        pivots, _ = select_pivots(case.problem().rows, 5, weight=None, generator=start(0))
+        assert int(pivots[0]) == 0
+
+
+def test_riders_ask_for_no_product():
+    """They see every product that others ask for, and end with them."""
+
+    def asks(times):
+        seen = 0
+        for _ in range(times):
+            if (yield torch.ones(3, 1)) is None:
+                break
+            seen += 1
+        return seen
+
+    made = []
+
+    def product(v):
+        made.append(v.shape[1])
+        return v
+
+    assert run_together(product, [asks(9), asks(2), asks(1)], Budget.of(20, None), riders=[0]) == [2, 2, 1]
+    assert made == [3, 2]
+    assert run_together(product, [asks(9)], Budget.of(20, None), riders=[0]) == [0]
+    assert len(made) == 2

@@ -17,6 +17,7 @@ from prismgp.guarantees._evidence_bounds import Solution, logdet_by_rank, quadra
 from prismgp.guarantees._kernel_error import spectral_by_rank
 from prismgp.guarantees._krylov import conjugate_gradients, ritz_shortfall
 from prismgp.guarantees._lowrank import LowRank
+from prismgp.guarantees._matrix import KernelMatrix
 from prismgp.guarantees._member import certify_problem
 from prismgp.guarantees._nystrom import NystromMap, select_pivots
 from prismgp.guarantees._passes import Budget, run_together
@@ -110,8 +111,8 @@ def solved(problem, solve, steps):
         noise=noise,
         enough=torch.zeros(1),
     )
-    a = run_together(problem.rows.product, [task], Budget.of(steps + 1 if steps else 0, None))[0]
-    product, error = problem.rows.bounded_product(a, closely=1, norm=float(N))
+    a = run_together(KernelMatrix(problem.rows).product, [task], Budget.of(steps + 1 if steps else 0, None))[0]
+    product, error = KernelMatrix(problem.rows).bounded_product(a, closely=1, norm=float(N))
     return Solution.of_product(problem.target, a, noise, product, error)
 
 

@@ -212,10 +212,13 @@ def test_what_is_refused(fitted):
     wrong = (
         {"rank": 0}, {"rank": 2.5}, {"products": -1}, {"seconds": -1.0}, {"delta": 1.0}, {"delta": -0.1},
         {"delta": "much"}, {"tolerance": -1.0}, {"reference": "exact"},
+        {"parts": "mean"}, {"parts": ()}, {"parts": ("kernel", "mean")}, {"parts": "predictions"}, {"parts": 3},
     )  # fmt: skip
     for options in wrong:
         with pytest.raises(DataError, match=next(iter(options))):
             certify(model, x, y, **options)
+    with pytest.raises(DataError, match="X_test"):
+        certify(model, x, y, x_test, parts="evidence")
     with pytest.raises(DataError):
         certify(model, x, y, x_test[:0])
     with pytest.raises(DataError):
@@ -312,6 +315,42 @@ def test_more_effort_is_not_wider(fitted):
             assert (more <= less * (1 + 1e-9) + 1e-6 * ladder[0]).all()
         assert (ladder[-1] <= ladder[0]).all()
     assert (by_rank[-1] < 0.01 * by_rank[0]).all()
+
+
+@pytest.mark.parametrize("parts", ["predictions", "evidence", "kernel", ("evidence", "kernel")])
+def test_parts(fitted, parts):
+    """What is not asked for is not there; what is, is true."""
+    model, x, y, x_test = fitted
+    chosen = (parts,) if isinstance(parts, str) else parts
+    found = certify(model, x, y, x_test if "predictions" in chosen else None, parts=parts, **QUICK)
+    evidence, mean, variance = exact_gp(model, x, y, x_test)
+    assert found.holds
+    assert (found.mean is None) == (found.variance is None) == ("predictions" not in chosen)
+    assert (found.log_evidence is None) == ("evidence" not in chosen)
+    assert (found.kernel_error is None) == (found.kernel_error_frobenius is None) == ("kernel" not in chosen)
+    assert bool(found.paper_bounds) == ("kernel" in chosen)
+    if found.mean is not None:
+        assert found.mean.contains(mean).all()
+        assert found.variance.contains(variance).all()
+        assert found.probability >= 0.99
+    if found.log_evidence is not None:
+        assert found.log_evidence.contains(evidence)
+    assert prismgp.Certificate.from_dict(json.loads(json.dumps(found.to_dict()))).to_dict() == found.to_dict()
+    assert len(repr(found).splitlines()) > 3
+
+
+def test_parts_of_an_ensemble():
+    x, y, x_test = rows()
+    model = PrismGPRegressor(8, n_members=2, max_steps=20, max_iter=5, random_state=0).fit(x, y)
+    found = certify(model, x, y, x_test, parts="predictions", **QUICK)
+    assert found.holds
+    assert all(each.log_evidence is None and each.kernel_error is None for each in found.members)
+    whole = certify(model, x, y, x_test, **QUICK)
+    assert (found.mean.lower <= whole.mean.upper).all()
+    assert (whole.mean.lower <= found.mean.upper).all()
+    alone = certify(model, x, y, parts="evidence", **QUICK)
+    assert alone.mean is None
+    assert all(each.log_evidence.finite for each in alone.members)
 
 
 def test_paper_bounds():  # corrected Lemma 10

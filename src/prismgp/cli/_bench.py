@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 import shlex
 import sys
 from collections.abc import Callable, Iterable
@@ -42,7 +41,7 @@ def add_parser(subparsers: Subparsers) -> None:
         "--peers", type=_names, metavar="A,B", help="entries or libraries, see --list; default: all that are installed"
     )
     what.add_argument(
-        "--splits", type=_splits, metavar="N", help="3: the first three; 0-2 or 1,4: these; default: by data set"
+        "--splits", type=common.splits, metavar="N", help="3: the first three; 0-2 or 1,4: these; default: by data set"
     )
     what.add_argument("--quick", action="store_true", help="few rows and steps: tries the machinery, compares nothing")
     what.add_argument("--list", action="store_true", help="show the plan and what is done of it, run nothing")
@@ -73,17 +72,6 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def _names(text: str) -> list[str]:
     return [name for name in text.split(",") if name]
-
-
-def _splits(text: str) -> list[int]:
-    if re.fullmatch(r"[1-9]\d{0,2}", text):
-        return list(range(int(text)))
-    between = re.fullmatch(r"(\d{1,3})-(\d{1,3})", text)
-    if between and int(between[1]) <= int(between[2]):
-        return list(range(int(between[1]), int(between[2]) + 1))
-    if re.fullmatch(r"\d{1,3}(,\d{1,3})+", text):
-        return sorted({int(part) for part in text.split(",")})
-    raise argparse.ArgumentTypeError(f"{text!r}: give a number of splits (3), a range (0-2) or a list (1,4)")
 
 
 def _known(names: list[str], known: Iterable[str], what: str) -> list[str]:

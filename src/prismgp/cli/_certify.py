@@ -25,6 +25,7 @@ from prismgp.estimators._base import GPRegressor
 from prismgp.exceptions import DataError
 from prismgp.guarantees import Certificate, certify
 from prismgp.guarantees._certificate_text import MEMBER_HEADER, certificate_lines, member_rows
+from prismgp.guarantees._effort import PARTS
 from prismgp.io import load
 from prismgp.report import FIGURE_FORMATS, draw_certificate, figure_format
 
@@ -99,6 +100,12 @@ def add_parser(subparsers: Subparsers) -> None:
         default=_DEFAULTS["reference"],
         help="for gated kernels, whether the exact GP has the gates (default: gated for prism models, else full)",
     )
+    parser.add_argument(
+        "--only",
+        dest="parts",
+        choices=PARTS,
+        help="certify this alone, in less time (default: everything)",
+    )
     parser.add_argument("--random-state", type=int, default=0, metavar="N", help="of all that is random (default: 0)")
     parser.add_argument("--device", choices=("cpu", "cuda", "auto"), help="default: that of the fit")
     parser.add_argument(
@@ -132,7 +139,8 @@ def run(args: argparse.Namespace) -> int:
     began = time.perf_counter()
     with common.ticking("certifying", shown=common.show_progress(args)):
         try:
-            certificate = certify(model, train.inputs, train.target, test.inputs, **options)
+            points = test.inputs if _predictions(args) else None
+            certificate = certify(model, train.inputs, train.target, points, **options)
         except DataError as error:
             hint = "if the fit had --holdout, --seed or --drop-missing, repeat them here"
             raise DataError(f"{args.data}: {error}; {hint}") from error
@@ -153,6 +161,14 @@ def _check_options(args: argparse.Namespace) -> None:
     _check_outputs(args, [args.model])
     if args.figure is not None:
         figure_format(args.figure)
+    for name, value in (("--figure", args.figure), ("--test", args.test)):
+        if value is not None and not _predictions(args):
+            raise DataError(f"{name} is about predictions, which --only {args.parts} leaves out")
+
+
+def _predictions(args: argparse.Namespace) -> bool:
+    """Whether predictions are certified."""
+    return args.parts in (None, "predictions")
 
 
 def _check_outputs(args: argparse.Namespace, inputs: list[str]) -> None:
@@ -293,7 +309,8 @@ def _report(
     if not certificate.holds:
         complain(f"the certificate does not hold: {certificate.reason}")
     if args.json is not None:
-        found = {"model": args.model, "data": args.data, "test": args.test, "test_rows": test.numbers.tolist()}
+        rows = test.numbers.tolist() if _predictions(args) else []
+        found = {"model": args.model, "data": args.data, "test": args.test, "test_rows": rows}
         found |= certificate.to_dict()
         if args.json == "-":
             common.print_json(found)
@@ -309,7 +326,8 @@ def _print(args: argparse.Namespace, model: GPRegressor, certificate: Certificat
     say(f"{verdict} {args.model} ({certificate.name}, {certificate.rows:,} training rows) in {seconds:.1f} s")
     say()
     rows = [(subject, common.one_line(text)) for subject, text in certificate_lines(certificate)]
-    rows.insert(1, ("Test points", where))
+    if _predictions(args):
+        rows.insert(1, ("Test points", where))
     common.print_rows(rows, wrapped=True)
     if certificate.members:
         say()

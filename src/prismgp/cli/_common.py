@@ -7,6 +7,7 @@ import csv
 import json
 import math
 import os
+import re
 import shutil
 import sys
 import textwrap
@@ -55,6 +56,7 @@ __all__ = [
     "relative_lengthscale",
     "say",
     "show_progress",
+    "splits",
     "ticking",
     "whole",
     "writable",
@@ -83,6 +85,18 @@ Subparsers: TypeAlias = "argparse._SubParsersAction[Parser]"
 def columns(text: str) -> list[str]:
     """``a,b,c`` as a list; a name with a comma is put into double quotes."""
     return next(csv.reader([text]), [""])
+
+
+def splits(text: str) -> list[int]:
+    """``3``: the first three; ``0-2`` or ``1,4``: these."""
+    if re.fullmatch(r"[1-9]\d{0,2}", text):
+        return list(range(int(text)))
+    between = re.fullmatch(r"(\d{1,3})-(\d{1,3})", text)
+    if between and int(between[1]) <= int(between[2]):
+        return list(range(int(between[1]), int(between[2]) + 1))
+    if re.fullmatch(r"\d{1,3}(,\d{1,3})+", text):
+        return sorted({int(part) for part in text.split(",")})
+    raise argparse.ArgumentTypeError(f"{text!r}: give a number of splits (3), a range (0-2) or a list (1,4)")
 
 
 def _number(kind: type[N], accepts: Callable[[N], bool], what: str) -> Callable[[str], N]:

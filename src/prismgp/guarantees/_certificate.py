@@ -29,9 +29,10 @@ class Certificate:
     statement : str
         Which exact GP the intervals are about.
     kernel_error, kernel_error_frobenius : Interval or None
-        Norms of ``K - K'`` on the training rows; None for an ensemble, whose members have their own.
+        Norms of ``K - K'`` on the training rows; None where not asked for, and for an ensemble, whose members have
+        their own.
     log_evidence : Interval or None
-        Of the exact GP at the model's parameters, summed over outputs.
+        Of the exact GP at the model's parameters, summed over outputs; None as above.
     mean, variance : Interval or None
         Of the function at the rows of ``X_test``, (m,) or (m, q).
     noise_variance : ndarray or None

@@ -6,9 +6,14 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from prismgp.guarantees._interval import Interval
+import numpy as np
 
-__all__ = ["Effort", "Findings"]
+from prismgp.guarantees._interval import Interval
+from prismgp.guarantees._problem import Problem
+
+__all__ = ["PARTS", "Effort", "Findings"]
+
+PARTS = ("predictions", "evidence", "kernel")  # of a certificate
 
 
 @dataclass(frozen=True)
@@ -25,6 +30,8 @@ class Effort:
     tolerance : float
         Half-width, in units of the noise std, at which a prediction is known well enough.
     seed : int
+    parts : tuple of str
+        What is to be certified.
     """
 
     rank: int
@@ -33,6 +40,7 @@ class Effort:
     delta: float
     tolerance: float
     seed: int
+    parts: tuple[str, ...] = PARTS
 
     @classmethod
     def auto(cls, n: int, *, rank: int | None, products: int | None, **others: Any) -> Effort:
@@ -51,18 +59,31 @@ class Effort:
 
 @dataclass(frozen=True)
 class Findings:
-    """Bounds for one problem; means and variances are in the model's units, (m, q).
+    """Bounds for one problem; means and variances are in the model's units, (m, q). None: not asked for.
 
     ``largest`` and ``quadratic`` bound the largest eigenvalue of K and ``y'Q^-1 y`` from above; ``reason`` is empty
     when everything holds.
     """
 
-    spectral: Interval
-    frobenius: Interval
-    log_evidence: Interval
+    spectral: Interval | None
+    frobenius: Interval | None
+    log_evidence: Interval | None
     mean: Interval | None
     variance: Interval | None
     largest: float
     quadratic: float
     spent: dict[str, Any]
     reason: str
+
+    @classmethod
+    def nothing(cls, problem: Problem, effort: Effort, spent: dict[str, Any], reason: str) -> Findings:
+        """Bounds that say nothing, for a problem in which nothing can be said."""
+        kernel = Interval(0.0, math.inf, 1.0, "none") if "kernel" in effort.parts else None
+        evidence = mean = variance = None
+        if "evidence" in effort.parts:
+            evidence = Interval(-math.inf, math.inf, 1.0, "none", problem.log_evidence)
+        if problem.test is not None:
+            most = np.full(problem.test.mean.shape, np.inf)
+            mean = Interval(-most, most, 1.0, "none", problem.test.mean)
+            variance = Interval(np.zeros_like(most), most, 1.0, "none", problem.test.variance)
+        return cls(kernel, kernel, evidence, mean, variance, math.inf, math.inf, spent, reason)

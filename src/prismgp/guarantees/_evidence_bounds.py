@@ -27,7 +27,9 @@ from prismgp.guarantees._lowrank import LowRank
 from prismgp.guarantees._passes import Task
 from prismgp.guarantees._rounding import growth
 
-__all__ = ["Solution", "logdet_by_probes", "logdet_by_rank", "logdet_task", "quadratic", "quadratic_by_rank"]
+__all__ = ["Solution", "logdet_by_probes", "logdet_by_rank", "logdet_task", "quadratic"]
+
+_NEGLIGIBLE = 0.02  # of the width of an interval, what more steps of Lanczos could take from it
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,7 @@ class Solution:
     def energy(self, low: LowRank) -> Tensor:
         """``r'Q^-1 r`` from above, (k,)."""
         shift = self.error / (self.noise - low.slack).sqrt()
-        preconditioned = (low.quadratic_above(self.noise, self.residual).sqrt() + shift).square()
+        preconditioned = (low.checked_solve(self.noise - low.slack, self.residual).form_above.sqrt() + shift).square()
         return torch.minimum(self.norm.square() / self.noise, preconditioned)
 
 
@@ -91,13 +93,6 @@ def quadratic(solution: Solution, low: LowRank) -> tuple[Tensor, Tensor]:
     return lower, first + solution.inner_high + wrong + solution.energy(low)
 
 
-def quadratic_by_rank(b: Tensor, noise: Tensor, low: LowRank) -> tuple[Tensor, Tensor]:
-    """Bounds on ``b'Q^-1 b`` without a product: ``(P + t I)^-1 <= Q^-1 <= P^-1``, (E8b)."""
-    level = noise + low.excess
-    z, off = low.checked_solve(level, b)
-    return ((b * z).sum(0) - b.square().sum(0).sqrt() * off / level).clamp_min(0.0), low.quadratic_above(noise, b)
-
-
 def logdet_by_rank(low: LowRank, noise: float) -> Interval:
     """``log |Q|`` by (E8); rounding of L changes ``log |P|`` by at most its trace norm over the noise."""
     known = low.logdet(noise)
@@ -106,8 +101,10 @@ def logdet_by_rank(low: LowRank, noise: float) -> Interval:
     return Interval(known - wrong, known + left + wrong, 1.0, f"pivoted Cholesky of rank {low.rank}")
 
 
-def logdet_task(low: LowRank, noise: float, *, steps: int, starts: int, generator: torch.Generator) -> Task:
-    """Lanczos on ``P^-1/2 Q P^-1/2`` from Gaussian probes."""
+def logdet_task(
+    low: LowRank, noise: float, *, steps: int, starts: int, generator: torch.Generator, delta: float
+) -> Task:
+    """Lanczos on ``P^-1/2 Q P^-1/2`` from Gaussian probes; no more steps than are of use."""
     start = random_starts(low.n, starts, generator, like=low.values)
     level = torch.full((1,), noise, dtype=torch.float64, device=low.values.device)
     root = low.root_weight
@@ -127,7 +124,21 @@ def logdet_task(low: LowRank, noise: float, *, steps: int, starts: int, generato
     def after(_: Tensor, product: Tensor) -> Tensor:
         return half(weighted(product) + noise * held[0])
 
-    return lanczos(start, before=before, after=after, steps=steps)
+    def enough(found: Lanczos) -> bool:
+        # What is not known of the probes, beside what they leave open.
+        lower, upper = found.quadrature(torch.log, floor=1.0 - 2.0 * _seen_wrong(low, noise)[1])
+        interval = logdet_by_probes(found, low, noise, delta=delta)
+        return interval is None or float((upper - lower).mean()) < _NEGLIGIBLE * interval.width
+
+    # Steps that bound the largest eigenvalue are of use beyond the quadrature.
+    patient = ritz_shortfall(low.n, steps, starts, 0.5 * delta) < 1.0
+    return lanczos(start, before=before, after=after, steps=steps, enough=None if patient else enough)
+
+
+def _seen_wrong(low: LowRank, noise: float) -> tuple[float, float]:
+    """To what the operator that Lanczos has seen is the true one, in norm; its eigenvalues are not below 1 - below."""
+    seen = (low.product_error + growth(4096 + low.n) * (noise + low.largest)) / noise
+    return seen, low.slack / noise + seen
 
 
 def logdet_by_probes(found: Lanczos | None, low: LowRank, noise: float, *, delta: float) -> Interval | None:
@@ -140,9 +151,7 @@ def logdet_by_probes(found: Lanczos | None, low: LowRank, noise: float, *, delta
     """
     if found is None:
         return None
-    # The operator that Lanczos has seen is the true one to this, in norm; its eigenvalues are not below 1 - below.
-    seen = (low.product_error + growth(4096 + low.n) * (noise + low.largest)) / noise
-    below = low.slack / noise + seen
+    seen, below = _seen_wrong(low, noise)
     if not below < 0.25:
         return None
     shift = -math.log1p(-below)

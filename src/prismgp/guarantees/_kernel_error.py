@@ -11,6 +11,7 @@ from prismgp._types import Tensor
 from prismgp.guarantees._interval import Interval
 from prismgp.guarantees._krylov import Lanczos, lanczos, random_starts, ritz_shortfall
 from prismgp.guarantees._lowrank import LowRank
+from prismgp.guarantees._matrix import KernelMatrix, summed
 from prismgp.guarantees._passes import Task
 from prismgp.guarantees._problem import Problem
 from prismgp.guarantees._rounding import growth
@@ -28,6 +29,7 @@ __all__ = [
 _WIDEST = 6_000  # columns of [L F] beyond which the eigenvalues of their difference are not computed
 _LONGEST = 4e12  # multiply-adds beyond which neither are they
 _QR_NUMBERS = 2**23  # of the matrix that is triangularised at a time; the fewer, the more often what is done is redone
+_BESIDE = 1e-2  # of what the rank leaves, that B'B in place of B may cost
 _NUMBERS = 2**25  # features of sampled pairs at a time
 
 
@@ -35,37 +37,71 @@ def spectral_by_rank(problem: Problem, low: LowRank) -> Interval:
     """Norm of E from ``L L' - F F'``, of which E differs by something between ``-slack`` and ``excess``.   (F1)
 
     O(n (m + 2p)^2). The eigenvalues of ``B D B'``, B = [L, F], D = diag(1, -1), are those of ``R D R'`` with
-    ``B = O R``: by orthogonal steps, as ``B'B`` would lose half of the digits where L and F span the same.
+    ``R'R = B'B``.
     """
     size = low.rank + problem.width
     if size > _WIDEST or problem.n * size**2 > _LONGEST:
         return Interval(0.0, math.inf, 1.0, f"not attempted: {size:,} columns")
-    upper_part = problem.target.new_zeros(0, size)
-    step = max(2 * size, _QR_NUMBERS // size)
-    for start in range(0, problem.n, step):
-        part = slice(start, min(start + step, problem.n))
-        # The plain kernel: weights are the noise's.
-        own = low.features(part) if low.root_weight is None else low.features(part) / low.root_weight[part]
-        rows = torch.cat([upper_part, torch.cat([own, problem.features(part).wide()], 1)])
-        upper_part = torch.linalg.qr(rows, mode="r").R
-    of_low, of_model = upper_part[:, : low.rank], upper_part[:, low.rank :]
-    signs = torch.ones(size, dtype=upper_part.dtype, device=upper_part.device)
-    signs[low.rank :] = -1.0
-    found = torch.linalg.eigvalsh((upper_part * signs) @ upper_part.T)
-    largest, known = _largest(of_low), float(of_low.square().sum())
+    gram = _gram(problem, low)
+    of_low, of_model = gram[: low.rank, : low.rank], gram[low.rank :, low.rank :]
+    largest = low.largest if low.root_weight is None else _largest(of_low)
+    known = float(of_low.trace())
     slack, trace_error = low.plain_error.of_product(problem.n + low.rank, known, largest)
     excess = max(problem.n - known, 0.0) + trace_error + slack
-    whole = (largest + _largest(of_model)) ** 0.5  # at least |B|
-    rounding = 2.0 * growth(problem.n + size) * whole * float(upper_part.square().sum()) ** 0.5
+    whole, every = (largest + _largest(of_model)) ** 0.5, float(gram.trace())  # |B| at the most, and |B|_F^2
+    # (F1b) The factor of B'B + j I is that of B with rows below it whose Gram matrix is j I and rounding. B D B' is a
+    # corner of what is then looked at: its ends lie within, and no further than the norm of what is beside it.
+    jitter = 4.0 * growth(problem.n + size) * every
+    beside = (2.0 * jitter) ** 0.5 * whole + 2.0 * jitter
+    rounding = 2.0 * growth(problem.n + size) * every
+    factor, failed = torch.linalg.cholesky_ex(gram.diagonal_scatter(gram.diagonal() + jitter), upper=True)
+    if int(failed) or beside > _BESIDE * excess:
+        # By orthogonal steps, as B'B loses half of the digits where L and F span the same.
+        factor, beside = _triangle(problem, low), 0.0
+    signs = torch.ones(size, dtype=factor.dtype, device=factor.device)
+    signs[low.rank :] = -1.0
+    found = torch.linalg.eigvalsh((factor * signs) @ factor.T)
     top, bottom = max(float(found[-1]), 0.0), min(float(found[0]), 0.0)
-    lower = max(top - slack, -(bottom + excess), 0.0) - rounding
+    lower = max(top - beside - slack, -(bottom + beside + excess), 0.0) - rounding
     upper = max(top + excess, slack - bottom) + rounding
     return Interval(max(lower, 0.0), upper, 1.0, f"pivoted Cholesky of rank {low.rank}")
 
 
-def _largest(part: Tensor) -> float:
-    """``|B|^2``; from ``B'B``, in a fraction of the time of singular values, of which no other is wanted."""
-    return float(torch.linalg.eigvalsh(part.T @ part)[-1:].sum())
+def _columns(problem: Problem, low: LowRank, part: slice) -> tuple[Tensor, Tensor]:
+    """L and F of some rows; of the plain kernel: weights are the noise's."""
+    own = low.features(part) if low.root_weight is None else low.features(part) / low.root_weight[part]
+    return own, problem.features(part).wide()
+
+
+def _gram(problem: Problem, low: LowRank) -> Tensor:
+    """``B'B`` for ``B = [L, F]``."""
+    gram = problem.target.new_zeros(low.rank + problem.width, low.rank + problem.width)
+    if low.root_weight is None:
+        gram[: low.rank, : low.rank] = (low.vectors * low.values) @ low.vectors.T
+    for part in low.map.chunks(problem.n):
+        own, model = _columns(problem, low, part)
+        if low.root_weight is not None:
+            gram[: low.rank, : low.rank] += own.T @ own
+        gram[: low.rank, low.rank :] += own.T @ model
+        gram[low.rank :, low.rank :] += model.T @ model
+    gram[low.rank :, : low.rank] = gram[: low.rank, low.rank :].T
+    return gram
+
+
+def _triangle(problem: Problem, low: LowRank) -> Tensor:
+    """R of ``B = O R`` with orthogonal O."""
+    size = low.rank + problem.width
+    factor = problem.target.new_zeros(0, size)
+    step = max(2 * size, _QR_NUMBERS // size)
+    for start in range(0, problem.n, step):
+        part = slice(start, min(start + step, problem.n))
+        rows = torch.cat([factor, torch.cat(_columns(problem, low, part), 1)])
+        factor = torch.linalg.qr(rows, mode="r").R
+    return factor
+
+
+def _largest(gram: Tensor) -> float:
+    return float(torch.linalg.eigvalsh(gram)[-1:].sum())
 
 
 def spectral_task(problem: Problem, *, steps: int, starts: int, generator: torch.Generator) -> Task:
@@ -98,7 +134,7 @@ def spectral_by_lanczos(found: Lanczos | None, problem: Problem, *, delta: float
     ritz = max(abs(least), abs(most))
     n, entries = problem.n, float(problem.rows.row_error.square().sum())
     shortfall = ritz_shortfall(n, found.steps // 2, found.starts, delta)
-    rounding = 2.0 * growth(problem.rows.summed + problem.width) * n + 2.0 * math.sqrt(n * entries)
+    rounding = 2.0 * growth(summed(problem.rows) + problem.width) * n + 2.0 * math.sqrt(n * entries)
     upper = math.inf if shortfall >= 1.0 else ritz / math.sqrt(1.0 - shortfall) + rounding
     method = f"Lanczos, {found.steps} products, {found.starts} starts"
     return Interval(max(ritz - rounding, 0.0), upper, 1.0 - delta, method)
@@ -111,24 +147,32 @@ class FrobeniusSum:
         self.problem = problem
         self._every = problem.features(slice(None))
         self._squares = problem.target.new_zeros(())
+        self._scratch = problem.target.new_empty(0)
+        self._tiles = 0
 
     def look(self, i: slice, j: slice, tile: Tensor) -> None:
-        """Take note of a tile on or above the diagonal; overwrites it."""
-        tile -= self._every.rows(i).block(self._every.rows(j))
-        self._squares += tile.square_().sum() * (1.0 if i == j else 2.0)
+        """Take note of a tile on or above the diagonal."""
+        # In memory that is used again: fresh memory takes longer than the arithmetic.
+        if len(self._scratch) < tile.numel():
+            self._scratch = tile.new_empty(tile.numel())
+        error = self._scratch[: tile.numel()]
+        self._every.rows(i).less(tile, self._every.rows(j), error.view(tile.shape))
+        self._squares += error.dot(error) * (1.0 if i == j else 2.0)
+        self._tiles += 1
 
     def interval(self) -> Interval:
         """The norm, once all tiles were shown."""
         norm = math.sqrt(float(self._squares))
         entries = 2.0 * float(self.problem.rows.row_error.square().mean().sqrt())
-        wrong = self.problem.n * (entries + 2.0 * growth(self._every.phi.shape[1])) + growth(64) * norm
+        wrong = self.problem.n * (entries + 2.0 * growth(self._every.phi.shape[1]))
+        wrong += growth(len(self._scratch) + self._tiles) * norm
         return Interval(max(norm - wrong, 0.0), norm + wrong, 1.0, "all entries")
 
 
 def frobenius_exact(problem: Problem) -> Interval:
     """All entries, in a pass of their own."""
     entries = FrobeniusSum(problem)
-    problem.rows.tiles(entries.look)
+    KernelMatrix(problem.rows).tiles(entries.look)
     return entries.interval()
 
 

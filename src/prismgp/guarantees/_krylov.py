@@ -132,17 +132,23 @@ def random_starts(n: int, count: int, generator: torch.Generator, *, like: Tenso
 
 
 def lanczos(
-    start: Tensor, *, before: Callable[[Tensor], Tensor], after: Callable[[Tensor, Tensor], Tensor], steps: int
+    start: Tensor,
+    *,
+    before: Callable[[Tensor], Tensor],
+    after: Callable[[Tensor, Tensor], Tensor],
+    steps: int,
+    enough: Callable[[Lanczos], bool] | None = None,
 ) -> Task:
     """Lanczos with full re-orthogonalisation from every column of ``start``; returns :class:`Lanczos` or None.
 
-    The operator is ``v -> after(v, K before(v))``.
+    The operator is ``v -> after(v, K before(v))``. Ends early when what is there is ``enough``.
     """
     size = start.square().sum(0).sqrt()
     q = start / size
     basis: list[Tensor] = []
     diagonal: list[Tensor] = []
     beside: list[Tensor] = []
+    found = None
     for _ in range(min(steps, len(start))):
         answer = yield before(q)
         if answer is None:
@@ -159,9 +165,10 @@ def lanczos(
         over = norm <= 1e-14 * scale
         beside.append(torch.where(over, torch.zeros_like(norm), norm))
         q = torch.where(over, torch.zeros_like(w), w / norm.clamp_min(1e-300))
-        if bool(over.all()):
+        found = Lanczos(torch.stack(diagonal), torch.stack(beside), size)
+        if bool(over.all()) or (enough is not None and enough(found)):
             break
-    return Lanczos(torch.stack(diagonal), torch.stack(beside), size) if diagonal else None
+    return found
 
 
 def ritz_shortfall(n: int, steps: int, starts: int, delta: float) -> float:

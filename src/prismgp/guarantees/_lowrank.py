@@ -13,12 +13,13 @@ from dataclasses import dataclass
 import torch
 
 from prismgp._types import Tensor
+from prismgp.guarantees._matrix import summed
 from prismgp.guarantees._nystrom import NystromMap
 from prismgp.guarantees._reference import ReferenceKernel
 from prismgp.guarantees._rounding import growth
 from prismgp.guarantees._thin import times_thin
 
-__all__ = ["FeatureError", "LowRank"]
+__all__ = ["FeatureError", "LowRank", "Solved"]
 
 _KEPT_BYTES = 4 * 2**30  # of features held in memory; beyond, they are made again for every use
 
@@ -52,6 +53,33 @@ class FeatureError:
         spectral = min(frobenius, 4.0 * (self.furthest + self.columns**0.5))
         slack = 2.0 * largest**0.5 * spectral + spectral**2 + growth(size) * largest
         return slack, 2.0 * known**0.5 * frobenius + self.squares + growth(size) * known
+
+
+@dataclass(frozen=True)
+class Solved:
+    """``z`` with ``|v - P z| <= off``, P no less than ``level I``, by column.
+
+    For any z, ``v'P^-1 v = v'z + v'P^-1 (v - P z)``, which is ``v'z`` to ``|v| |v - P z| / level``.        (L2)
+    """
+
+    level: Tensor
+    v: Tensor
+    z: Tensor
+    off: Tensor
+
+    @property
+    def form_below(self) -> Tensor:
+        """``v'P^-1 v``, from below."""
+        return ((self.v * self.z).sum(0) - self._wrong).clamp_min(0.0)
+
+    @property
+    def form_above(self) -> Tensor:
+        """``v'P^-1 v``, from above."""
+        return ((self.v * self.z).sum(0) + self._wrong).clamp_min(0.0)
+
+    @property
+    def _wrong(self) -> Tensor:
+        return self.v.square().sum(0).sqrt() * self.off / self.level
 
 
 @dataclass(frozen=True)
@@ -98,7 +126,7 @@ class LowRank:
         """One pass over the rows; ``weight``: ``1 / v``, (n,)."""
         m, n = nystrom.rank, rows.n
         root = None if weight is None else weight.sqrt()[:, None]
-        kept = rows.points.new_empty(n, m) if 8 * n * m <= _KEPT_BYTES else None
+        kept = rows.points.new_empty(m, n).T if 8 * n * m <= _KEPT_BYTES else None  # in the order they are made in
         gram = rows.points.new_zeros(m, m)
         left = torch.ones_like(rows.points[:, 0]) if weight is None else weight.clone()
         wrong, plain = FeatureError(), FeatureError()
@@ -122,7 +150,7 @@ class LowRank:
         # Entries of K are right to row errors e, so K itself to 2 |e| sqrt(|K|): its diagonal is one.
         error = rows.row_error if root is None else rows.row_error * root[:, 0]
         norm = largest + excess
-        product_error = 2.0 * norm**0.5 * float(error.square().sum().sqrt()) + growth(rows.summed) * norm
+        product_error = 2.0 * norm**0.5 * float(error.square().sum().sqrt()) + growth(summed(rows)) * norm
         return cls(nystrom, rows, root, values, vectors, left, slack, excess, trace_error, product_error, plain, kept)
 
     @property
@@ -200,20 +228,11 @@ class LowRank:
         """``log |L L' + s2 I|``, for noise above zero."""
         return float(torch.log1p(self.values / noise).sum()) + self.n * math.log(noise)
 
-    def quadratic_above(self, noise: Tensor, v: Tensor) -> Tensor:
-        """Upper bound on ``v'(L L' + (s2 - slack) I)^-1 v`` by column, whatever rounding does to the solution.   (L2)
-
-        For any z, ``v'P^-1 v = v'z + v'P^-1 (v - P z) <= v'z + |v| |v - P z| / s2``.
-        """
-        least = noise - self.slack
-        z, off = self.checked_solve(least, v)
-        return ((v * z).sum(0) + v.square().sum(0).sqrt() * off / least).clamp_min(0.0)
-
-    def checked_solve(self, noise: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """``z = P^-1 v`` as computed, and the norm of ``v - P z``, from above, by column."""
-        z = self.solve(noise, v)
-        off = (v - self.multiply(noise, z)).square().sum(0).sqrt()
-        return z, off + growth(self.n + self.rank) * z.square().sum(0).sqrt() * (self.largest + noise)
+    def checked_solve(self, level: Tensor, v: Tensor) -> Solved:
+        """``z = (L L' + level I)^-1 v`` as computed, and what is known of it whatever rounding did."""
+        z = self.solve(level, v)
+        off = (v - self.multiply(level, z)).square().sum(0).sqrt()
+        return Solved(level, v, z, off + growth(self.n + self.rank) * z.square().sum(0).sqrt() * (self.largest + level))
 
     def features(self, part: slice) -> Tensor:
         """Weighted features of some rows."""

@@ -22,7 +22,6 @@ from prismgp.guarantees._evidence_bounds import (
     logdet_by_rank,
     logdet_task,
     quadratic,
-    quadratic_by_rank,
 )
 from prismgp.guarantees._interval import Interval
 from prismgp.guarantees._kernel_error import (
@@ -34,17 +33,19 @@ from prismgp.guarantees._kernel_error import (
     spectral_task,
 )
 from prismgp.guarantees._krylov import Lanczos, conjugate_gradients, lanczos, random_starts, ritz_shortfall
-from prismgp.guarantees._lowrank import LowRank
+from prismgp.guarantees._lowrank import LowRank, Solved
+from prismgp.guarantees._matrix import KernelMatrix
 from prismgp.guarantees._nystrom import NystromMap, select_pivots
 from prismgp.guarantees._passes import Budget, Task, run_together
-from prismgp.guarantees._prediction_bounds import VarianceByRank, crossed, mean_half_width, variance_by_solution
+from prismgp.guarantees._prediction_bounds import Crossed, VarianceByRank, mean_half_width, variance_by_solution
 from prismgp.guarantees._problem import Problem
-from prismgp.guarantees._rounding import UNIT
+from prismgp.guarantees._rounding import UNIT, growth
 from prismgp.guarantees._sketch import sketch_task
 
 __all__ = ["certify_problem"]
 
 _PROBES = 8  # random starts of every Lanczos run
+_FEWER = 2  # of a run for a norm, of which more starts prove little more, and every one is a column of all products
 _STEPS = 12  # of Lanczos, where there are not products for more
 _PAIRS = 1_000_000
 _EVERY_ENTRY = 50_000  # rows up to which the Frobenius norm is computed from all entries
@@ -64,32 +65,28 @@ def certify_problem(problem: Problem, effort: Effort) -> Findings:
     clock = time.monotonic()
     generator = torch.Generator().manual_seed(effort.seed)
     low = _low_rank(problem, effort, generator)
+
+    def spent(products: int) -> dict[str, Any]:
+        return {"rank": low.rank, "products": products, "seconds": time.monotonic() - clock}
+
     least = float(problem.ratio.min())
     if not low.slack <= _MOST_SLACK * least:
         reason = (
             f"rounding: errors of {low.slack:.1e} are not small against the noise, {least:.1e} of the signal variance; "
             "the model explains the targets to the last digits"
         )
-        return _nothing(problem, low, 0, time.monotonic() - clock, reason)
-    # Random statements: a log determinant per output, two norms, all variances by the sketch, and the Frobenius norm
-    # where it is sampled.
-    share = effort.delta / (len(problem.ratio) + 4)
-    run = _Run(problem, low, effort, generator, share)
+        return Findings.nothing(problem, effort, spent(0), reason)
+    # Random statements: a log determinant per output; the spectral norm, and the Frobenius norm where it is sampled; of
+    # the variances, the norm of the rest, and all of them by the sketch.
+    statements = len(problem.ratio) * ("evidence" in effort.parts) + 2 * ("kernel" in effort.parts)
+    statements += 2 * (problem.test is not None)
+    run = _Run(problem, low, effort, generator, effort.delta / statements)
     seconds = None if effort.seconds is None else max(effort.seconds - (time.monotonic() - clock), 0.0)
     # The last product recomputes the residuals; it is not for the others to spend.
     budget = Budget.of(max(effort.products - 1, 0), seconds)
     run.work(budget)
-    spectral = run.spectral()
-    if run.entries is not None:
-        frobenius = run.entries.interval()
-    elif problem.n <= _FEW:
-        frobenius = frobenius_exact(problem)
-    elif effort.delta:
-        frobenius = frobenius_by_pairs(problem, pairs=_PAIRS, delta=share, seed=effort.seed)
-    else:
-        upper = math.sqrt(problem.n) * spectral.upper
-        frobenius = Interval(spectral.lower, upper, 1.0, "from the spectral norm")
-    evidence = run.evidence()
+    spectral, frobenius = run.kernel_error() if "kernel" in effort.parts else (None, None)
+    evidence = run.evidence() if "evidence" in effort.parts else None
     mean, variance = run.predictions() if problem.test is not None else (None, None)
     products = budget.used + (run.solution is not None)
     intervals = [each for each in (spectral, frobenius, evidence, mean, variance) if each is not None]
@@ -98,10 +95,9 @@ def certify_problem(problem: Problem, effort: Effort) -> Findings:
             "the bounds contradict each other: rounding has the upper hand, or a random one is among the few that fail "
             "(another random_state tells)"
         )
-        return _nothing(problem, low, products, time.monotonic() - clock, reason)
-    spent: dict[str, Any] = {"rank": low.rank, "products": products, "seconds": time.monotonic() - clock}
-    quadratics = float(run.quadratics[1].sum())
-    return Findings(spectral, frobenius, evidence, mean, variance, low.norm, quadratics, spent, "")
+        return Findings.nothing(problem, effort, spent(products), reason)
+    quadratics = float(run.quadratics[1].sum()) if "kernel" in effort.parts else math.inf
+    return Findings(spectral, frobenius, evidence, mean, variance, low.norm, quadratics, spent(products), "")
 
 
 def _low_rank(problem: Problem, effort: Effort, generator: torch.Generator) -> LowRank:
@@ -127,6 +123,7 @@ class _Run:
     ) -> None:
         self.problem, self.low, self.effort, self.generator = problem, low, effort, generator
         self.delta = delta  # of each random statement
+        self.matrix = KernelMatrix(problem.rows)
         self.noise = torch.as_tensor(problem.ratio).to(problem.target)
         self.q = len(self.noise)
         # Right-hand sides of the linear systems: the targets, then kernels of test points.
@@ -147,22 +144,23 @@ class _Run:
         # For single test points; of a few products the mean gets all.
         kept = 0 if self.problem.test is None or budget.products < _KEPT else min(_KEPT, budget.products // 4)
         tasks = self._tasks(budget.products - kept)
-        done = run_together(self.problem.rows.product, list(tasks.values()), budget, keep=kept)
+        riders = [k for k, name in enumerate(tasks) if name == "rest"]
+        done = run_together(self.matrix.product, list(tasks.values()), budget, keep=kept, riders=riders)
         self.found = dict(zip(tasks, done, strict=True))
         a = self.found["solve"]
-        every_entry = self.problem.n <= _EVERY_ENTRY and not budget.over
+        every_entry = "kernel" in self.effort.parts and self.problem.n <= _EVERY_ENTRY and not budget.over
         if self.problem.test is not None:
             self._choose_points()
         if len(self.chosen):
             levels = self.levels[self.q :]
             # Of a variance, a share of the noise variance is wanted, which is the square of what a mean would have.
             points = self._solve(self.b[:, self.q :], levels, 0.5 * (self.effort.tolerance * levels).sqrt())
-            a = torch.cat([a, *run_together(self.problem.rows.product, [points], budget)], 1)
+            a = torch.cat([a, *run_together(self.matrix.product, [points], budget)], 1)
         whitened = self.problem.whitened
         weights = 1.0 if self.low.root_weight is None else float(self.low.root_weight.max())
         self.entries = FrobeniusSum(self.problem) if every_entry else None
         look = None if self.entries is None else self.entries.look
-        product, error = self.problem.rows.bounded_product(whitened(a), closely=self.q, norm=self._norm(), look=look)
+        product, error = self.matrix.bounded_product(whitened(a), closely=self.q, norm=self._norm(), look=look)
         self.solution = Solution.of_product(self.b, a, self.levels, whitened(product), weights * error)
 
     def _norm(self) -> float:
@@ -211,18 +209,22 @@ class _Run:
         if not self.effort.random:
             return tasks
         common: dict[str, Any] = {"steps": steps, "starts": _PROBES, "generator": self.generator}
-        for k in range(self.q):
-            tasks[f"logdet {k}"] = logdet_task(low, float(self.noise[k]), **common)
-        tasks["spectral"] = spectral_task(problem, **common)
+        if "evidence" in self.effort.parts:
+            for k in range(self.q):
+                tasks[f"logdet {k}"] = logdet_task(low, float(self.noise[k]), delta=self.delta, **common)
+        if "kernel" in self.effort.parts:
+            # Half of the steps count; where they prove nothing from above, one start is as good from below as several.
+            proved = ritz_shortfall(problem.n, steps // 2, _PROBES, self.delta) < 1.0
+            tasks["spectral"] = spectral_task(problem, **{**common, "starts": _PROBES if proved else 1})
         count = min(_LOOKS, _LOOKS_EACH * products, _LOOKS_NUMBERS // problem.n)
         if problem.test is not None and count >= _LOOKS_LEAST:
             tasks["sketch"] = sketch_task(problem, low, count=count, generator=self.generator)
-        # Where so few steps prove nothing of the norm, the trace stands, and the steps are not made.
-        if problem.test is not None and ritz_shortfall(problem.n, steps, _PROBES, self.delta) < 1.0:
+        # Where so few steps prove nothing of the norm, the trace stands, and the steps are not made; no product is made
+        # for it alone, as the random vectors know more of most points.
+        if problem.test is not None and ritz_shortfall(problem.n, steps, _FEWER, self.delta) < 1.0:
             # For the t of (E12): the norm of K - L L'.
-            start = random_starts(problem.n, _PROBES, self.generator, like=self.b)
-            tasks["residual"] = lanczos(
-                start,
+            tasks["rest"] = lanczos(
+                random_starts(problem.n, _FEWER, self.generator, like=self.b),
                 before=problem.whitened,
                 after=lambda v, product: low.rest(v, problem.whitened(product)),
                 steps=steps,
@@ -230,10 +232,24 @@ class _Run:
         return tasks
 
     @cached_property
+    def _points(self) -> tuple[VarianceByRank, Crossed]:
+        """What one pass over the kernel between test points and rows tells; made when sketch and solution are there."""
+        problem, test = self.problem, self.problem.test
+        assert test is not None
+        by_rank = VarianceByRank(problem, self.low, test.rows, self.found.pop("sketch", None))
+        solved = [self.found["solve"]] if self.found else []
+        crossed = Crossed(problem, test.rows, torch.cat([self._middle[0], *solved], 1))
+
+        def use(j: slice, block: Tensor) -> None:
+            crossed.add(j, block)
+            by_rank.add(j, block)
+
+        problem.rows.cross(test.rows, use)
+        return by_rank, crossed
+
+    @property
     def by_rank(self) -> VarianceByRank:
-        """Of the test points; made when the sketch is there."""
-        assert self.problem.test is not None
-        return VarianceByRank(self.problem, self.low, self.problem.test.rows, self.found.pop("sketch", None))
+        return self._points[0]
 
     # -- bounds ----------------------------------------------------------------------------------
 
@@ -244,15 +260,33 @@ class _Run:
     def targets(self) -> Solution | None:
         return self._columns(slice(0, self.q))
 
-    def spectral(self) -> Interval:
-        by_rank = spectral_by_rank(self.problem, self.low)
-        better = spectral_by_lanczos(self.found.get("spectral"), self.problem, delta=self.delta)
-        return by_rank if better is None else better.within(by_rank, method=f"{better.method}; {by_rank.method}")
+    def kernel_error(self) -> tuple[Interval, Interval]:
+        """Spectral and Frobenius norm of ``K - K'``."""
+        problem = self.problem
+        spectral = spectral_by_rank(problem, self.low)
+        better = spectral_by_lanczos(self.found.get("spectral"), problem, delta=self.delta)
+        if better is not None:
+            spectral = better.within(spectral, method=f"{better.method}; {spectral.method}")
+        if self.entries is not None:
+            return spectral, self.entries.interval()
+        if problem.n <= _FEW:
+            return spectral, frobenius_exact(problem)
+        if self.effort.delta:
+            return spectral, frobenius_by_pairs(problem, pairs=_PAIRS, delta=self.delta, seed=self.effort.seed)
+        upper = math.sqrt(problem.n) * spectral.upper
+        return spectral, Interval(spectral.lower, upper, 1.0, "from the spectral norm")
+
+    @cached_property
+    def _ends(self) -> tuple[Solved, Solved]:
+        """The targets solved with P and with ``P + t I``, the two ends of what Q can be."""
+        b, low = self.b[:, : self.q], self.low
+        return low.checked_solve(self.noise - low.slack, b), low.checked_solve(self.noise + low.excess, b)
 
     @cached_property
     def _forms(self) -> tuple[Tensor, Tensor]:
-        """``y'Q^-1 y`` from the rank alone."""
-        return quadratic_by_rank(self.b[:, : self.q], self.noise, self.low)
+        """``y'Q^-1 y`` from the rank alone: ``(P + t I)^-1 <= Q^-1 <= P^-1``, (E8b)."""
+        first, second = self._ends
+        return second.form_below, first.form_above
 
     @cached_property
     def quadratics(self) -> tuple[Array, Array]:
@@ -289,13 +323,12 @@ class _Run:
     def _mean(self) -> Interval:
         problem, low, q, targets = self.problem, self.low, self.q, self.targets
         assert problem.test is not None
-        middle, wrong = self._middle()
-        products, errors = crossed(
-            problem, problem.test.rows, middle if targets is None else torch.cat([middle, targets.a], 1)
-        )
+        _, wrong = self._middle
+        by_rank, crossed = self._points
+        products, errors = crossed.products, crossed.errors
         quad_low, quad_high = self._forms
-        explained = self.by_rank.most_explained.clamp_min(0.0)
-        spread = (explained - self.by_rank.least_explained).clamp_min(0.0)
+        explained = by_rank.most_explained.clamp_min(0.0)
+        spread = (explained - by_rank.least_explained).clamp_min(0.0)
         half = 0.5 * (spread * (quad_high - quad_low).clamp_min(0.0)).sqrt() + explained.sqrt() * wrong + errors[:, :q]
         # (E11) with nothing known, a = 0: the exact mean cannot be further than this from the constant.
         furthest = torch.minimum(self.b[:, :q].square().sum(0).sqrt() / (2.0 * self.noise.sqrt()), quad_high.sqrt())
@@ -310,6 +343,7 @@ class _Run:
         root, shift = np.sqrt(problem.signal), problem.mean
         return Interval(_host(left) * root + shift, _host(right) * root + shift, 1.0, method, problem.test.mean)
 
+    @cached_property
     def _middle(self) -> tuple[Tensor, Tensor]:
         """Half way between the solutions with P and with ``P + t I``, the two ends of what Q can be.
 
@@ -317,10 +351,8 @@ class _Run:
         Cauchy and Schwarz, as ``-D <= Q^-1 - M <= D``. A solution that leaves ``o = y - P z`` is wrong at k by  (E15)
         ``|k'P^-1 o| <= sqrt(k'P^-1 k) |o| / s``, the second number in units of the root.
         """
-        b, low = self.b[:, : self.q], self.low
-        levels = self.noise - low.slack, self.noise + low.excess
-        (first, left), (second, right) = (low.checked_solve(level, b) for level in levels)
-        return 0.5 * (first + second), 0.5 * (left / levels[0].sqrt() + right / levels[1].sqrt())
+        first, second = self._ends
+        return 0.5 * (first.z + second.z), 0.5 * (first.off / first.level.sqrt() + second.off / second.level.sqrt())
 
     def _variance(self) -> Interval:
         problem, low = self.problem, self.low
@@ -369,15 +401,17 @@ class _Run:
 
     def _norm_left(self) -> float | None:
         """``|K - L L'|`` from above with probability ``1 - delta``, where that is better than the trace.       (K2)"""
-        found: Lanczos | None = self.found.get("residual")
+        found: Lanczos | None = self.found.get("rest")
         if found is None:
             return None
         shortfall = ritz_shortfall(self.problem.n, found.steps, found.starts, self.delta)
         if shortfall >= 1.0:
             return None
-        wrong = self.low.slack + self.low.product_error
+        low = self.low
+        both = float(low.values.sum() * low.largest) ** 0.5
+        wrong = low.slack + low.product_error + 2.0 * growth(low.n + low.rank) * both
         norm = (found.extremes()[1] + wrong) / (1.0 - shortfall) + wrong
-        return norm if norm < self.low.excess else None
+        return norm if norm < low.excess else None
 
 
 def _total(parts: list[Interval], ours: Any, certain: Interval | None) -> Interval:
@@ -389,16 +423,3 @@ def _total(parts: list[Interval], ours: Any, certain: Interval | None) -> Interv
 
 def _host(values: Tensor) -> Array:
     return np.asarray(values.cpu().numpy())
-
-
-def _nothing(problem: Problem, low: LowRank, products: int, seconds: float, reason: str) -> Findings:
-    """Bounds that say nothing, for a problem in which nothing can be said."""
-    empty = Interval(0.0, math.inf, 1.0, "none")
-    evidence = Interval(-math.inf, math.inf, 1.0, "none", problem.log_evidence)
-    mean = variance = None
-    if problem.test is not None:
-        most = np.full(problem.test.mean.shape, np.inf)
-        mean = Interval(-most, most, 1.0, "none", problem.test.mean)
-        variance = Interval(np.zeros_like(most), most, 1.0, "none", problem.test.variance)
-    spent = {"rank": low.rank, "products": products, "seconds": seconds}
-    return Findings(empty, empty, evidence, mean, variance, math.inf, math.inf, spent, reason)

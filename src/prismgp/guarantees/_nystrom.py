@@ -24,7 +24,7 @@ __all__ = ["NystromMap", "select_pivots"]
 
 _CANDIDATES = 50_000  # rows among which pivots are sought; their columns are held in memory
 _BLOCK = 48  # candidates looked at together, so that the work is in matrix products
-_ENOUGH = 0.3  # of the largest remaining diagonal at which a candidate of the block still becomes a pivot
+_ENOUGH = 0.2  # of the largest remaining diagonal at which a candidate of the block still becomes a pivot
 _MEASURED = 32  # rows of a chunk whose rounding errors are measured
 _EXHAUSTED = 1e-13  # remaining share of the diagonal below which nothing but rounding is left
 
@@ -62,7 +62,8 @@ def _greedy(kernel: ReferenceKernel, rank: int, weight: Tensor | None, *, given:
     """Pivoted Cholesky by blocks of candidates; ``given``: the first rows are pivots whatever they are worth."""
     n = kernel.n
     left = kernel.points.new_ones(n)
-    lower = kernel.points.new_zeros(n, min(rank, n))
+    factor = kernel.points.new_zeros(min(rank, n), n)  # a row for each pivot: all that follows goes along rows
+    here = kernel.side
     pivots: list[int] = []
     while len(pivots) < min(rank, n):
         done = len(pivots)
@@ -75,15 +76,16 @@ def _greedy(kernel: ReferenceKernel, rank: int, weight: Tensor | None, *, given:
             candidates = worth.sort(descending=True, stable=True).indices[:_BLOCK]
             if float(left[candidates].max()) < _EXHAUSTED:
                 break
-        columns = kernel.block(kernel.rows(candidates))
-        columns -= lower[:, :done] @ lower[candidates, :done].T
-        local = columns[candidates].clone()
+        known = factor[:done]
+        columns = kernel.tile(kernel.rows(candidates).side, here).addmm_(known[:, candidates].T, known, alpha=-1.0)
+        local = columns[:, candidates]
+        local.diagonal().copy_(left[candidates])  # at first exactly alike: the first is taken on every device
         own = None if weight is None else weight[candidates]
         # A block is looked at in full even where it does not fit: its first pivots are those of a larger rank.
-        order, factor = _pivot_block(local, own, most=room, everything=done < given)
-        new = torch.linalg.solve_triangular(factor, columns[:, order].T, upper=False).T
-        lower[:, done : done + len(order)] = new
-        left -= new.square().sum(1)
+        order, corner = _pivot_block(local, own, most=room, everything=done < given)
+        new = torch.linalg.solve_triangular(corner, columns[order], upper=False)
+        factor[done : done + len(order)] = new
+        left -= new.square_().sum(0)
         pivots.extend(candidates[order].tolist())
         left[candidates[order]] = 0.0  # exactly: it is only rounding that remains
         left.clamp_(min=0.0)
@@ -179,8 +181,8 @@ class NystromMap:
         return features, self.inverse_norm * (own + norm), self.inverse_norm * (own * self.rank**-0.5 + largest)
 
     def chunks(self, rows: int) -> list[slice]:
-        """Slices of rows whose features take some 64 MB."""
-        step = max(64, 2**23 // max(self.rank, 1))
+        """Slices of rows whose features stay in the processor's cache, but for large ranks."""
+        step = max(512, 2**18 // max(self.rank, 1))
         return [slice(start, min(start + step, rows)) for start in range(0, rows, step)]
 
     def remaining(self, rows: ReferenceKernel) -> Tensor:

@@ -6,17 +6,20 @@ import math
 from typing import Any
 
 from prismgp.guarantees._effort import Findings
+from prismgp.guarantees._interval import Interval
 from prismgp.guarantees._problem import Problem
 
 __all__ = ["paper_bounds"]
 
 
-def paper_bounds(found: Findings, problem: Problem) -> dict[str, Any]:
+def paper_bounds(found: Findings, spectral: Interval, problem: Problem) -> dict[str, Any]:
     """Quantities of Theorem 3 and Lemma 10 at the certified kernel error.
 
     Parameters
     ----------
     found : Findings
+    spectral : Interval
+        The norm of the kernel error.
     problem : Problem
         Of several outputs or rows with noise of their own, the least noise counts.
 
@@ -25,7 +28,7 @@ def paper_bounds(found: Findings, problem: Problem) -> dict[str, Any]:
     dict
         Each entry has a ``value``, whether it is ``valid``, and ``why``.
     """
-    error, noise = float(found.spectral.upper), float(problem.ratio.min())
+    error, noise = float(spectral.upper), float(problem.ratio.min())
     if problem.weight is not None:
         noise /= float(problem.weight.max())
     c = error / noise
@@ -40,7 +43,7 @@ def paper_bounds(found: Findings, problem: Problem) -> dict[str, Any]:
     heuristic = "heuristic"
     return {
         "closeness": _entry(
-            error, not found.reason, f"lambda, the kernel error; probability {found.spectral.probability:.4g}"
+            error, not found.reason, f"lambda, the kernel error; probability {spectral.probability:.4g}"
         ),
         "mean_factor": _entry(
             c, False, f"{heuristic}: Theorem 3 says the mean is right to this factor; false, as k_* is approximated too"

@@ -8,7 +8,7 @@ entries of K; more columns cost little.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,8 +58,13 @@ class Budget:
         return done
 
 
-def run_together(product: Callable[[Tensor], Tensor], tasks: list[Task], budget: Budget, *, keep: int = 0) -> list[Any]:
-    """Run all tasks to their end or to the end of the budget, less ``keep`` products; their results, in order."""
+def run_together(
+    product: Callable[[Tensor], Tensor], tasks: list[Task], budget: Budget, *, keep: int = 0, riders: Sequence[int] = ()
+) -> list[Any]:
+    """Run all tasks to their end or to the end of the budget, less ``keep`` products; their results, in order.
+
+    ``riders`` take part in the products that others ask for, and end with the others.
+    """
     results: list[Any] = [None] * len(tasks)
     waiting: dict[int, Tensor] = {}
 
@@ -75,7 +80,7 @@ def run_together(product: Callable[[Tensor], Tensor], tasks: list[Task], budget:
     while waiting:
         order = list(waiting)
         sizes = [waiting[k].shape[1] for k in order]
-        if not budget.allows(sum(sizes), keep):
+        if all(k in riders for k in order) or not budget.allows(sum(sizes), keep):
             for k in order:
                 advance(k, None)
             break

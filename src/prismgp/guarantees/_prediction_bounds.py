@@ -17,6 +17,9 @@ known at the training rows; knowing more never raises it.
 
 from __future__ import annotations
 
+import math
+from functools import cached_property
+
 import torch
 
 from prismgp._types import Tensor
@@ -28,7 +31,10 @@ from prismgp.guarantees._rounding import growth
 from prismgp.guarantees._sketch import Sketch, SketchedPoints
 from prismgp.guarantees._thin import times_thin
 
-__all__ = ["VarianceByRank", "crossed", "mean_half_width", "variance_by_solution"]
+__all__ = ["Crossed", "VarianceByRank", "mean_half_width", "variance_by_solution"]
+
+
+_HARMLESS = 1e-4  # of the noise variance, that rounding may take from a variance: half of that of the std
 
 
 def mean_half_width(solution: Solution, low: LowRank) -> Tensor:
@@ -40,53 +46,82 @@ def mean_half_width(solution: Solution, low: LowRank) -> Tensor:
 class VarianceByRank:
     """Bounds (E12) and (E13) at test points, from one pass over the kernel between them and the training rows.
 
-    With ``k = L l + e``, ``L'L = U diag(g) U'``, ``c = U'l``, ``h = U'L'e`` and ``D = 1 / (g + level)``,
+    With ``k = L c + e``, ``L'L = U diag(g) U'``, ``h = U'L'e``, ``D = 1 / (g + level)``, and c in the basis U,
 
-        1 - k'(L L' + level I)^-1 k = 1 - l'l + level c'D c - 2 c'D h - (e'e - h'D h) / level               (E12b)
+        1 - k'(L L' + level I)^-1 k = 1 - c'c + level c'D c - 2 c'D h - (e'e - h'D h) / level               (E12b)
 
-    in which nothing large cancels. Keeps O(rank) numbers per test point, so that a better t, found later, costs no
-    second pass. With a sketch, also (E16).
+    for any c. With the point's own features, ``c = l``, nothing large cancels; without any, ``c = 0``, a third of the
+    work is spared, which is done where rounding is nothing to the noise even so. Keeps O(rank) numbers per test point,
+    so that a better t, found later, costs no second pass. With a sketch, also (E16).
     """
 
     def __init__(self, problem: Problem, low: LowRank, rows: ReferenceKernel, sketch: Sketch | None = None) -> None:
         noise = torch.as_tensor(problem.ratio).to(problem.target)
-        self.low, self.noise = low, noise
+        self.problem, self.low, self.rows, self.noise = problem, low, rows, noise
         m = rows.n
-        self._rest, self._square, self._wrong = (noise.new_empty(m, 1) for _ in range(3))
-        self._inside, self._across = (noise.new_empty(low.rank, m) for _ in range(2))
-        self._sketched = None if sketch is None else SketchedPoints(sketch, noise, m)
-        left = noise.new_empty(m, len(noise))
+        self._rest, self._square, self._wrong = (noise.new_ones(m, 1) for _ in range(3))
+        self._inside, self._across = (noise.new_zeros(low.rank, m) for _ in range(2))
+        self._left = noise.new_empty(m, len(noise))
+        self._sketch, self._sketched = sketch, None if sketch is None else SketchedPoints(sketch, noise, m)
         train_error = problem.rows.row_error[:, None]
-        train_powers = torch.cat([torch.ones_like(train_error), train_error, train_error.square()], 1)
+        self._powers = torch.cat([torch.ones_like(train_error), train_error, train_error.square()], 1)
 
-        def use(j: slice, block: Tensor) -> None:
-            own = rows.rows(j)
-            features, off, _ = low.map.features(own)
-            k = problem.whitened(block)
-            # Norm of the rounding errors of e: those of the entries of k, and those of the product. Here as sums of
-            # k_u^2 (e_u + e_j)^2 in one product: passes over a block of this size take as long as the arithmetic.
-            sums = times_thin(k.square().T, train_powers)
-            there = own.row_error
-            entries = (sums[:, 2] + there * (2.0 * sums[:, 1] + there * sums[:, 0])).sqrt()
+    def add(self, j: slice, block: Tensor) -> None:
+        """Points j, of which this is the kernel with the training rows; may overwrite it."""
+        low, own = self.low, self.rows.rows(j)
+        features, off, _ = low.map.features(own)
+        inside = low.vectors.T @ features.T
+        self._left[j] = self._variance_left(inside, off)
+        k = self.problem.whitened(block)
+        # Norm of the rounding errors of e: those of the entries of k, and those of the product. Here as sums of
+        # k_u^2 (e_u + e_j)^2 in one product: passes over a block of this size take as long as the arithmetic.
+        sums = times_thin(k.square().T, self._powers)
+        there = own.row_error
+        wrong = (sums[:, 2] + there * (2.0 * sums[:, 1] + there * sums[:, 0])).sqrt()
+        e, square = k, sums[:, 0]
+        if not self._direct:
+            size = features.square().sum(1)
             e = low.subtract_from(k, features.T)
-            self._rest[j] = 1.0 - features.square().sum(1, keepdim=True)
-            self._inside[:, j] = low.vectors.T @ features.T
-            self._across[:, j] = low.vectors.T @ low.transposed(e)
             square = e.square().sum(0)
-            self._square[j] = square[:, None]
-            if sketch is not None and self._sketched is not None:
-                self._sketched.add(j, sketch, e, square, self._inside[:, j], self._across[:, j])
-            product = growth(low.rank) * float(low.values.sum()) ** 0.5 * features.square().sum(1).sqrt()
-            self._wrong[j] = (entries + product)[:, None]
-            left[j] = self._left(self._inside[:, j], off)
+            self._rest[j], self._inside[:, j] = 1.0 - size[:, None], inside
+            wrong = wrong + growth(low.rank) * float(low.values.sum()) ** 0.5 * size.sqrt()
+        self._across[:, j] = low.vectors.T @ low.transposed(e)
+        self._square[j], self._wrong[j] = square[:, None], wrong[:, None]
+        if self._sketch is not None and self._sketched is not None:
+            self._sketched.add(j, self._sketch, e, square, self._inside[:, j], self._across[:, j])
 
-        problem.rows.cross(rows, use)
-        # What Q explains at most: as much as P, and what rounding hides.
-        self.most_explained = 1.0 - self._variance(noise - low.slack, -1.0)
-        self.lower = torch.maximum(1.0 - self.most_explained, left).clamp_min(0.0)
-        # And at the least: (E12) with the trace that is left for t.
-        least = self._variance(noise + low.excess, 1.0)
-        self.least_explained, self.most = 1.0 - least, least.clamp_max(1.0)
+    @cached_property
+    def _direct(self) -> bool:
+        """Whether rounding is harmless with ``e = k``: the sizes of :meth:`_value`, as ``|k|^2 <= |K|``."""
+        low, level = self.low, float(self.noise.min())
+        sizes = 2.0 + (float(low.values.sum()) / level) ** 0.5 + low.largest / (4.0 * level)
+        each = growth(low.n + low.rank) * sizes + self._turn * (low.largest / level) ** 0.5
+        return bool(each * low.norm < _HARMLESS * level**2)
+
+    @property
+    def _turn(self) -> float:
+        """Rounding of a product with U, of the norm of what is multiplied."""
+        return growth(self.low.rank) * math.sqrt(self.low.rank)
+
+    @cached_property
+    def most_explained(self) -> Tensor:
+        """What Q explains at most: as much as P, and what rounding hides."""
+        return 1.0 - self._variance(self.noise - self.low.slack, -1.0)
+
+    @cached_property
+    def least_explained(self) -> Tensor:
+        """And at the least: (E12) with the trace that is left for t."""
+        return 1.0 - self._variance(self.noise + self.low.excess, 1.0)
+
+    @property
+    def lower(self) -> Tensor:
+        """Of v."""
+        return torch.maximum(1.0 - self.most_explained, self._left).clamp_min(0.0)
+
+    @property
+    def most(self) -> Tensor:
+        """Of v, with the trace that is left."""
+        return (1.0 - self.least_explained).clamp_max(1.0)
 
     def upper(self, shift: float) -> Tensor:
         """Of v, for a t in (E12)."""
@@ -114,8 +149,8 @@ class VarianceByRank:
         """(E12b), and how far it may be off, (m, q).
 
         Rounding: an error w of k moves ``k'M k`` by ``2 w'M k + w'M w``, where ``|M k| <= sqrt(k'M k / level)``;
-        one of ``U'L'e`` by ``growth |L|_F |e|`` passes ``D c`` and ``D h / level``, and one of ``L'L`` by
-        ``growth |g|`` both of them twice.
+        one of ``U'L'e`` by ``growth |L|_F |e|`` passes ``D c`` and ``D h / level``, those of products with U pass them
+        too, and one of ``L'L`` by ``growth |g|`` both of them twice.
         """
         inverse, each = 1.0 / (self.low.values[:, None] + level), growth(self.low.n + self.low.rank)
         inside, across = self._inside, self._across
@@ -128,10 +163,12 @@ class VarianceByRank:
         sizes = 1.0 + first + 2.0 * self._square / level
         sizes = sizes + 2.0 * float(self.low.values.sum()) ** 0.5 * self._square.sqrt() * ways / level.sqrt()
         sizes = sizes + self.low.largest * ways.square()
+        c, h = (part.square().sum(0).sqrt()[:, None] for part in (inside, across))
+        turned = 2.0 * self._turn * (h / level.sqrt() + level.sqrt() * c) * ways
         moved = self._wrong / level.sqrt()
-        return value, (2.0 * (1.0 - value).clamp_min(1.0).sqrt() + moved) * moved + each * sizes
+        return value, (2.0 * (1.0 - value).clamp_min(1.0).sqrt() + moved) * moved + each * sizes + turned
 
-    def _left(self, inside: Tensor, off: Tensor) -> Tensor:
+    def _variance_left(self, inside: Tensor, off: Tensor) -> Tensor:
         """(E13), (m, q), lowered by the rounding of the features: of training rows in L, of the test row in l."""
         squares = inside.square()
         size = squares.sum(0)
@@ -140,19 +177,20 @@ class VarianceByRank:
         return squares.T @ shares - moved[:, None]
 
 
-def crossed(problem: Problem, rows: ReferenceKernel, a: Tensor) -> tuple[Tensor, Tensor]:
+class Crossed:
     """``k'a`` at test points, and a bound on its rounding error; both (m, k)."""
-    products, errors = (a.new_empty(rows.n, a.shape[1]) for _ in range(2))
-    weighted = problem.whitened(a)
-    train_error = problem.rows.row_error[:, None]
-    columns = torch.cat([weighted, weighted.abs(), train_error * weighted.abs()], 1)
 
-    def use(j: slice, block: Tensor) -> None:
-        products[j], size, off = times_thin(block.T, columns).chunk(3, 1)  # one pass over the block
-        errors[j] = (rows.rows(j).row_error[:, None] + growth(problem.n)) * size + off
+    def __init__(self, problem: Problem, rows: ReferenceKernel, a: Tensor) -> None:
+        self.problem, self.rows = problem, rows
+        self.products, self.errors = (a.new_empty(rows.n, a.shape[1]) for _ in range(2))
+        weighted = problem.whitened(a)
+        train_error = problem.rows.row_error[:, None]
+        self._columns = torch.cat([weighted, weighted.abs(), train_error * weighted.abs()], 1)
 
-    problem.rows.cross(rows, use)
-    return products, errors
+    def add(self, j: slice, block: Tensor) -> None:
+        """Points j, of which this is the kernel with the training rows."""
+        self.products[j], size, off = times_thin(block.T, self._columns).chunk(3, 1)  # one pass over the block
+        self.errors[j] = (self.rows.rows(j).row_error[:, None] + growth(self.problem.n)) * size + off
 
 
 def variance_by_solution(solution: Solution, low: LowRank, wrong: Tensor) -> tuple[Tensor, Tensor]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
+
 from prismgp._types import Array, Tensor
 from prismgp.features import gated_features
 from prismgp.guarantees._reference import ReferenceKernel
@@ -26,12 +28,11 @@ class Features:
         """All features, gates included, (n, 2p b)."""
         return self.phi if self.gates is None else gated_features(self.phi, self.gates)
 
-    def block(self, other: Features) -> Tensor:
-        """Kernel between these rows and others."""
-        tile = self.phi @ other.phi.T
-        if self.gates is not None and other.gates is not None:
-            tile *= self.gates @ other.gates.T
-        return tile
+    def less(self, tile: Tensor, other: Features, out: Tensor) -> Tensor:
+        """A tile of another kernel between these rows and others, less this kernel's; in ``out``."""
+        if self.gates is None or other.gates is None:
+            return torch.addmm(tile, self.phi, other.phi.T, alpha=-1.0, out=out)
+        return torch.addcmul(tile, self.phi @ other.phi.T, self.gates @ other.gates.T, value=-1.0, out=out)
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,14 @@
-"""The kernel of the exact GP, of which no matrix is ever held: products with it, tile by tile.
+"""The kernel of the exact GP: its entries between any rows, and how far they may be off.
 
 ``K_uv = k(|a_u - a_v|^2) g_u'g_v`` for scaled inputs a and, where the model gates its kernel, gates g of norm one.
-Unit diagonal, entries in [0, 1].
+Unit diagonal, entries in [0, 1], but for rounding.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 
@@ -15,16 +16,28 @@ from prismgp._types import Tensor
 from prismgp.guarantees._rounding import UNIT, growth
 from prismgp.kernels import Kernel
 
-__all__ = ["Look", "ReferenceKernel"]
+__all__ = ["ReferenceKernel", "Side"]
 
-Look = Callable[[slice, slice, Tensor], None]  # rows, columns, tile
-
-# A tile and what it is multiplied with should stay in the processor's cache: a product is then bound by
-# the exponentials, not by memory.
-_TILE = {"cpu": (512, 1024), "cuda": (8192, 8192)}
-_CROSS_BYTES = 2**26
+# Of a block between all rows and some others: what stays in a processor's cache, but so many columns that products with
+# it are worth their start, and never more than the last number of bytes.
+_CROSS_BYTES, _CROSS_COLUMNS, _CROSS_MOST = {"cpu": 2**21, "cuda": 2**26}, 192, 2**26
 # Squared norm of a row above which distances are taken by differences: slower, and right however far out rows are.
 _FAR = 1e6
+
+
+@dataclass(frozen=True)
+class Side:
+    """Rows of a tile: distances are products of what they are on the left with what others are on the right."""
+
+    points: Tensor
+    first: Tensor
+    second: Tensor
+    gates: Tensor | None
+
+    def part(self, rows: slice) -> Side:
+        """Some of the rows."""
+        gates = None if self.gates is None else self.gates[rows]
+        return Side(self.points[rows], self.first[rows], self.second[rows], gates)
 
 
 @dataclass(frozen=True)
@@ -56,7 +69,7 @@ class ReferenceKernel:
     def n(self) -> int:
         return len(self.points)
 
-    @property
+    @cached_property
     def row_error(self) -> Tensor:
         """Rounding: the entry (u, v) is right to ``row_error[u] + row_error[v]`` of itself, (n,).        (U2)
 
@@ -74,12 +87,6 @@ class ReferenceKernel:
         # A row that is further out than this shares nothing with rows whose distances are not by differences.
         return 0.5 * torch.expm1(2.0 * (slope * growth(d + 2) * norms).clamp_max(30.0)) + always
 
-    @property
-    def summed(self) -> int:
-        """How many numbers a product with K adds up, one after the other, at the most: those of a tile, and tiles."""
-        rows, columns = _TILE[self.points.device.type]
-        return max(rows, columns) + self.n // rows + 1
-
     def at(self, points: Tensor, gates: Tensor | None) -> ReferenceKernel:
         """The same kernel on other rows."""
         return replace(self, points=points, gates=gates)
@@ -90,7 +97,7 @@ class ReferenceKernel:
 
     def block(self, other: ReferenceKernel) -> Tensor:
         """Kernel between these rows and others, (n, m)."""
-        return self._tile(_augmented(self), _augmented(other))
+        return self.tile(self.side, other.side)
 
     def paired(self, other: ReferenceKernel) -> Tensor:
         """Kernel between each row and the same row of the other, (n,)."""
@@ -99,64 +106,28 @@ class ReferenceKernel:
             values = values * (self.gates * other.gates).sum(1)
         return values
 
-    def product(self, v: Tensor, *, look: Look | None = None) -> Tensor:
-        """``K v``, (n, k). O(n^2 (d + k)) time; memory of one tile beside the vectors.
+    def cross(self, other: ReferenceKernel, use: Callable[[slice, Tensor], None]) -> None:
+        """Hand out ``K(self, other[j])``, (n, m_j), for slices j of the other rows: ``use(j, block)``.
 
-        Every tile serves twice, as the matrix is symmetric; then ``look`` is shown it, as in :meth:`tiles`.
+        The block may be overwritten, and is not to be kept.
         """
-        across = v.T.contiguous()  # with few columns, v'K is two to three times as fast as K v
-        out = torch.zeros_like(across)
-
-        def use(i: slice, j: slice, tile: Tensor) -> None:
-            out[:, i].addmm_(across[:, j], tile.T)
-            if i != j:
-                out[:, j].addmm_(across[:, i], tile)
-            if look is not None:
-                look(i, j, tile)
-
-        self.tiles(use)
-        return out.T.contiguous()
-
-    def tiles(self, use: Look) -> None:
-        """Hand out every tile on and above the diagonal, once; ``use(rows, columns, tile)`` may overwrite it."""
-        rows, columns = _TILE[self.points.device.type]
-        sides = _augmented(self)
-        buffers = self.points.new_empty(rows, columns), self.points.new_empty(rows, columns)
-        for start in range(0, self.n, rows):  # a square tile on the diagonal, wide ones beside it
-            i = slice(start, min(start + rows, self.n))
-            left = _part(sides, i)
-            use(i, i, self._tile(left, left, buffers))
-            for first in range(i.stop, self.n, columns):
-                j = slice(first, min(first + columns, self.n))
-                use(i, j, self._tile(left, _part(sides, j), buffers))
-
-    def bounded_product(
-        self, v: Tensor, *, closely: int, norm: float, look: Look | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """``K v``, and a bound on the norm of what rounding has done to each of its columns, (k,).          (U5)
-
-        Entry by entry for the first ``closely`` columns, which takes two more columns for each. For the others from
-        ``norm``, an upper bound of ``|K|``: with e the row errors, ``|K (e * v)| <= |K| |e * v|`` and
-        ``|e * (K v)| <= sqrt(|K|) |e| |v|``.
-        """
-        k, size, error = v.shape[1], v[:, :closely].abs(), self.row_error[:, None]
-        done = self.product(torch.cat([v, size, error * size], 1), look=look)
-        sums = growth(self.summed)
-        near = (error + sums) * done[:, k : k + closely] + done[:, k + closely :]
-        rest = v[:, closely:]
-        length = rest.square().sum(0).sqrt()
-        far = (sums * norm + norm**0.5 * float(error.square().sum().sqrt())) * length
-        far = far + norm * (error * rest).square().sum(0).sqrt()
-        return done[:, :k], torch.cat([near.square().sum(0).sqrt(), far])
-
-    def cross(self, other: ReferenceKernel, use: Callable[[slice, Tensor], None], *, columns: int = 0) -> None:
-        """Hand out ``K(self, other[j])``, (n, m_j), for slices j of the other rows; ``use(j, block)``."""
-        step = columns or max(1, _CROSS_BYTES // (8 * max(self.n, 1)))
+        row = 8 * max(self.n, 1)
+        step = max(1, _CROSS_BYTES[self.points.device.type] // row, min(_CROSS_COLUMNS, _CROSS_MOST // row))
+        here, there = self.side, other.side
+        buffers = self.points.new_empty(min(step, other.n), self.n), self.points.new_empty(min(step, other.n), self.n)
         for start in range(0, other.n, step):
             j = slice(start, min(start + step, other.n))
-            use(j, self.block(other.rows(j)))
+            use(j, self.tile(there.part(j), here, buffers).T)  # in this order in memory, sums over the rows are fast
 
-    def _tile(self, left: _Side, right: _Side, buffers: tuple[Tensor, Tensor] | None = None) -> Tensor:
+    @property
+    def side(self) -> Side:
+        """These rows, in the form in which :meth:`tile` takes them."""
+        half = self.points.square().sum(1, keepdim=True).mul_(-0.5)
+        one = torch.ones_like(half)
+        first, second = torch.cat([self.points, half, one], 1), torch.cat([self.points, one, half], 1)
+        return Side(self.points, first, second, self.gates)
+
+    def tile(self, left: Side, right: Side, buffers: tuple[Tensor, Tensor] | None = None) -> Tensor:
         """Kernel between two sets of rows, in the first buffer; valid until the next call that uses it."""
         shape = (len(left.points), len(right.points))
         if buffers is None:
@@ -169,7 +140,10 @@ class ReferenceKernel:
         else:
             # -s/2 in one product: [a, -|a|^2/2, 1] [b, 1, -|b|^2/2]'.
             torch.mm(left.first, right.second.T, out=tile)
-            tile.clamp_(max=0.0)
+            if (
+                self.kernel.degrees is not None
+            ):  # of which a root is taken; the exponential does not mind the last digit
+                tile.clamp_(max=0.0)
         if self.kernel.degrees is None:
             tile.exp_()
         elif self.kernel.degrees == 1:
@@ -179,25 +153,6 @@ class ReferenceKernel:
         if left.gates is not None and right.gates is not None:
             tile.mul_(torch.mm(left.gates, right.gates.T, out=scratch))
         return tile
-
-
-@dataclass(frozen=True)
-class _Side:
-    points: Tensor
-    first: Tensor
-    second: Tensor
-    gates: Tensor | None
-
-
-def _augmented(k: ReferenceKernel) -> _Side:
-    half = k.points.square().sum(1, keepdim=True).mul_(-0.5)
-    one = torch.ones_like(half)
-    return _Side(k.points, torch.cat([k.points, half, one], 1), torch.cat([k.points, one, half], 1), k.gates)
-
-
-def _part(side: _Side, rows: slice) -> _Side:
-    gates = None if side.gates is None else side.gates[rows]
-    return _Side(side.points[rows], side.first[rows], side.second[rows], gates)
 
 
 def _matern_(tile: Tensor, degrees: int, scratch: Tensor) -> None:
