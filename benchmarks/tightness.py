@@ -32,7 +32,7 @@ P = 64
 BLOCK = 3_000
 # Rank, products; None: the defaults.
 BUDGETS: dict[str, list[tuple[int | None, int | None]]] = {
-    "abalone": [(50, 4), (100, 4), (150, 4), (200, 4), (400, 8), (None, None)],
+    "abalone": [(50, 4), (100, 4), (150, 5), (200, 5), (400, 8), (None, None)],
     "elevators": [(200, 8), (400, 8), (600, 8), (800, 8), (1200, 10), (None, None)],
     "kin40k": [(1000, 20), (2000, 20), (3000, 20), (None, None)],
 }

@@ -208,6 +208,7 @@ def test_short_cuts_are_never_wrong(name, limit, monkeypatch):
     """The ways that are taken where rounding is harmless hold where it is not, with wider bounds, and the others do."""
     monkeypatch.setattr(_prediction_bounds, "_HARMLESS", limit)  # (E12b) without features
     monkeypatch.setattr(_kernel_error, "_BESIDE", limit)  # (F1b)
+    monkeypatch.setattr(_kernel_error, "_OF_NORM", limit)
     monkeypatch.setattr(_matrix, "_HELD_BYTES", limit)
     test_hostile_cases(name)
 
@@ -219,6 +220,7 @@ def test_short_cuts_cost_little(seed, monkeypatch):
     for limit in (0.0, np.inf):
         monkeypatch.setattr(_prediction_bounds, "_HARMLESS", limit)
         monkeypatch.setattr(_kernel_error, "_BESIDE", limit)
+        monkeypatch.setattr(_kernel_error, "_OF_NORM", limit)
         spent = effort(case, len(case.x) // 3, 0)
         assert check(case, truth(case), spent)
         found = certify_problem(case.problem(), spent)

@@ -29,7 +29,7 @@ __all__ = [
 _WIDEST = 6_000  # columns of [L F] beyond which the eigenvalues of their difference are not computed
 _LONGEST = 4e12  # multiply-adds beyond which neither are they
 _QR_NUMBERS = 2**23  # of the matrix that is triangularised at a time; the fewer, the more often what is done is redone
-_BESIDE = 1e-2  # of what the rank leaves, that B'B in place of B may cost
+_BESIDE, _OF_NORM = 1e-2, 1e-4  # of what the rank leaves, or of the norm: what B'B in place of B may cost
 _NUMBERS = 2**25  # features of sampled pairs at a time
 
 
@@ -55,13 +55,11 @@ def spectral_by_rank(problem: Problem, low: LowRank) -> Interval:
     beside = (2.0 * jitter) ** 0.5 * whole + 2.0 * jitter
     rounding = 2.0 * growth(problem.n + size) * every
     factor, failed = torch.linalg.cholesky_ex(gram.diagonal_scatter(gram.diagonal() + jitter), upper=True)
-    if int(failed) or beside > _BESIDE * excess:
+    ends = None if int(failed) else _extremes(factor, low.rank)
+    if ends is None or beside > max(_BESIDE * excess, _OF_NORM * max(ends[0], -ends[1])):
         # By orthogonal steps, as B'B loses half of the digits where L and F span the same.
-        factor, beside = _triangle(problem, low), 0.0
-    signs = torch.ones(size, dtype=factor.dtype, device=factor.device)
-    signs[low.rank :] = -1.0
-    found = torch.linalg.eigvalsh((factor * signs) @ factor.T)
-    top, bottom = max(float(found[-1]), 0.0), min(float(found[0]), 0.0)
+        ends, beside = _extremes(_triangle(problem, low), low.rank), 0.0
+    top, bottom = ends
     lower = max(top - beside - slack, -(bottom + beside + excess), 0.0) - rounding
     upper = max(top + excess, slack - bottom) + rounding
     return Interval(max(lower, 0.0), upper, 1.0, f"pivoted Cholesky of rank {low.rank}")
@@ -98,6 +96,14 @@ def _triangle(problem: Problem, low: LowRank) -> Tensor:
         rows = torch.cat([factor, torch.cat(_columns(problem, low, part), 1)])
         factor = torch.linalg.qr(rows, mode="r").R
     return factor
+
+
+def _extremes(factor: Tensor, rank: int) -> tuple[float, float]:
+    """Largest and smallest eigenvalue of ``R D R'``, zero being among them."""
+    signs = torch.ones(factor.shape[1], dtype=factor.dtype, device=factor.device)
+    signs[rank:] = -1.0
+    found = torch.linalg.eigvalsh((factor * signs) @ factor.T)
+    return max(float(found[-1]), 0.0), min(float(found[0]), 0.0)
 
 
 def _largest(gram: Tensor) -> float:

@@ -14,9 +14,9 @@ import torch
 
 from prismgp._types import Tensor
 from prismgp.guarantees._matrix import summed
-from prismgp.guarantees._nystrom import NystromMap
+from prismgp.guarantees._nystrom import NystromMap, select_pivots
 from prismgp.guarantees._reference import ReferenceKernel
-from prismgp.guarantees._rounding import growth
+from prismgp.guarantees._rounding import UNIT, growth
 from prismgp.guarantees._thin import times_thin
 
 __all__ = ["FeatureError", "LowRank", "Solved"]
@@ -120,6 +120,22 @@ class LowRank:
     product_error: float
     plain_error: FeatureError
     _kept: Tensor | None
+
+    @classmethod
+    def by_pivots(
+        cls, rows: ReferenceKernel, weight: Tensor | None, *, rank: int, noise: float, generator: torch.Generator
+    ) -> LowRank:
+        """Of as many pivots as the rank, for use beside this noise; ``weight`` as for :meth:`of`."""
+        pivots, remaining = select_pivots(rows, rank, weight=weight, generator=generator)
+        # Jitter j takes some n j from what the pivots explain, and rounding takes e / sqrt(j) per row. Too little to be
+        # seen beside what is left, and enough for the slack, 8 sqrt(|K|) (1 + sqrt(n / m)) e / sqrt(j) by (U4), to
+        # stay at a few percent of the noise.
+        trace = float(rows.n) if weight is None else float(weight.sum())
+        m = max(len(pivots), 1)
+        each = m**0.5 * (16.0 * UNIT + float(rows.row_error.mean()))
+        spread = trace**0.5 * (1.0 + (rows.n / m) ** 0.5)
+        jitter = max(1e-3 * remaining / trace, each ** (2.0 / 3.0), (150.0 * spread * each / noise) ** 2)
+        return cls.of(NystromMap.of(rows.rows(pivots), jitter=min(jitter, 1.0)), rows, weight)
 
     @classmethod
     def of(cls, nystrom: NystromMap, rows: ReferenceKernel, weight: Tensor | None) -> LowRank:

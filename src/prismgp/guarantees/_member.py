@@ -35,11 +35,10 @@ from prismgp.guarantees._kernel_error import (
 from prismgp.guarantees._krylov import Lanczos, conjugate_gradients, lanczos, random_starts, ritz_shortfall
 from prismgp.guarantees._lowrank import LowRank, Solved
 from prismgp.guarantees._matrix import KernelMatrix
-from prismgp.guarantees._nystrom import NystromMap, select_pivots
 from prismgp.guarantees._passes import Budget, Task, run_together
 from prismgp.guarantees._prediction_bounds import Crossed, VarianceByRank, mean_half_width, variance_by_solution
 from prismgp.guarantees._problem import Problem
-from prismgp.guarantees._rounding import UNIT, growth
+from prismgp.guarantees._rounding import growth
 from prismgp.guarantees._sketch import sketch_task
 
 __all__ = ["certify_problem"]
@@ -64,7 +63,9 @@ def certify_problem(problem: Problem, effort: Effort) -> Findings:
     """All bounds that the effort allows."""
     clock = time.monotonic()
     generator = torch.Generator().manual_seed(effort.seed)
-    low = _low_rank(problem, effort, generator)
+    low = LowRank.by_pivots(
+        problem.rows, problem.weight, rank=effort.rank, noise=float(problem.ratio.min()), generator=generator
+    )
 
     def spent(products: int) -> dict[str, Any]:
         return {"rank": low.rank, "products": products, "seconds": time.monotonic() - clock}
@@ -98,21 +99,6 @@ def certify_problem(problem: Problem, effort: Effort) -> Findings:
         return Findings.nothing(problem, effort, spent(products), reason)
     quadratics = float(run.quadratics[1].sum()) if "kernel" in effort.parts else math.inf
     return Findings(spectral, frobenius, evidence, mean, variance, low.norm, quadratics, spent(products), "")
-
-
-def _low_rank(problem: Problem, effort: Effort, generator: torch.Generator) -> LowRank:
-    pivots, remaining = select_pivots(problem.rows, effort.rank, weight=problem.weight, generator=generator)
-    # Jitter j takes some n j from what the pivots explain, and rounding takes e / sqrt(j) per row. Too little to be
-    # seen beside what is left, and enough for the slack, 8 sqrt(|K|) (1 + sqrt(n / m)) e / sqrt(j) by (U4), to
-    # stay at a few percent of the noise.
-    trace = float(problem.n) if problem.weight is None else float(problem.weight.sum())
-    rank = max(len(pivots), 1)
-    each = rank**0.5 * (16.0 * UNIT + float(problem.rows.row_error.mean()))
-    spread = trace**0.5 * (1.0 + (problem.n / rank) ** 0.5)
-    jitter = max(
-        1e-3 * remaining / trace, each ** (2.0 / 3.0), (150.0 * spread * each / float(problem.ratio.min())) ** 2
-    )
-    return LowRank.of(NystromMap.of(problem.rows.rows(pivots), jitter=min(jitter, 1.0)), problem.rows, problem.weight)
 
 
 class _Run:
