@@ -187,6 +187,21 @@ class LowRank:
         """``|K|``, from above."""
         return self.largest + self.excess
 
+    @property
+    def frobenius(self) -> float:
+        """``|L|_F``."""
+        return math.sqrt(float(self.values.sum()))
+
+    @property
+    def turn_error(self) -> float:
+        """Rounding of a product with U, of the norm of what is multiplied."""
+        return growth(self.rank) * math.sqrt(self.rank)
+
+    @property
+    def rest_error(self) -> float:
+        """Norm of what rounding does in :meth:`rest`, for a vector of norm one."""
+        return self.product_error + 2.0 * growth(self.n + self.rank) * self.frobenius * math.sqrt(self.largest)
+
     def chunks(self) -> Iterator[tuple[slice, Tensor]]:
         """Rows and their weighted features."""
         for part in self.map.chunks(self.n):

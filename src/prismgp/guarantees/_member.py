@@ -38,7 +38,6 @@ from prismgp.guarantees._matrix import KernelMatrix
 from prismgp.guarantees._passes import Budget, Task, run_together
 from prismgp.guarantees._prediction_bounds import Crossed, VarianceByRank, mean_half_width, variance_by_solution
 from prismgp.guarantees._problem import Problem
-from prismgp.guarantees._rounding import growth
 from prismgp.guarantees._sketch import sketch_task
 
 __all__ = ["certify_problem"]
@@ -63,14 +62,12 @@ def certify_problem(problem: Problem, effort: Effort) -> Findings:
     """All bounds that the effort allows."""
     clock = time.monotonic()
     generator = torch.Generator().manual_seed(effort.seed)
-    low = LowRank.by_pivots(
-        problem.rows, problem.weight, rank=effort.rank, noise=float(problem.ratio.min()), generator=generator
-    )
+    least = float(problem.ratio.min())
+    low = LowRank.by_pivots(problem.rows, problem.weight, rank=effort.rank, noise=least, generator=generator)
 
     def spent(products: int) -> dict[str, Any]:
         return {"rank": low.rank, "products": products, "seconds": time.monotonic() - clock}
 
-    least = float(problem.ratio.min())
     if not low.slack <= _MOST_SLACK * least:
         reason = (
             f"rounding: errors of {low.slack:.1e} are not small against the noise, {least:.1e} of the signal variance; "
@@ -394,8 +391,7 @@ class _Run:
         if shortfall >= 1.0:
             return None
         low = self.low
-        both = float(low.values.sum() * low.largest) ** 0.5
-        wrong = low.slack + low.product_error + 2.0 * growth(low.n + low.rank) * both
+        wrong = low.slack + low.rest_error
         norm = (found.extremes()[1] + wrong) / (1.0 - shortfall) + wrong
         return norm if norm < low.excess else None
 

@@ -17,7 +17,6 @@ known at the training rows; knowing more never raises it.
 
 from __future__ import annotations
 
-import math
 from functools import cached_property
 
 import torch
@@ -84,7 +83,7 @@ class VarianceByRank:
             e = low.subtract_from(k, features.T)
             square = e.square().sum(0)
             self._rest[j], self._inside[:, j] = 1.0 - size[:, None], inside
-            wrong = wrong + growth(low.rank) * float(low.values.sum()) ** 0.5 * size.sqrt()
+            wrong = wrong + growth(low.rank) * low.frobenius * size.sqrt()
         self._across[:, j] = low.vectors.T @ low.transposed(e)
         self._square[j], self._wrong[j] = square[:, None], wrong[:, None]
         if self._sketch is not None and self._sketched is not None:
@@ -94,14 +93,9 @@ class VarianceByRank:
     def _direct(self) -> bool:
         """Whether rounding is harmless with ``e = k``: the sizes of :meth:`_value`, as ``|k|^2 <= |K|``."""
         low, level = self.low, float(self.noise.min())
-        sizes = 2.0 + (float(low.values.sum()) / level) ** 0.5 + low.largest / (4.0 * level)
-        each = growth(low.n + low.rank) * sizes + self._turn * (low.largest / level) ** 0.5
+        sizes = 2.0 + low.frobenius / level**0.5 + low.largest / (4.0 * level)
+        each = growth(low.n + low.rank) * sizes + low.turn_error * (low.largest / level) ** 0.5
         return bool(each * low.norm < _HARMLESS * level**2)
-
-    @property
-    def _turn(self) -> float:
-        """Rounding of a product with U, of the norm of what is multiplied."""
-        return growth(self.low.rank) * math.sqrt(self.low.rank)
 
     @cached_property
     def most_explained(self) -> Tensor:
@@ -161,10 +155,10 @@ class VarianceByRank:
         ways = level.sqrt() * (inside.square().T @ inverse.square()).sqrt()
         ways = ways + (across.square().T @ inverse.square()).sqrt() / level.sqrt()
         sizes = 1.0 + first + 2.0 * self._square / level
-        sizes = sizes + 2.0 * float(self.low.values.sum()) ** 0.5 * self._square.sqrt() * ways / level.sqrt()
+        sizes = sizes + 2.0 * self.low.frobenius * self._square.sqrt() * ways / level.sqrt()
         sizes = sizes + self.low.largest * ways.square()
         c, h = (part.square().sum(0).sqrt()[:, None] for part in (inside, across))
-        turned = 2.0 * self._turn * (h / level.sqrt() + level.sqrt() * c) * ways
+        turned = 2.0 * self.low.turn_error * (h / level.sqrt() + level.sqrt() * c) * ways
         moved = self._wrong / level.sqrt()
         return value, (2.0 * (1.0 - value).clamp_min(1.0).sqrt() + moved) * moved + each * sizes + turned
 

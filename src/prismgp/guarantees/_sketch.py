@@ -114,8 +114,8 @@ class SketchedPoints:
             Norm of the rounding errors of e.
         """
         low, s, level = self.low, self.count, self.noise
-        each, known = growth(low.n + low.rank), float(low.values.sum()) ** 0.5
-        turn = growth(low.rank) * low.rank**0.5  # of the norm of what is multiplied by U
+        each, known = growth(low.n + low.rank), low.frobenius
+        turn = low.turn_error
         e, c, h = square.sqrt(), *(part.square().sum(0).sqrt()[:, None] for part in (inside, across))
         student, least = quantiles(s, delta / (3.0 * max(self._aa.numel(), 1)))
         # The vector w that was looked at is not quite P^-1 k; (E16) holds for it, with an o of this size, by P^-1
@@ -131,7 +131,7 @@ class SketchedPoints:
         a, b = self._aa.sqrt(), self._bb.sqrt()
         a_off = self._drawn * seen + 2.0 * turn * self._drawn_inside * self._z
         b_off = self._left * seen + 2.0 * turn * self._left_inside * self._z
-        b_off = b_off + self._drawn * (low.product_error + 2.0 * each * known * low.largest**0.5) * size
+        b_off = b_off + self._drawn * low.rest_error * size
         slope = self._ab / self._aa
         # First order in the rounding errors of a and b, with room for the second: they are small, or nothing is said.
         slope_off = 1.1 * (b_off / a + 3.0 * b * a_off / self._aa)
