@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from prismgp.experiments import demo
+from experiments.lab import demo
 
 
 def main() -> None:

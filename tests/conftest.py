@@ -33,5 +33,5 @@ def data_folder() -> Path:
 def members_stay():
     """Small data is rarely convincing; for tests of the members themselves. Others test the decision."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("prismgp.revised._stack._convincing", lambda *_, **__: True)
+        patch.setattr("prismgp.prism._stack._convincing", lambda *_, **__: True)
         yield

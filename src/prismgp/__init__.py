@@ -17,30 +17,34 @@ __all__ = [
     "__version__",
     "certify",
     "check_conditions",
+    "data",
     "datasets",
     "exceptions",
     "load",
+    "metrics",
     "sample_size",
 ]
 
 if TYPE_CHECKING:
-    from prismgp import datasets, exceptions
+    from prismgp import data, datasets, exceptions, metrics
+    from prismgp.certificates import Certificate, certify
+    from prismgp.complexity import ConditionReport, SampleSizes, check_conditions, sample_size
     from prismgp.estimators import ExactGPRegressor, PrismGPRegressor, Reconfigurer, SpectralFeatures, SSGPRegressor
-    from prismgp.guarantees import Certificate, ConditionReport, SampleSizes, certify, check_conditions, sample_size
-    from prismgp.io import load
+    from prismgp.model.io import load
 
 # Loaded when asked for: a prediction on the command line takes some 100 MB less without scikit-learn.
 _ESTIMATORS = ("ExactGPRegressor", "PrismGPRegressor", "Reconfigurer", "SSGPRegressor", "SpectralFeatures")
-_GUARANTEES = ("Certificate", "ConditionReport", "SampleSizes", "certify", "check_conditions", "sample_size")
+_MODULES = ("data", "datasets", "exceptions", "metrics")
 _HOMES = {
     **dict.fromkeys(_ESTIMATORS, "prismgp.estimators"),
-    **dict.fromkeys(_GUARANTEES, "prismgp.guarantees"),
-    "load": "prismgp.io",
+    **dict.fromkeys(("Certificate", "certify"), "prismgp.certificates"),
+    **dict.fromkeys(("ConditionReport", "SampleSizes", "check_conditions", "sample_size"), "prismgp.complexity"),
+    "load": "prismgp.model.io",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("datasets", "exceptions"):
+    if name in _MODULES:
         return import_module(f"prismgp.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

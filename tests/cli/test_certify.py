@@ -14,7 +14,7 @@ import pytest
 import prismgp
 from prismgp import SSGPRegressor
 from prismgp.estimators._recipes import RECIPES
-from prismgp.report import draw_certificate
+from prismgp.plots import draw_certificate
 
 from .conftest import Run, make_frame
 
@@ -181,7 +181,7 @@ def test_figure_of_a_curve(run: Run, tmp_path: Path) -> None:
 def test_without_matplotlib(
     refused: Refused, model: Path, train: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("prismgp.report._certificate_figure.find_spec", lambda _: None)
+    monkeypatch.setattr("prismgp.plots.certificate.find_spec", lambda _: None)
     assert 'pip install "prismgp[report]"' in refused("certify", model, train, "--figure", tmp_path / "c.png")
 
 

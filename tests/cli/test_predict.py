@@ -18,7 +18,7 @@ import pytest
 
 import prismgp
 from prismgp import SSGPRegressor
-from prismgp.prediction import Predictor
+from prismgp.model.prediction import Predictor
 
 from .conftest import Run, make_frame
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from prismgp import SSGPRegressor
+from prismgp.core.statistics import SpectralStatistics, Statistics
 from prismgp.data import ArraySource, Chunks, Standardiser
 from prismgp.exceptions import PrismGPWarning, TooLargeError
-from prismgp.statistics import SpectralStatistics, Statistics
 
 
 class Greedy(SpectralStatistics):
@@ -59,7 +59,7 @@ def test_a_whole_fit_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     x = rng.standard_normal((2_000, 2))
     y = np.sin(x[:, 0]) + 0.1 * rng.standard_normal(2_000)
     plain = SSGPRegressor(4, random_state=0, max_iter=5, chunk_size=1_000).fit(x, y)
-    monkeypatch.setattr("prismgp.evidence.SpectralStatistics", Greedy)
+    monkeypatch.setattr("prismgp.core.evidence.SpectralStatistics", Greedy)
     with pytest.warns(PrismGPWarning, match="out of memory"):
         short = SSGPRegressor(4, random_state=0, max_iter=5, chunk_size=1_000).fit(x, y)
     np.testing.assert_allclose(short.predict(x), plain.predict(x), rtol=1e-5, atol=1e-6)

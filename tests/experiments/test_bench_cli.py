@@ -120,7 +120,7 @@ def test_without_data_the_remedy_is_named(tmp_path, monkeypatch, capsys):
     def absent(name, split):
         raise DataError(f"{name}: not found, and the download failed")
 
-    monkeypatch.setattr("prismgp.experiments.bench._data.load", absent)
+    monkeypatch.setattr("experiments.lab.bench._data.load", absent)
     assert main(["bench", "--datasets", "energy,pol", "--peers", "linear", "-q", "-o", str(tmp_path / "run")]) == 2
     said = capsys.readouterr().err
     assert "no data set is available (energy: energy: not found" in said

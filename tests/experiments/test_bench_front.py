@@ -8,9 +8,9 @@ import json
 import numpy as np
 import pytest
 
-from prismgp.experiments import LEVELS, RunFolder
-from prismgp.experiments.bench import DEFAULT, ENTRIES, LABELS, make_plan, remember, write_outputs
-from prismgp.experiments.bench._front import (
+from experiments.lab import LEVELS, RunFolder
+from experiments.lab.bench import DEFAULT, ENTRIES, LABELS, make_plan, remember, write_outputs
+from experiments.lab.bench._front import (
     beaten_by,
     collect,
     dominators,
@@ -19,9 +19,9 @@ from prismgp.experiments.bench._front import (
     summarise,
     where_others_win,
 )
-from prismgp.experiments.bench._page import _agreement
-from prismgp.experiments.bench._plan import Options
-from prismgp.experiments.bench._table import best_of, losses, markdown, ranked
+from experiments.lab.bench._page import _agreement
+from experiments.lab.bench._plan import Options
+from experiments.lab.bench._table import best_of, losses, markdown, ranked
 
 
 def result(entry, dataset="energy", split=0, **changed):

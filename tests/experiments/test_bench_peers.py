@@ -7,12 +7,12 @@ import json
 import numpy as np
 import pytest
 
-from prismgp.experiments import scores
-from prismgp.experiments.bench._data import DATASETS, load, prepare
-from prismgp.experiments.bench._entries import ENTRIES
-from prismgp.experiments.bench._measure import measure
-from prismgp.experiments.bench.peers import fit_function, missing
-from prismgp.experiments.bench.peers.scikit_learn import fit_features, median_distance
+from experiments.lab import scores
+from experiments.lab.bench._data import DATASETS, load, prepare
+from experiments.lab.bench._entries import ENTRIES
+from experiments.lab.bench._measure import measure
+from experiments.lab.bench.peers import fit_function, missing
+from experiments.lab.bench.peers.scikit_learn import fit_features, median_distance
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # warnings of other libraries are theirs
 NOISE = 0.1
@@ -95,7 +95,7 @@ def test_the_length_scale_is_chosen_by_held_out_density():
 
 def test_parameters_of_some_rows_serve_all_of_them():
     pytest.importorskip("gpboost")
-    from prismgp.experiments.bench.peers.gpboost_vecchia import fit_vecchia
+    from experiments.lab.bench.peers.gpboost_vecchia import fit_vecchia
 
     X, y = rows(600, 0)
     X_new, y_new = rows(400, 1)
@@ -107,8 +107,8 @@ def test_parameters_of_some_rows_serve_all_of_them():
 
 def test_time_ends_training():
     pytest.importorskip("gpytorch")
-    from prismgp.experiments.bench.peers.gpytorch_exact import fit_exact
-    from prismgp.experiments.bench.peers.gpytorch_svgp import fit_svgp
+    from experiments.lab.bench.peers.gpytorch_exact import fit_exact
+    from experiments.lab.bench.peers.gpytorch_svgp import fit_svgp
 
     X, y = rows(300, 0)
     fitted = fit_svgp(

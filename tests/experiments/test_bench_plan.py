@@ -8,8 +8,8 @@ from importlib.util import find_spec
 
 import pytest
 
-from prismgp.experiments import RunFolder
-from prismgp.experiments.bench import (
+from experiments.lab import RunFolder
+from experiments.lab.bench import (
     AGREEMENT,
     DATASETS,
     DEFAULT,
@@ -20,10 +20,10 @@ from prismgp.experiments.bench import (
     remember,
     select,
 )
-from prismgp.experiments.bench._agreement import TOLERANCE, check, disagreements
-from prismgp.experiments.bench._entries import LIBRARIES, Entry
-from prismgp.experiments.bench._plan import Options, outcome, read_plan
-from prismgp.experiments.bench.peers import fit_function, missing
+from experiments.lab.bench._agreement import TOLERANCE, check, disagreements
+from experiments.lab.bench._entries import LIBRARIES, Entry
+from experiments.lab.bench._plan import Options, outcome, read_plan
+from experiments.lab.bench.peers import fit_function, missing
 
 GIB = 2**30
 
@@ -77,7 +77,7 @@ def test_a_missing_library_is_left_out_with_the_remedy(monkeypatch):
     there = find_spec
     absent = {"gpytorch", "gpboost", "xGPR"}
     monkeypatch.setattr(
-        "prismgp.experiments.bench.peers._common.find_spec", lambda name: None if name in absent else there(name)
+        "experiments.lab.bench.peers._common.find_spec", lambda name: None if name in absent else there(name)
     )
     entries, left_out = select()
     assert {entry.library.module for entry in entries} == {"prismgp", "sklearn"}
@@ -146,8 +146,8 @@ def test_approximations_become_the_exact_gp(agreement):
 
 
 def test_a_disagreement_is_found(monkeypatch):
-    monkeypatch.setattr("prismgp.experiments.bench._agreement._FREQUENCIES", (8, 8))
-    monkeypatch.setattr("prismgp.experiments.bench._agreement._COMPONENTS", (30, 300))
+    monkeypatch.setattr("experiments.lab.bench._agreement._FREQUENCIES", (8, 8))
+    monkeypatch.setattr("experiments.lab.bench._agreement._COMPONENTS", (30, 300))
     right = check.__globals__["_scikit_learn"]
 
     def wrong(problem):

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from experiments.lab import Job, RunFolder, Store, demo, provenance
+from experiments.report import build
 from prismgp.exceptions import DataError
-from prismgp.experiments import Job, RunFolder, Store, demo, provenance
-from prismgp.report import build
 
 
 def carried_out_here(store: Store, jobs: list[Job], *_: Any, **__: Any) -> list[Job]:

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from experiments.lab._scores import scores
+from experiments.lab.reproduce._curve import Recorder
 from prismgp import ExactGPRegressor, PrismGPRegressor, SSGPRegressor
-from prismgp._observe import Observation, Watch
-from prismgp.experiments._scores import scores
-from prismgp.experiments.reproduce._curve import Recorder
+from prismgp.model.observe import Observation, Watch
 
 MODELS = {
     "exact": lambda: ExactGPRegressor(random_state=0, max_iter=20),

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from experiments.lab import LEVELS, RunFolder
+from experiments.lab.reproduce import EXPERIMENTS, make_plan, page, write_outputs
+from experiments.lab.reproduce._data import load
+from experiments.lab.reproduce._summary import claims, groups, over_iterations, over_time, table_rows
 from prismgp.exceptions import DataError
-from prismgp.experiments import LEVELS, RunFolder
-from prismgp.experiments.reproduce import EXPERIMENTS, make_plan, page, write_outputs
-from prismgp.experiments.reproduce._data import load
-from prismgp.experiments.reproduce._summary import claims, groups, over_iterations, over_time, table_rows
 
 
 def made_up(model: str, p: int | None, run: int, rmse: float, nlpd: float = 1.0) -> dict[str, Any]:
@@ -109,7 +109,7 @@ class TestData:
             assert 150 < len(found.y_test) < 250
 
     def test_streamed_rows(self, tmp_path: Any) -> None:
-        from prismgp.experiments.reproduce._data import prepare
+        from experiments.lab.reproduce._data import prepare
 
         folder = tmp_path / "data"
         order = {"simulated": True, "rows": 1_000, "runs": 2, "data": str(folder)}

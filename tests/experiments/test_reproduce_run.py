@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from experiments.lab import RunFolder
+from experiments.lab.reproduce import _extras, page
+from experiments.lab.reproduce._data import prepare
+from experiments.lab.reproduce._work import fit
 from prismgp.cli import main
-from prismgp.experiments import RunFolder
-from prismgp.experiments.reproduce import _extras, page
-from prismgp.experiments.reproduce._data import prepare
-from prismgp.experiments.reproduce._work import fit
 
 ORDER: dict[str, Any] = {
     "experiment": "gas10k",
@@ -62,7 +62,7 @@ def test_jobs_and_their_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_full_gp_with_parameters_of_a_subsample(monkeypatch: pytest.MonkeyPatch) -> None:
-    from prismgp.experiments.reproduce import _work
+    from experiments.lab.reproduce import _work
 
     monkeypatch.setattr(_work, "_QUICK_EXACT_ROWS", 100)
     result = fit({**ORDER, "kind": "fit", "model": "exact", "p": None})

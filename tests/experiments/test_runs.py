@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
+from experiments.lab import LEVELS, Job, Limits, RunFolder, Store, carry_out, provenance, scores
+from experiments.lab._jobs import _next
 from prismgp.exceptions import DataError
-from prismgp.experiments import LEVELS, Job, Limits, RunFolder, Store, carry_out, provenance, scores
-from prismgp.experiments._jobs import _next
 from tests.experiments.conftest import alive, wait_for
 
 unix = pytest.mark.skipif(sys.platform == "win32", reason="signals of Unix")
@@ -173,7 +173,7 @@ def test_memory_decides_what_runs_together():
 
 PLAN = """
 from pathlib import Path
-from prismgp.experiments import Job, Limits, Store, carry_out
+from experiments.lab import Job, Limits, Store, carry_out
 jobs = [
     Job("first", "some_jobs:double", {{"x": 1}}),
     Job("second", "some_jobs:sleep", {{"seconds": {seconds}, "pid": {pid!r}}}),

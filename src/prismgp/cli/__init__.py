@@ -19,7 +19,7 @@ from prismgp.exceptions import PrismGPError, PrismGPWarning
 
 __all__ = ["main"]
 
-_SUBCOMMANDS = ("fit", "predict", "certify", "info", "reproduce", "bench", "report")
+_SUBCOMMANDS = ("fit", "predict", "certify", "info")
 
 _BAD_INPUT = 2
 _INTERRUPTED = 130

@@ -15,6 +15,9 @@ import pandas as pd
 
 from prismgp._files import atomic_path
 from prismgp._types import Array
+from prismgp.certificates import Certificate, certify
+from prismgp.certificates._certificate_text import MEMBER_HEADER, certificate_lines, member_rows
+from prismgp.certificates._effort import PARTS
 from prismgp.cli import _common as common
 from prismgp.cli._common import Parser, Subparsers, complain, printable, say
 from prismgp.data._columns import listed, to_numbers
@@ -23,11 +26,8 @@ from prismgp.data._table import TableEncoder, missing_error, unseen_message
 from prismgp.estimators import ExactGPRegressor
 from prismgp.estimators._base import GPRegressor
 from prismgp.exceptions import DataError
-from prismgp.guarantees import Certificate, certify
-from prismgp.guarantees._certificate_text import MEMBER_HEADER, certificate_lines, member_rows
-from prismgp.guarantees._effort import PARTS
-from prismgp.io import load
-from prismgp.report import FIGURE_FORMATS, draw_certificate, figure_format
+from prismgp.model.io import load
+from prismgp.plots import FIGURE_FORMATS, draw_certificate, figure_format
 
 __all__ = ["add_parser", "run"]
 

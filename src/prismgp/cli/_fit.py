@@ -13,6 +13,7 @@ import numpy as np
 from prismgp._memory import format_bytes
 from prismgp.cli import _common as common
 from prismgp.cli._common import Parser, Scores, Subparsers, printable, say
+from prismgp.core.kernels import KERNELS
 from prismgp.data import ArraySource, Source
 from prismgp.data._columns import CATEGORY
 from prismgp.data._files import file_source
@@ -21,7 +22,6 @@ from prismgp.data._table import TableEncoder
 from prismgp.estimators import ExactGPRegressor, PrismGPRegressor, SSGPRegressor
 from prismgp.estimators._base import GPRegressor
 from prismgp.exceptions import DataError
-from prismgp.kernels import KERNELS
 
 __all__ = ["add_parser", "run"]
 

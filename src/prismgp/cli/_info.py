@@ -14,8 +14,8 @@ from prismgp.cli._common import Parser, Subparsers, printable, say
 from prismgp.data._table import TableEncoder
 from prismgp.estimators import SSGPRegressor
 from prismgp.estimators._base import GPRegressor
-from prismgp.io import load
-from prismgp.model_file import format_version
+from prismgp.model.file import format_version
+from prismgp.model.io import load
 
 __all__ = ["add_parser", "run"]
 

@@ -27,7 +27,7 @@ from prismgp.data._folder import TableFiles
 from prismgp.data._table import Encoded, missing_error, unseen_message
 from prismgp.data._tabular import TableWriter, file_format, open_writer
 from prismgp.exceptions import DataError
-from prismgp.prediction import Predictor, load_predictor
+from prismgp.model.prediction import Predictor, load_predictor
 
 __all__ = ["add_parser", "run"]
 

@@ -13,9 +13,6 @@ import torch
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
-from prismgp._linalg import Factor
-from prismgp._observe import Observer
-from prismgp._progress import Progress
 from prismgp._random import Streams
 from prismgp._types import AnyArray, Array, RandomState, Tensor
 from prismgp._validate import (
@@ -27,7 +24,9 @@ from prismgp._validate import (
     compute_device,
     compute_dtype,
 )
-from prismgp.checkpoint import Journal
+from prismgp.core.kernels import KERNELS
+from prismgp.core.linalg import Factor
+from prismgp.core.parameters import Parameters
 from prismgp.data import ArraySource, Source, Standardiser
 from prismgp.data._chunks import standardise
 from prismgp.data._prefetch import prefetched
@@ -39,11 +38,12 @@ from prismgp.estimators._sources import (
     where_rows_are,
 )
 from prismgp.exceptions import DataError
-from prismgp.fitted import FittedModel
-from prismgp.kernels import KERNELS
-from prismgp.parameters import Parameters
-from prismgp.prediction import predict_chunks
-from prismgp.start import user_start
+from prismgp.model.checkpoint import Journal
+from prismgp.model.fitted import FittedModel
+from prismgp.model.observe import Observer
+from prismgp.model.prediction import predict_chunks
+from prismgp.model.progress import Progress
+from prismgp.model.start import user_start
 
 __all__ = ["GPRegressor"]
 
@@ -302,7 +302,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
         -------
         Certificate
         """
-        from prismgp.guarantees import certify
+        from prismgp.certificates import certify
 
         return certify(self, X, y, X_test, **options)
 
@@ -371,7 +371,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
 
         The file holds numbers and text only, never code, and appears whole or not at all.
         """
-        from prismgp.io import save_model
+        from prismgp.model.io import save_model
 
         check_is_fitted(self)
         self._check_parameters()  # a file with arguments that are out of range could not be read

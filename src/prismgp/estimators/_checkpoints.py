@@ -11,9 +11,9 @@ import numpy as np
 from sklearn.base import BaseEstimator
 
 import prismgp
-from prismgp.checkpoint import Checkpoint
 from prismgp.data import Source
 from prismgp.exceptions import DataError
+from prismgp.model.checkpoint import Checkpoint
 
 __all__ = ["open_checkpoint"]
 

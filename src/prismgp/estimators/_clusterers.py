@@ -14,9 +14,9 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from prismgp._types import AnyArray, Array, Tensor
+from prismgp.core.gating import RuleGate, hard_gates, soft_gates
 from prismgp.data import Chunks, Standardiser
 from prismgp.exceptions import DataError
-from prismgp.gating import RuleGate, hard_gates, soft_gates
 
 __all__ = ["ClustererGate", "check_clusterer", "converted", "probabilities", "thawed"]
 

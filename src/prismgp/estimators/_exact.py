@@ -7,23 +7,23 @@ from typing import Any, Self
 import numpy as np
 import torch
 
-from prismgp._linalg import factor
-from prismgp._observe import Watch
-from prismgp._progress import Progress
 from prismgp._random import Streams
 from prismgp._threads import quiet_blas
 from prismgp._types import AnyArray, Array, RandomState, Tensor
 from prismgp._validate import compute_device
+from prismgp.core.exact import ExactEvidence, ExactPosterior, check_memory
+from prismgp.core.kernels import get_kernel
+from prismgp.core.linalg import factor
+from prismgp.core.optimise import maximise, race
+from prismgp.core.parameters import Parameters, bounds
 from prismgp.data import Source, Standardiser
 from prismgp.estimators._base import GPRegressor
 from prismgp.estimators._watched import exact_at
-from prismgp.exact import ExactEvidence, ExactPosterior, check_memory
-from prismgp.fitted import ExactModel
-from prismgp.kernels import get_kernel
-from prismgp.model_state import exact_from_tensors
-from prismgp.optimise import maximise, race
-from prismgp.parameters import Parameters, bounds
-from prismgp.start import perturbed, to_tensors
+from prismgp.model.fitted import ExactModel
+from prismgp.model.observe import Watch
+from prismgp.model.progress import Progress
+from prismgp.model.start import perturbed, to_tensors
+from prismgp.model.state import exact_from_tensors
 
 __all__ = ["ExactGPRegressor"]
 

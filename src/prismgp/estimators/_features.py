@@ -12,12 +12,12 @@ from sklearn.utils.validation import check_is_fitted
 from prismgp._random import Streams
 from prismgp._types import AnyArray, Array, RandomState
 from prismgp._validate import check_choice, check_inputs, check_number
+from prismgp.core.features import projection, spectral_features
+from prismgp.core.frequencies import FREQUENCY_KINDS, draw_frequencies
+from prismgp.core.kernels import KERNELS, get_kernel
 from prismgp.data import ArraySource, Source, Standardiser
 from prismgp.estimators._sources import adopt_source, encoded_frame, forget_source, matching_source
-from prismgp.features import projection, spectral_features
-from prismgp.frequencies import FREQUENCY_KINDS, draw_frequencies
-from prismgp.kernels import KERNELS, get_kernel
-from prismgp.start import user_start
+from prismgp.model.start import user_start
 
 __all__ = ["SpectralFeatures"]
 

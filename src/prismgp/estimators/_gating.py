@@ -16,13 +16,13 @@ from threadpoolctl import threadpool_limits
 from prismgp._memory import available_bytes, format_bytes
 from prismgp._types import AnyArray, Array, Tensor
 from prismgp._validate import check_choice, check_number
+from prismgp.core.features import GATINGS, Gating
+from prismgp.core.gating import ClusterMoments, Gate, RuleGate
+from prismgp.core.statistics import Statistics
 from prismgp.data import Chunks, Source, Standardiser
 from prismgp.estimators._clusterers import ClustererGate, check_clusterer, converted, probabilities, thawed
 from prismgp.exceptions import DataError, PrismGPWarning, TooLargeError
-from prismgp.features import GATINGS, Gating
-from prismgp.gating import ClusterMoments, Gate, RuleGate
-from prismgp.start import to_tensors
-from prismgp.statistics import Statistics
+from prismgp.model.start import to_tensors
 
 __all__ = ["check_gating", "check_memory", "connected_parts", "fit_gate", "gating_status", "given_labels"]
 

@@ -10,19 +10,19 @@ from typing import Any, Self
 import numpy as np
 import torch
 
-from prismgp._observe import Watch
 from prismgp._tensors import take
 from prismgp._threads import quiet_blas
 from prismgp._types import AnyArray, Array, RandomState, Tensor
 from prismgp._validate import check_choice, check_number
+from prismgp.core.frequencies import FREQUENCY_KINDS
+from prismgp.core.parameters import Parameters
 from prismgp.data import Chunks, Standardiser
 from prismgp.estimators._base import GPRegressor
 from prismgp.estimators._checkpoints import open_checkpoint
 from prismgp.estimators._recipes import RECIPES, fit_joint, fit_paper, setting
 from prismgp.exceptions import DataError, ModelFileError, PrismGPWarning
-from prismgp.frequencies import FREQUENCY_KINDS
-from prismgp.parameters import Parameters
-from prismgp.revised import (
+from prismgp.model.observe import Watch
+from prismgp.prism import (
     Expert,
     InformedMap,
     MapStatistics,
@@ -30,7 +30,7 @@ from prismgp.revised import (
     PlainMap,
     ReconfiguredMap,
 )
-from prismgp.revised._state import mixture_config, mixture_from_tensors, mixture_tensors
+from prismgp.prism._state import mixture_config, mixture_from_tensors, mixture_tensors
 
 __all__ = ["PrismGPRegressor"]
 

@@ -12,18 +12,18 @@ import numpy as np
 import torch
 from tqdm.auto import tqdm
 
-from prismgp._observe import Watch
 from prismgp._random import Streams
 from prismgp._types import AnyArray, Array
-from prismgp.checkpoint import Checkpoint
+from prismgp.core.kernels import get_kernel
 from prismgp.data import ArraySource, MappedSource, Source, SpilledSource, Standardiser
 from prismgp.data._chunks import standardise
 from prismgp.data._spilled import NoRoomError
 from prismgp.estimators._reconfigurer import TRAINING_ROWS, Reconfigurer, training_sample
 from prismgp.estimators._ssgp import SSGPRegressor
 from prismgp.exceptions import PrismGPWarning
-from prismgp.kernels import get_kernel
-from prismgp.revised import (
+from prismgp.model.checkpoint import Checkpoint
+from prismgp.model.observe import Watch
+from prismgp.prism import (
     Expert,
     JointFit,
     JointRecipe,

@@ -16,7 +16,6 @@ from prismgp._random import Streams
 from prismgp._threads import quiet_blas
 from prismgp._types import AnyArray, Array, RandomState, Tensor
 from prismgp._validate import DEVICES, check_choice, check_inputs, check_number, compute_device
-from prismgp.checkpoint import Checkpoint
 from prismgp.data import ArraySource, Source, Standardiser
 from prismgp.data._prefetch import prefetched
 from prismgp.estimators._sources import (
@@ -28,7 +27,8 @@ from prismgp.estimators._sources import (
     where_rows_are,
 )
 from prismgp.exceptions import ModelFileError, PrismGPWarning
-from prismgp.reconfigure import MixtureVAE, Rows, state_tensors, torch_generator, train, vae_from_tensors
+from prismgp.model.checkpoint import Checkpoint
+from prismgp.vae import MixtureVAE, Rows, state_tensors, torch_generator, train, vae_from_tensors
 
 __all__ = ["TRAINING_ROWS", "Reconfigurer", "training_sample"]
 

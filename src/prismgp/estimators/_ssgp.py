@@ -7,13 +7,18 @@ from typing import Any, Self
 
 import numpy as np
 
-from prismgp._observe import Watch
-from prismgp._progress import Progress
 from prismgp._random import Streams
 from prismgp._threads import quiet_blas
 from prismgp._types import AnyArray, Array, RandomState, Tensor
 from prismgp._validate import check_choice, check_number
-from prismgp.checkpoint import Checkpoint, Journal
+from prismgp.core.evidence import BlockEvidence, solve_outputs
+from prismgp.core.features import Gating, projection
+from prismgp.core.frequencies import FREQUENCY_KINDS, draw_frequencies, given_frequencies
+from prismgp.core.kernels import get_kernel
+from prismgp.core.optimise import maximise, race
+from prismgp.core.parameters import Parameters, bounds, default_start
+from prismgp.core.posterior import BlockPosterior, WeightPosterior
+from prismgp.core.statistics import Statistics, remembered
 from prismgp.data import ArraySource, Chunks, Source, Standardiser, auto_chunk_rows
 from prismgp.estimators._base import GPRegressor
 from prismgp.estimators._checkpoints import open_checkpoint
@@ -26,17 +31,12 @@ from prismgp.estimators._gating import (
     given_labels,
 )
 from prismgp.estimators._watched import ssgp_at
-from prismgp.evidence import BlockEvidence, solve_outputs
-from prismgp.features import Gating, projection
-from prismgp.fitted import SpectralModel
-from prismgp.frequencies import FREQUENCY_KINDS, draw_frequencies, given_frequencies
-from prismgp.kernels import get_kernel
-from prismgp.model_state import spectral_config, spectral_from_tensors, spectral_tensors
-from prismgp.optimise import maximise, race
-from prismgp.parameters import Parameters, bounds, default_start
-from prismgp.posterior import BlockPosterior, WeightPosterior
-from prismgp.start import exact_rows, exact_start, perturbed
-from prismgp.statistics import Statistics, remembered
+from prismgp.model.checkpoint import Checkpoint, Journal
+from prismgp.model.fitted import SpectralModel
+from prismgp.model.observe import Watch
+from prismgp.model.progress import Progress
+from prismgp.model.start import exact_rows, exact_start, perturbed
+from prismgp.model.state import spectral_config, spectral_from_tensors, spectral_tensors
 
 __all__ = ["SSGPRegressor"]
 

@@ -6,10 +6,10 @@ from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from prismgp.core.evidence import BlockEvidence
+from prismgp.core.exact import ExactEvidence
+from prismgp.core.features import Gating
 from prismgp.data import Source
-from prismgp.evidence import BlockEvidence
-from prismgp.exact import ExactEvidence
-from prismgp.features import Gating
 
 if TYPE_CHECKING:
     from prismgp.estimators._exact import ExactGPRegressor

@@ -1,0 +1,407 @@
+"""The certificate of one model against one exact GP, in the units of a kernel of variance one.
+
+The order of things: a pivoted Cholesky factor; what it says of the variances; then all linear systems and Lanczos runs
+together, on the same products with the kernel; one more product for residuals that can be trusted; the bounds.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+
+from prismgp._types import Array, Tensor
+from prismgp.certificates._effort import Effort, Findings
+from prismgp.certificates._evidence_bounds import (
+    Solution,
+    logdet_by_probes,
+    logdet_by_rank,
+    logdet_task,
+    quadratic,
+)
+from prismgp.certificates._interval import Interval
+from prismgp.certificates._kernel_error import (
+    FrobeniusSum,
+    frobenius_by_pairs,
+    frobenius_exact,
+    spectral_by_lanczos,
+    spectral_by_rank,
+    spectral_task,
+)
+from prismgp.certificates._krylov import Lanczos, conjugate_gradients, lanczos, random_starts, ritz_shortfall
+from prismgp.certificates._lowrank import LowRank, Solved
+from prismgp.certificates._matrix import KernelMatrix
+from prismgp.certificates._passes import Budget, Task, run_together
+from prismgp.certificates._prediction_bounds import Crossed, VarianceByRank, mean_half_width, variance_by_solution
+from prismgp.certificates._problem import Problem
+from prismgp.certificates._sketch import sketch_task
+
+__all__ = ["certify_problem"]
+
+_PROBES = 8  # random starts of every Lanczos run
+_FEWER = 2  # of a run for a norm, of which more starts prove little more, and every one is a column of all products
+_STEPS = 12  # of Lanczos, where there are not products for more
+_PAIRS = 1_000_000
+_EVERY_ENTRY = 50_000  # rows up to which the Frobenius norm is computed from all entries
+_FEW = 2_000  # rows up to which all entries cost no more than a sample
+_KEPT = 8  # products kept for the systems of single test points, which are chosen after the others are done
+_SOLVED, _SOLVED_LEAST = 256, 16  # test points, the least well known ones, that get a linear system of their own
+_COLUMN_WORK = 2e10  # multiply-adds that their columns may add to a product
+_SOLVED_SHARE = 256  # rows for each of them and each product where a sketch has looked at all: few are left unclear
+# Random vectors that look at what the low rank leaves, for the variances: so many, as many for each product, and as
+# many numbers; with fewer than the least, Student's factor is too large to be of use.
+_LOOKS, _LOOKS_EACH, _LOOKS_NUMBERS, _LOOKS_LEAST = 256, 8, 2**25, 24
+_MOST_SLACK = 0.25  # of the noise that rounding may take
+
+
+def certify_problem(problem: Problem, effort: Effort) -> Findings:
+    """All bounds that the effort allows."""
+    clock = time.monotonic()
+    generator = torch.Generator().manual_seed(effort.seed)
+    least = float(problem.ratio.min())
+    low = LowRank.by_pivots(problem.rows, problem.weight, rank=effort.rank, noise=least, generator=generator)
+
+    def spent(products: int) -> dict[str, Any]:
+        return {"rank": low.rank, "products": products, "seconds": time.monotonic() - clock}
+
+    if not low.slack <= _MOST_SLACK * least:
+        reason = (
+            f"rounding: errors of {low.slack:.1e} are not small against the noise, {least:.1e} of the signal variance; "
+            "the model explains the targets to the last digits"
+        )
+        return Findings.nothing(problem, effort, spent(0), reason)
+    # Random statements: a log determinant per output; the spectral norm, and the Frobenius norm where it is sampled; of
+    # the variances, the norm of the rest, and all of them by the sketch.
+    statements = len(problem.ratio) * ("evidence" in effort.parts) + 2 * ("kernel" in effort.parts)
+    statements += 2 * (problem.test is not None)
+    run = _Run(problem, low, effort, generator, effort.delta / statements)
+    seconds = None if effort.seconds is None else max(effort.seconds - (time.monotonic() - clock), 0.0)
+    # The last product recomputes the residuals; it is not for the others to spend.
+    budget = Budget.of(max(effort.products - 1, 0), seconds)
+    run.work(budget)
+    spectral, frobenius = run.kernel_error() if "kernel" in effort.parts else (None, None)
+    evidence = run.evidence() if "evidence" in effort.parts else None
+    mean, variance = run.predictions() if problem.test is not None else (None, None)
+    products = budget.used + (run.solution is not None)
+    intervals = [each for each in (spectral, frobenius, evidence, mean, variance) if each is not None]
+    if not all(each.ordered for each in intervals):
+        reason = (
+            "the bounds contradict each other: rounding has the upper hand, or a random one is among the few that fail "
+            "(another random_state tells)"
+        )
+        return Findings.nothing(problem, effort, spent(products), reason)
+    quadratics = float(run.quadratics[1].sum()) if "kernel" in effort.parts else math.inf
+    return Findings(spectral, frobenius, evidence, mean, variance, low.norm, quadratics, spent(products), "")
+
+
+class _Run:
+    """The pieces of one certificate that share a problem and its low rank."""
+
+    def __init__(
+        self, problem: Problem, low: LowRank, effort: Effort, generator: torch.Generator, delta: float
+    ) -> None:
+        self.problem, self.low, self.effort, self.generator = problem, low, effort, generator
+        self.delta = delta  # of each random statement
+        self.matrix = KernelMatrix(problem.rows)
+        self.noise = torch.as_tensor(problem.ratio).to(problem.target)
+        self.q = len(self.noise)
+        # Right-hand sides of the linear systems: the targets, then kernels of test points.
+        self.b = problem.whitened(problem.target) / torch.as_tensor(problem.signal).to(problem.target).sqrt()
+        self.levels = self.noise
+        self.column_error = torch.zeros_like(self.noise)
+        self.chosen = torch.empty(0, dtype=torch.long, device=self.b.device)
+        self.solution: Solution | None = None
+        self.entries: FrobeniusSum | None = None
+        self.found: dict[str, Any] = {}
+
+    # -- work ------------------------------------------------------------------------------------
+
+    def work(self, budget: Budget) -> None:
+        """Everything that needs products with the kernel."""
+        if not self.effort.products or budget.over:
+            return
+        # For single test points; of a few products the mean gets all.
+        kept = 0 if self.problem.test is None or budget.products < _KEPT else min(_KEPT, budget.products // 4)
+        tasks = self._tasks(budget.products - kept)
+        riders = [k for k, name in enumerate(tasks) if name == "rest"]
+        done = run_together(self.matrix.product, list(tasks.values()), budget, keep=kept, riders=riders)
+        self.found = dict(zip(tasks, done, strict=True))
+        a = self.found["solve"]
+        every_entry = "kernel" in self.effort.parts and self.problem.n <= _EVERY_ENTRY and not budget.over
+        if self.problem.test is not None:
+            self._choose_points()
+        if len(self.chosen):
+            levels = self.levels[self.q :]
+            # Of a variance, a share of the noise variance is wanted, which is the square of what a mean would have.
+            points = self._solve(self.b[:, self.q :], levels, 0.5 * (self.effort.tolerance * levels).sqrt())
+            a = torch.cat([a, *run_together(self.matrix.product, [points], budget)], 1)
+        whitened = self.problem.whitened
+        weights = 1.0 if self.low.root_weight is None else float(self.low.root_weight.max())
+        self.entries = FrobeniusSum(self.problem) if every_entry else None
+        look = None if self.entries is None else self.entries.look
+        product, error = self.matrix.bounded_product(whitened(a), closely=self.q, norm=self._norm(), look=look)
+        self.solution = Solution.of_product(self.b, a, self.levels, whitened(product), weights * error)
+
+    def _norm(self) -> float:
+        """``|K|`` without weights, from above: no row sum is above n, and K is what the low rank knows and leaves."""
+        if self.low.root_weight is not None:
+            return float(self.problem.n)
+        return min(float(self.problem.n), self.low.norm)
+
+    def _choose_points(self) -> None:
+        """A system of its own, per output, for each of the test points of which least is known by now."""
+        assert self.problem.test is not None
+        lower, upper, _ = self._closer
+        width = upper - lower
+        # Half of the width, as a standard deviation with noise, in units of the noise: below the tolerance nothing is
+        # to be gained.
+        unclear = (width / (4.0 * (self.noise * (self.noise + lower)).sqrt())).amax(1)
+        n, products = self.problem.n, self.effort.products
+        most = min(_SOLVED, int(_COLUMN_WORK / n**2))
+        if self.by_rank.sketched:
+            most = min(most, n * products // _SOLVED_SHARE)
+        most = max(_SOLVED_LEAST, most)
+        count = min(most // self.q, int((unclear > self.effort.tolerance).sum()))
+        self.chosen = unclear.topk(count).indices
+        rows, test = self.problem.rows, self.problem.test.rows.rows(self.chosen)
+        block = rows.block(test)
+        off = self.problem.whitened((rows.row_error[:, None] + test.row_error) * block).square().sum(0).sqrt()
+        self.b = torch.cat([self.b, self.problem.whitened(block).repeat(1, self.q)], 1)
+        self.levels = torch.cat([self.noise, self.noise.repeat_interleave(count)])
+        self.column_error = torch.cat([self.column_error, off.repeat(self.q)])
+
+    def _solve(self, b: Tensor, noise: Tensor, enough: Tensor) -> Task:
+        """Conjugate gradients for right-hand sides b, (n, k), which are targets or kernels of test points."""
+        return conjugate_gradients(
+            b,
+            solve=lambda v: self.low.solve(noise, v),
+            before=self.problem.whitened,
+            after=lambda v, product: self.problem.whitened(product) + noise * v,
+            noise=noise,
+            enough=enough,
+        )
+
+    def _tasks(self, available: int) -> dict[str, Task]:
+        problem, low, products = self.problem, self.low, self.effort.products
+        steps = min(available, max(_STEPS, products // 3))
+        tasks = {"solve": self._solve(self.b, self.noise, self.effort.tolerance * self.noise.sqrt())}
+        if not self.effort.random:
+            return tasks
+        common: dict[str, Any] = {"steps": steps, "starts": _PROBES, "generator": self.generator}
+        if "evidence" in self.effort.parts:
+            for k in range(self.q):
+                tasks[f"logdet {k}"] = logdet_task(low, float(self.noise[k]), delta=self.delta, **common)
+        if "kernel" in self.effort.parts:
+            # Half of the steps count; where they prove nothing from above, one start is as good from below as several.
+            proved = ritz_shortfall(problem.n, steps // 2, _PROBES, self.delta) < 1.0
+            tasks["spectral"] = spectral_task(problem, **{**common, "starts": _PROBES if proved else 1})
+        count = min(_LOOKS, _LOOKS_EACH * products, _LOOKS_NUMBERS // problem.n)
+        if problem.test is not None and count >= _LOOKS_LEAST:
+            tasks["sketch"] = sketch_task(problem, low, count=count, generator=self.generator)
+        # Where so few steps prove nothing of the norm, the trace stands, and the steps are not made; no product is made
+        # for it alone, as the random vectors know more of most points.
+        if problem.test is not None and ritz_shortfall(problem.n, steps, _FEWER, self.delta) < 1.0:
+            # For the t of (E12): the norm of K - L L'.
+            tasks["rest"] = lanczos(
+                random_starts(problem.n, _FEWER, self.generator, like=self.b),
+                before=problem.whitened,
+                after=lambda v, product: low.rest(v, problem.whitened(product)),
+                steps=steps,
+            )
+        return tasks
+
+    @cached_property
+    def _points(self) -> tuple[VarianceByRank, Crossed]:
+        """What one pass over the kernel between test points and rows tells; made when sketch and solution are there."""
+        problem, test = self.problem, self.problem.test
+        assert test is not None
+        by_rank = VarianceByRank(problem, self.low, test.rows, self.found.pop("sketch", None))
+        solved = [self.found["solve"]] if self.found else []
+        crossed = Crossed(problem, test.rows, torch.cat([self._middle[0], *solved], 1))
+
+        def use(j: slice, block: Tensor) -> None:
+            crossed.add(j, block)
+            by_rank.add(j, block)
+
+        problem.rows.cross(test.rows, use)
+        return by_rank, crossed
+
+    @property
+    def by_rank(self) -> VarianceByRank:
+        return self._points[0]
+
+    # -- bounds ----------------------------------------------------------------------------------
+
+    def _columns(self, columns: slice) -> Solution | None:
+        return None if self.solution is None else self.solution.columns(columns)
+
+    @property
+    def targets(self) -> Solution | None:
+        return self._columns(slice(0, self.q))
+
+    def kernel_error(self) -> tuple[Interval, Interval]:
+        """Spectral and Frobenius norm of ``K - K'``."""
+        problem = self.problem
+        spectral = spectral_by_rank(problem, self.low)
+        better = spectral_by_lanczos(self.found.get("spectral"), problem, delta=self.delta)
+        if better is not None:
+            spectral = better.within(spectral, method=f"{better.method}; {spectral.method}")
+        if self.entries is not None:
+            return spectral, self.entries.interval()
+        if problem.n <= _FEW:
+            return spectral, frobenius_exact(problem)
+        if self.effort.delta:
+            return spectral, frobenius_by_pairs(problem, pairs=_PAIRS, delta=self.delta, seed=self.effort.seed)
+        upper = math.sqrt(problem.n) * spectral.upper
+        return spectral, Interval(spectral.lower, upper, 1.0, "from the spectral norm")
+
+    @cached_property
+    def _ends(self) -> tuple[Solved, Solved]:
+        """The targets solved with P and with ``P + t I``, the two ends of what Q can be."""
+        b, low = self.b[:, : self.q], self.low
+        return low.checked_solve(self.noise - low.slack, b), low.checked_solve(self.noise + low.excess, b)
+
+    @cached_property
+    def _forms(self) -> tuple[Tensor, Tensor]:
+        """``y'Q^-1 y`` from the rank alone: ``(P + t I)^-1 <= Q^-1 <= P^-1``, (E8b)."""
+        first, second = self._ends
+        return second.form_below, first.form_above
+
+    @cached_property
+    def quadratics(self) -> tuple[Array, Array]:
+        """Bounds on ``y'Q^-1 y`` by output, once the work is done."""
+        lower, upper = self._forms
+        if self.targets is not None:
+            closer = quadratic(self.targets, self.low)
+            lower, upper = torch.maximum(lower, closer[0]), torch.minimum(upper, closer[1])
+        return _host(lower), _host(upper)
+
+    def evidence(self) -> Interval:
+        """Log evidence of all outputs together, in the model's units."""
+        quad_low, quad_high = self.quadratics
+        log_noise = 0.0 if self.problem.weight is None else -float(self.problem.weight.log().sum())
+        sure: list[Interval] = []
+        best: list[Interval] = []
+        for k, noise in enumerate(self.noise.tolist()):
+            constant = self.problem.n * math.log(2.0 * math.pi * float(self.problem.signal[k])) + log_noise
+            by_rank = logdet_by_rank(self.low, noise)
+            by_probes = logdet_by_probes(self.found.get(f"logdet {k}"), self.low, noise, delta=self.delta)
+            closest = by_rank if by_probes is None else by_probes.within(by_rank, method=by_probes.method)
+            for logdet, into in ((by_rank, sure), (closest, best)):
+                lower, upper = (
+                    -0.5 * (constant + a + b) for a, b in ((logdet.upper, quad_high[k]), (logdet.lower, quad_low[k]))
+                )
+                into.append(Interval(lower, upper, logdet.probability, logdet.method))
+        certain = _total(sure, self.problem.log_evidence, None)
+        return certain if all(each.probability == 1.0 for each in best) else _total(best, certain.ours, certain)
+
+    def predictions(self) -> tuple[Interval, Interval]:
+        """Mean and variance of the function at the test points, in the model's units, (m, q)."""
+        return self._mean(), self._variance()
+
+    def _mean(self) -> Interval:
+        problem, low, q, targets = self.problem, self.low, self.q, self.targets
+        assert problem.test is not None
+        _, wrong = self._middle
+        by_rank, crossed = self._points
+        products, errors = crossed.products, crossed.errors
+        quad_low, quad_high = self._forms
+        explained = by_rank.most_explained.clamp_min(0.0)
+        spread = (explained - by_rank.least_explained).clamp_min(0.0)
+        half = 0.5 * (spread * (quad_high - quad_low).clamp_min(0.0)).sqrt() + explained.sqrt() * wrong + errors[:, :q]
+        # (E11) with nothing known, a = 0: the exact mean cannot be further than this from the constant.
+        furthest = torch.minimum(self.b[:, :q].square().sum(0).sqrt() / (2.0 * self.noise.sqrt()), quad_high.sqrt())
+        left = torch.maximum(products[:, :q] - half, -furthest)
+        right = torch.minimum(products[:, :q] + half, furthest)
+        method = f"rank {low.rank}"
+        if targets is not None:
+            half = mean_half_width(targets, low) + errors[:, q:]
+            left = torch.maximum(left, products[:, q:] - half)
+            right = torch.minimum(right, products[:, q:] + half)
+            method = f"conjugate gradients, rank {low.rank}"
+        root, shift = np.sqrt(problem.signal), problem.mean
+        return Interval(_host(left) * root + shift, _host(right) * root + shift, 1.0, method, problem.test.mean)
+
+    @cached_property
+    def _middle(self) -> tuple[Tensor, Tensor]:
+        """Half way between the solutions with P and with ``P + t I``, the two ends of what Q can be.
+
+        ``|k'(Q^-1 - M) y| <= sqrt(k'D k  y'D y)`` for the middle M of the two inverses and half their difference D:
+        Cauchy and Schwarz, as ``-D <= Q^-1 - M <= D``. A solution that leaves ``o = y - P z`` is wrong at k by  (E15)
+        ``|k'P^-1 o| <= sqrt(k'P^-1 k) |o| / s``, the second number in units of the root.
+        """
+        first, second = self._ends
+        return 0.5 * (first.z + second.z), 0.5 * (first.off / first.level.sqrt() + second.off / second.level.sqrt())
+
+    def _variance(self) -> Interval:
+        problem, low = self.problem, self.low
+        assert problem.test is not None
+        solved = self._columns(slice(self.q, None))
+        below = above = None
+        method = f"rank {low.rank}"
+        if solved is not None and len(self.chosen):
+            bounds = variance_by_solution(solved, low, self.column_error[self.q :])
+            below, above = (each.view(self.q, -1).T for each in bounds)
+            method += f", {len(self.chosen)} points solved"
+
+        def interval(least: Tensor, most: Tensor, probability: float, how: str, certain: Interval | None) -> Interval:
+            low_, high_ = least.clone(), most.clone()
+            if below is not None and above is not None:
+                low_[self.chosen] = torch.maximum(low_[self.chosen], below)
+                high_[self.chosen] = torch.minimum(high_[self.chosen], above)
+            ours = problem.test.variance if problem.test is not None else None
+            return Interval(
+                _host(low_) * problem.signal, _host(high_) * problem.signal, probability, how, ours, certain
+            )
+
+        sure = interval(self.by_rank.lower, self.by_rank.most, 1.0, method, None)
+        lower, upper, how = self._closer
+        if not how or len(self.chosen) == problem.test.rows.n:
+            return sure
+        closer = interval(lower, upper, 1.0 - len(how) * self.delta, f"{method}, {', '.join(how)}", sure)
+        # Random bounds that contradict certain ones have failed; that is what their probability is for.
+        return closer if closer.ordered else sure
+
+    @cached_property
+    def _closer(self) -> tuple[Tensor, Tensor, list[str]]:
+        """The best bounds on the variance without systems of single points, and the random ones among them."""
+        by_rank = self.by_rank
+        lower, upper = by_rank.lower, by_rank.most
+        used = []
+        norm = self._norm_left()
+        if norm is not None:
+            upper = torch.minimum(upper, by_rank.upper(norm))
+            used.append("norm of the rest by Lanczos")
+        sketched = by_rank.by_sketch(self.delta)
+        if sketched is not None:
+            lower, upper = torch.maximum(lower, sketched[0]), torch.minimum(upper, sketched[1])
+            used.append("rest seen by random vectors")
+        return lower, upper, used
+
+    def _norm_left(self) -> float | None:
+        """``|K - L L'|`` from above with probability ``1 - delta``, where that is better than the trace.       (K2)"""
+        found: Lanczos | None = self.found.get("rest")
+        if found is None:
+            return None
+        shortfall = ritz_shortfall(self.problem.n, found.steps, found.starts, self.delta)
+        if shortfall >= 1.0:
+            return None
+        low = self.low
+        wrong = low.slack + low.rest_error
+        norm = (found.extremes()[1] + wrong) / (1.0 - shortfall) + wrong
+        return norm if norm < low.excess else None
+
+
+def _total(parts: list[Interval], ours: Any, certain: Interval | None) -> Interval:
+    """The sum over outputs."""
+    lower, upper = (sum(getattr(each, side) for each in parts) for side in ("lower", "upper"))
+    probability = 1.0 - sum(1.0 - each.probability for each in parts)
+    return Interval(lower, upper, probability, parts[0].method, ours, certain)
+
+
+def _host(values: Tensor) -> Array:
+    return np.asarray(values.cpu().numpy())

@@ -1,0 +1,261 @@
+"""Log evidence of the sparse spectrum GP and its gradient, in two passes over the rows.
+
+For one output, with residual ``r = y - m`` and ``A = I + (S / s2) G``,
+
+    log p(y) = const + logdet + quad                                            (E1)
+    const    = -n/2 log(2 pi s2)
+    logdet   = -1/2 log |A|
+    quad     = -1/2 (r'r - (S / s2) b'A^-1 b) / s2,       b = Phi'r             (E2)
+
+which is the multivariate normal density of ``N(m, S Phi Phi' + s2 I)`` (paper, equation 3) by the
+Woodbury and Sylvester identities. With ``w = Phi'Q^-1 r = A^-1 b / s2`` and ``T = tr A^-1``:
+
+    d/d log S  = 1/2 (S w'w - 2p + T)                                           (E3)
+    d/d log s2 = 1/2 (r'Q^-1 r - S w'w - n + 2p - T)                            (E4)
+    d/d m      = (1'r - S (Phi'1)'w) / s2                                       (E5)
+    d/d Phi    = Phi M + r u',  M = -(S / s2) (S w w' + A^-1),  u = S w / s2    (E6)
+
+Only (E6) needs the rows again. Its product with the derivative of the features gives the gradient
+with respect to the projection W, and through it length-scales and frequencies (E7).
+
+Blocks of rows that the kernel does not connect are independent: evidence and gradient are the sums of
+theirs (G4).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from prismgp._types import Array, Tensor
+from prismgp.core.features import FeatureBuffers, GatedBuffers, projection
+from prismgp.core.gating import Gate
+from prismgp.core.linalg import Factor, factor
+from prismgp.core.parameters import Parameters
+from prismgp.core.statistics import SpectralStatistics, Statistics
+from prismgp.data import Chunks
+
+_ROUNDING = 1e-3  # error of the eigenvalues of A above which float32 products are not good enough
+_KEPT = 3  # statistics, each (2p + 1 + q)^2 numbers on the compute device
+
+__all__ = ["BlockEvidence", "OutputEvidence", "ProjectionGradient", "SpectralEvidence", "solve_outputs"]
+
+
+@dataclass(frozen=True)
+class OutputEvidence:
+    """The evidence of one output at given parameters, with the factors others need.
+
+    Attributes
+    ----------
+    const, logdet, quad : float
+        The three terms of (E1).
+    weights : Tensor, (2p,)
+        ``w = A^-1 Phi'r / s2``; the posterior mean of the feature weights is ``S w``.
+    factor : Factor
+        Of ``A``.
+    signal, noise, mean : float
+    """
+
+    const: float
+    logdet: float
+    quad: float
+    weights: Tensor
+    factor: Factor
+    signal: float
+    noise: float
+    mean: float
+
+    @property
+    def log_evidence(self) -> float:
+        return self.const + self.logdet + self.quad
+
+
+def solve_outputs(stats: Statistics, params: Parameters) -> list[OutputEvidence]:
+    """Evaluate (E1) and (E2) for every output from the statistics alone; O(q p^3)."""
+    solved = []
+    for k in range(stats.q):
+        signal, noise, mean = float(params.signal[k]), float(params.noise[k]), float(params.mean[k])
+        ratio = signal / noise
+        a = ratio * stats.gram
+        a.diagonal().add_(1.0)
+        fac = factor(a)
+        del a  # as large as all that is kept
+        b = stats.feature_target[:, k] - mean * stats.feature_sum
+        half = fac.half_solve(b[:, None])
+        residual_square = float(stats.target_square[k] - 2.0 * mean * stats.target_sum[k]) + mean**2 * float(
+            stats.weight
+        )
+        # The difference loses digits when almost everything is explained; it is never negative.
+        explained = max(0.0, residual_square - ratio * float(half.square().sum()))
+        solved.append(
+            OutputEvidence(
+                const=-0.5 * (stats.n * math.log(2.0 * math.pi * noise) + stats.log_noise_sum),
+                logdet=-0.5 * float(fac.logdet()),
+                quad=-0.5 * explained / noise,
+                weights=fac.solve(b[:, None])[:, 0] / noise,
+                factor=fac,
+                signal=signal,
+                noise=noise,
+                mean=mean,
+            )
+        )
+    return solved
+
+
+class SpectralEvidence:
+    """The log evidence as a function of the parameters, on a fixed set of rows.
+
+    Parameters
+    ----------
+    chunks : Chunks
+    frequencies : ndarray, (p, d)
+        Used where the parameters carry none of their own.
+    gate : Gate or None
+        Soft gates, which multiply the number of features by that of the clusters.
+    """
+
+    def __init__(self, chunks: Chunks, frequencies: Array, gate: Gate | None = None) -> None:
+        self.chunks = chunks
+        self.frequencies = frequencies
+        self.gate = gate
+        self.n_rows = chunks.n_rows
+        self._kept: dict[tuple[bytes, bool], Statistics] = {}
+
+    def statistics(self, params: Parameters) -> Statistics:
+        """Pass one. A few results are kept: the posterior is wanted where the optimiser has just been."""
+        w = self._projection(params)
+        precise = self._needs_float64(params)
+        key = (w.cpu().numpy().tobytes(), precise)
+        if key not in self._kept:
+            stats = self.chunks.reduce(SpectralStatistics(w, precise, self.gate))
+            self._kept = dict([*self._kept.items(), (key, stats)][-_KEPT:])
+        return self._kept[key]
+
+    def _needs_float64(self, params: Parameters) -> bool:
+        """Whether rounding of float32 products would show.
+
+        ``A = I + (S / s2) G`` magnifies errors of G, which grow like the square root of the rows, by the ratio
+        of signal to noise; against the one that theory puts below every eigenvalue of A they must be small.
+        """
+        if self.chunks.dtype == torch.float64:
+            return False
+        ratio = float((params.signal / params.noise).max())
+        return ratio * torch.finfo(self.chunks.dtype).eps * math.sqrt(self.n_rows) > _ROUNDING
+
+    def value(self, params: Parameters) -> float:
+        """Log evidence, summed over the outputs; one pass."""
+        return sum(out.log_evidence for out in solve_outputs(self.statistics(params), params))
+
+    def value_and_gradient(self, params: Parameters) -> tuple[float, Parameters]:
+        """Log evidence and its gradient; two passes, memory of one chunk."""
+        stats = self.statistics(params)
+        solved = solve_outputs(stats, params)
+        coefficients, gradient = _small_gradients(stats, solved)
+        w = self._projection(params)
+        # Pass two.
+        grad_w = self.chunks.reduce(ProjectionGradient(w, coefficients.to(w), self.gate))
+        value = sum(out.log_evidence for out in solved)
+        return value, self._chain(params, grad_w.numpy(), gradient)
+
+    def _projection(self, params: Parameters) -> Tensor:
+        return projection(self._base(params), params.lengthscale, dtype=self.chunks.dtype, device=self.chunks.device)
+
+    def _base(self, params: Parameters) -> Array:
+        return self.frequencies if params.frequencies is None else params.frequencies
+
+    def _chain(self, params: Parameters, grad_w: Array, small: tuple[Array, Array, Array]) -> Parameters:
+        """From W to length-scales and frequencies (E7): ``W[j, t] = E[t, j] / lengthscale[j]``."""
+        scaled = self._base(params) / params.lengthscale
+        grad_lengthscale = -(scaled.T * grad_w).sum(1)
+        grad_frequencies = None if params.frequencies is None else grad_w.T / params.lengthscale
+        return Parameters(grad_lengthscale, *small, frequencies=grad_frequencies)
+
+
+class BlockEvidence:
+    """The log evidence of independent blocks of rows that share all parameters (G4).
+
+    Parameters
+    ----------
+    blocks : sequence of Chunks
+        One for each block; one alone is the ordinary case.
+    frequencies : ndarray, (p, d)
+    gate : Gate or None
+        Soft gates within the blocks.
+    """
+
+    def __init__(self, blocks: Sequence[Chunks], frequencies: Array, gate: Gate | None = None) -> None:
+        self.parts = [SpectralEvidence(chunks, frequencies, gate) for chunks in blocks]
+        self.n_rows = sum(part.n_rows for part in self.parts)
+
+    @property
+    def frequencies(self) -> Array:
+        return self.parts[0].frequencies
+
+    @frequencies.setter
+    def frequencies(self, frequencies: Array) -> None:
+        for part in self.parts:
+            part.frequencies = frequencies
+
+    def statistics(self, params: Parameters) -> tuple[Statistics, ...]:
+        """Of every block."""
+        return tuple(part.statistics(params) for part in self.parts)
+
+    def value(self, params: Parameters) -> float:
+        """Log evidence, summed over blocks and outputs."""
+        return sum(part.value(params) for part in self.parts)
+
+    def value_and_gradient(self, params: Parameters) -> tuple[float, Parameters]:
+        """Log evidence and its gradient."""
+        values, gradients = zip(*(part.value_and_gradient(params) for part in self.parts), strict=True)
+        return sum(values), params.unpack(sum(gradient.pack() for gradient in gradients))
+
+
+def _small_gradients(stats: Statistics, solved: list[OutputEvidence]) -> tuple[Tensor, tuple[Array, Array, Array]]:
+    """(E3) to (E5) by output, and the matrix C with ``d/d Phi = [Phi, 1, Y] C`` summed over outputs (E6)."""
+    width, q = stats.width, stats.q
+    coefficients = torch.zeros(width + 1 + q, width, dtype=torch.float64, device=stats.moments.device)
+    signal_grad, noise_grad, mean_grad = (torch.zeros(q, dtype=torch.float64) for _ in range(3))
+    for k, out in enumerate(solved):
+        inverse = out.factor.inverse()
+        trace = inverse.diagonal().sum()
+        norm = out.signal * out.weights.square().sum()
+        signal_grad[k] = 0.5 * (norm - width + trace)
+        noise_grad[k] = 0.5 * (-2.0 * out.quad - norm - stats.n + width - trace)
+        ones_residual = stats.target_sum[k] - out.mean * stats.weight
+        mean_grad[k] = (ones_residual - out.signal * (stats.feature_sum @ out.weights)) / out.noise
+        ratio = out.signal / out.noise
+        coefficients[:width] -= ratio * (out.signal * torch.outer(out.weights, out.weights) + inverse)
+        coefficients[width] -= out.mean * ratio * out.weights
+        coefficients[width + 1 + k] += ratio * out.weights
+    return coefficients, (signal_grad.numpy(), noise_grad.numpy(), mean_grad.numpy())
+
+
+@dataclass(frozen=True)
+class ProjectionGradient:
+    """A pass: the gradient with respect to W, (d, p), float64, given C: ``X' (cos * D_sin - sin * D_cos)``."""
+
+    w: Tensor
+    coefficients: Tensor
+    gate: Gate | None = None
+
+    def over(self, chunks: Iterable[tuple[Tensor, Tensor]], *, rows: int, q: int) -> Tensor:
+        w, gate = self.w, self.gate
+        buffers = FeatureBuffers(rows, w, q) if gate is None else GatedBuffers(rows, w, q, gate)
+        width = buffers.width
+        root = w.shape[1] ** -0.5
+        # Psi holds cos and sin without the factor 1 / sqrt(p); put it on both sides of C.
+        scaled = self.coefficients * root
+        scaled[:width] *= root
+        d_phi = w.new_empty(rows, width)
+        total = torch.zeros(w.shape, dtype=torch.float64, device=w.device)
+        for x, y in chunks:
+            psi = buffers.fill(x, y)
+            torch.mm(psi, scaled, out=d_phi[: len(x)])
+            total += x.T @ buffers.phase_gradient(psi, d_phi[: len(x)])
+        return total.cpu()
+
+    def merge(self, first: Tensor, second: Tensor) -> Tensor:
+        return first + second

@@ -1,0 +1,193 @@
+"""The full GP: evidence, gradient and prediction by Cholesky, in float64.
+
+With ``R`` the unit-variance kernel matrix, ``c = S / s2`` and ``A = I + c R``, one output has
+``Q = s2 A`` and ``alpha = Q^-1 (y - m)`` (paper, equations 2 and 3). The gradient with respect to
+the length-scales uses ``sum_uv B_uv (a_uj - a_vj)^2 = 2 sum_u a_uj^2 (B 1)_u - 2 sum_u a_uj (B a)_uj``
+for symmetric B, so no (n, n, d) array exists.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from prismgp._memory import available_bytes, format_bytes
+from prismgp._types import Array, Tensor
+from prismgp.core.kernels import Kernel, squared_distance
+from prismgp.core.linalg import Factor, factor
+from prismgp.core.parameters import Parameters
+from prismgp.exceptions import TooLargeError
+
+__all__ = ["ExactEvidence", "ExactPosterior", "check_memory", "required_bytes"]
+
+_MATRICES = 8  # n x n float64 matrices alive at the peak of an evaluation, temporaries included
+_VARIANCE_FLOOR = 1e-12  # share of the prior variance; below it the subtraction has no digits left
+
+
+def required_bytes(n: int, q: int = 1) -> int:
+    """Peak memory of an exact fit; every further output keeps a factor of its own."""
+    return (_MATRICES + q - 1) * n * n * 8
+
+
+def check_memory(n: int, q: int, device: torch.device) -> None:
+    """Refuse before allocating when the kernel matrices would not fit."""
+    needed, there = required_bytes(n, q), available_bytes(device)
+    if needed > 0.9 * there:
+        raise TooLargeError(
+            f"an exact GP on {n:,} rows needs about {format_bytes(needed)} ({needed:,} bytes) of memory, "
+            f"{format_bytes(there)} are available on {device}; use SSGPRegressor, whose memory does not grow "
+            f"with the rows, or fit on at most {int(math.sqrt(0.9 * there / (8 * (_MATRICES + q - 1)))):,} rows"
+        )
+
+
+@dataclass(frozen=True)
+class _Solved:
+    """One output at given parameters."""
+
+    factor: Factor
+    alpha: Tensor
+    log_evidence: float
+
+
+class ExactEvidence:
+    """The log evidence of the full GP as a function of the parameters.
+
+    Parameters
+    ----------
+    x : Tensor, (n, d), float64
+    y : Tensor, (n, q), float64
+    kernel : Kernel
+    """
+
+    def __init__(self, x: Tensor, y: Tensor, kernel: Kernel) -> None:
+        self.x, self.y, self.kernel = x, y, kernel
+        self.n_rows = len(x)
+
+    def _scaled(self, params: Parameters) -> Tensor:
+        return self.x / torch.as_tensor(params.lengthscale).to(self.x)
+
+    def _solve(self, r: Tensor, params: Parameters, k: int) -> _Solved:
+        noise = float(params.noise[k])
+        a = r * (float(params.signal[k]) / noise)
+        a.diagonal().add_(1.0)
+        fac = factor(a)
+        residual = self.y[:, k : k + 1] - float(params.mean[k])
+        alpha = fac.solve(residual) / noise
+        log_evidence = -0.5 * (
+            self.n_rows * math.log(2.0 * math.pi * noise) + float(fac.logdet()) + float((residual * alpha).sum())
+        )
+        return _Solved(fac, alpha[:, 0], log_evidence)
+
+    def value(self, params: Parameters) -> float:
+        """Log evidence, summed over the outputs."""
+        r = self.kernel.value(squared_distance(self._scaled(params)))
+        return sum(self._solve(r, params, k).log_evidence for k in range(self.y.shape[1]))
+
+    def value_and_gradient(self, params: Parameters) -> tuple[float, Parameters]:
+        """Log evidence and its gradient; O(n^3) time, O(n^2) memory."""
+        a = self._scaled(params)
+        a = a - a.mean(0)
+        s = squared_distance(a)
+        r = self.kernel.value(s)
+        slope = self.kernel.slope(s)
+        del s
+        q = self.y.shape[1]
+        value = 0.0
+        grads: tuple[Array, Array, Array] = (np.zeros(q), np.zeros(q), np.zeros(q))
+        pull = torch.zeros_like(a[0])
+        for k in range(q):
+            solved = self._solve(r, params, k)
+            signal, noise = float(params.signal[k]), float(params.noise[k])
+            inverse = solved.factor.inverse()
+            trace = float(inverse.diagonal().sum())
+            alpha = solved.alpha
+            value += solved.log_evidence
+            grads[0][k] = 0.5 * (signal * float(alpha @ (r @ alpha)) - self.n_rows + trace)
+            grads[1][k] = 0.5 * (noise * float(alpha @ alpha) - trace)
+            grads[2][k] = float(alpha.sum())
+            # B = S (alpha alpha' - Q^-1) * dk/ds; dK/d log lengthscale_j = -2 S dk/ds s_j.
+            b = inverse.mul_(-1.0 / noise).addr_(alpha, alpha).mul_(slope).mul_(signal)
+            pull -= 2.0 * ((a.square() * b.sum(1)[:, None]).sum(0) - (a * (b @ a)).sum(0))
+        return value, Parameters(pull.cpu().numpy(), *grads)
+
+    def posterior(self, params: Parameters) -> tuple[ExactPosterior, float, list[Factor]]:
+        """The posterior, the log evidence, and the factors with their jitter."""
+        r = self.kernel.value(squared_distance(self._scaled(params)))
+        solved = [self._solve(r, params, k) for k in range(self.y.shape[1])]
+        posterior = ExactPosterior(
+            x=self.x,
+            lower=torch.stack([out.factor.lower for out in solved]),
+            alpha=torch.stack([out.alpha for out in solved], dim=1),
+            lengthscale=torch.as_tensor(params.lengthscale).to(self.x),
+            signal=torch.as_tensor(params.signal).to(self.x),
+            noise=torch.as_tensor(params.noise).to(self.x),
+            mean=torch.as_tensor(params.mean).to(self.x),
+            kernel=self.kernel,
+        )
+        return posterior, sum(out.log_evidence for out in solved), [out.factor for out in solved]
+
+
+@dataclass(frozen=True)
+class ExactPosterior:
+    """What the full GP needs to predict: the inputs, the factors of ``I + (S / s2) R``, and alpha.
+
+    Attributes
+    ----------
+    x : Tensor, (n, d)
+    lower : Tensor, (q, n, n)
+    alpha : Tensor, (n, q)
+    lengthscale : Tensor, (d,)
+    signal, noise, mean : Tensor, (q,)
+    kernel : Kernel
+    """
+
+    x: Tensor
+    lower: Tensor
+    alpha: Tensor
+    lengthscale: Tensor
+    signal: Tensor
+    noise: Tensor
+    mean: Tensor
+    kernel: Kernel
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything but the kernel, by name."""
+        names = ("x", "lower", "alpha", "lengthscale", "signal", "noise", "mean")
+        return {name: getattr(self, name) for name in names}
+
+    def to(self, device: torch.device) -> ExactPosterior:
+        """The same posterior on another device."""
+        return ExactPosterior(**{k: v.to(device) for k, v in self.tensors().items()}, kernel=self.kernel)
+
+    def _cross(self, x: Tensor) -> Tensor:
+        """Unit-variance kernel between training rows and x, (n, m)."""
+        return self.kernel.value(squared_distance(self.x / self.lengthscale, x / self.lengthscale))
+
+    def predict(self, x: Tensor, *, variance: bool) -> tuple[Tensor, Tensor | None]:
+        """Mean and noise-free variance at x, (m, d), both (m, q)."""
+        cross = self._cross(x)
+        mean = cross.T @ (self.alpha * self.signal) + self.mean
+        if not variance:
+            return mean, None
+        columns = []
+        for k, lower in enumerate(self.lower):
+            half = torch.linalg.solve_triangular(lower, cross, upper=False)
+            share = 1.0 - half.square().sum(0) * (self.signal[k] / self.noise[k])
+            columns.append(self.signal[k] * share.clamp_min(_VARIANCE_FLOOR))
+        return mean, torch.stack(columns, dim=1)
+
+    def covariance(self, x: Tensor) -> Tensor:
+        """Noise-free joint covariance at x, (m, m, q)."""
+        cross = self._cross(x)
+        prior = self.kernel.value(squared_distance(x / self.lengthscale))
+        blocks = []
+        for k, lower in enumerate(self.lower):
+            half = torch.linalg.solve_triangular(lower, cross, upper=False)
+            block = prior - half.T @ half * (self.signal[k] / self.noise[k])
+            diagonal = block.diagonal()
+            diagonal.copy_(diagonal.clamp_min(_VARIANCE_FLOOR))
+            blocks.append(block * self.signal[k])
+        return torch.stack(blocks, dim=2)

@@ -1,0 +1,282 @@
+"""Maximise the evidence: L-BFGS on growing subsamples, then a finish on all rows.
+
+A full-data evaluation costs as much as hundreds on a subsample, and the optimum on a large random
+subsample is already close to the one on all rows. So SciPy's L-BFGS does the travelling on
+subsamples; on all rows a few quasi-Newton steps, with the curvature L-BFGS has learned, remove what
+is left. Each of them is accepted only if it raises the evidence of all rows.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, cast
+
+import numpy as np
+from scipy.optimize import LbfgsInvHessProduct, OptimizeResult, minimize
+
+from prismgp._types import Array
+from prismgp.core.parameters import Parameters
+from prismgp.model.checkpoint import Journal
+
+__all__ = ["Monitor", "Objective", "maximise", "race"]
+
+Monitor = Callable[[dict[str, Any]], None]
+
+_MEMORY = 20  # pairs kept by L-BFGS
+_FTOL = 1e-8  # relative change of the evidence per row at which L-BFGS stops
+_STAGE_FTOL = 1e-6  # the same on a subsample, whose optimum is only known to about d / n nats per row anyway
+_GTOL = 1e-6
+_FINISH_GAIN = 5e-6  # log evidence per row that a step on all rows must promise to be worth a pass
+_LAST_GAIN = 5e-3  # below this promise, one step is enough
+_SHRINK = (1.0, 0.3)
+_DENSE = 1_000  # parameters up to which an inverse Hessian is kept as a matrix
+
+
+class Objective(Protocol):
+    """A log evidence on a fixed set of rows."""
+
+    n_rows: int
+
+    def value(self, params: Parameters) -> float: ...
+
+    def value_and_gradient(self, params: Parameters) -> tuple[float, Parameters]: ...
+
+
+class _Negated:
+    """Minus the evidence per row as SciPy wants it; remembers the course of the optimisation."""
+
+    def __init__(self, objective: Objective, layout: Parameters, stage: dict[str, Any], monitor: Monitor) -> None:
+        self.objective, self.layout, self.stage, self.monitor = objective, layout, stage, monitor
+
+    def __call__(self, vector: Array) -> tuple[float, Array]:
+        def compute() -> tuple[float, Array]:
+            value, gradient = self.objective.value_and_gradient(self.layout.unpack(vector))
+            return value, gradient.pack()
+
+        value, gradient = self._evaluate(vector, compute)
+        self._note(value, gradient=True)
+        return -value / self.objective.n_rows, -gradient / self.objective.n_rows
+
+    def value(self, vector: Array) -> float:
+        def compute() -> tuple[float, Array]:
+            return self.objective.value(self.layout.unpack(vector)), np.empty(0)
+
+        value, _ = self._evaluate(vector, compute)
+        self._note(value, gradient=False)
+        return -value / self.objective.n_rows
+
+    def _evaluate(self, vector: Array, compute: Callable[[], tuple[float, Array]]) -> tuple[float, Array]:
+        """By the journal of a fit that keeps one: it knows what was computed before an interruption."""
+        journal: Journal | None = getattr(self.monitor, "journal", None)
+        return compute() if journal is None else journal.evaluate(vector, compute)
+
+    def reached(self, vector: Array, value: float) -> None:
+        """Tell where an iteration has led to."""
+        n, params = self.objective.n_rows, self.layout.unpack(vector)
+        event = {"rows": n, "log_evidence": -value * n, "params": params, "objective": self.objective}
+        self.monitor({"method": self.stage["method"], **event})
+
+    def _note(self, value: float, *, gradient: bool) -> None:
+        self.stage["evaluations"] += 1
+        self.monitor({"rows": self.objective.n_rows, "log_evidence": value, "gradient": gradient})
+
+
+def race(
+    runners: Sequence[tuple[Objective, Parameters]],
+    boxes: list[tuple[float, float]],
+    *,
+    rounds: Sequence[int],
+    monitor: Monitor,
+    method: str = "race",
+) -> tuple[int, Parameters, list[dict[str, Any]]]:
+    """Let starting points compete by short runs of L-BFGS; after each round the better third goes on.
+
+    The evidence has local optima; a short race on few rows costs little and avoids the poor ones.
+
+    Parameters
+    ----------
+    runners : sequence of (Objective, Parameters)
+        Objectives must be on the same rows, so that their evidences compare.
+    boxes : list of (low, high)
+        Bounds of the packed parameters.
+    rounds : sequence of int
+        Iterations in each round.
+    monitor : callable
+        Told about every evaluation.
+    method : str
+        What the entries of the report say.
+
+    Returns
+    -------
+    int
+        Index of the winner.
+    Parameters
+        Where it stands.
+    list of dict
+        What was done, an entry for each run.
+    """
+    standing = [(index, params) for index, (_, params) in enumerate(runners)]
+    report: list[dict[str, Any]] = []
+    for number, max_iter in enumerate(rounds):
+        ranked = []
+        for index, params in standing:
+            reached, _, stage = _lbfgs(runners[index][0], params, boxes, max_iter, _STAGE_FTOL, monitor, method)
+            report.append(stage)
+            ranked.append((float(stage["log_evidence"]), index, reached))
+        ranked.sort(key=lambda item: -item[0])
+        keep = 1 if number == len(rounds) - 1 else -(-len(ranked) // 3)
+        standing = [(index, reached) for _, index, reached in ranked[:keep]]
+    return *standing[0], report
+
+
+def maximise(
+    stages: Sequence[Objective],
+    start: Parameters,
+    boxes: list[tuple[float, float]],
+    *,
+    max_iter: int,
+    finish: bool,
+    monitor: Monitor,
+) -> tuple[Parameters, list[dict[str, Any]]]:
+    """Maximise the last objective.
+
+    Parameters
+    ----------
+    stages : sequence of Objective
+        Of growing size; the last one counts.
+    start : Parameters
+    boxes : list of (low, high)
+        Bounds of the packed parameters.
+    max_iter : int
+        Limit of iterations per stage.
+    finish : bool
+        Treat the last stage by quasi-Newton steps with the curvature of the stage before.
+    monitor : callable
+        Told about every evaluation.
+
+    Returns
+    -------
+    Parameters
+    list of dict
+        What each stage did.
+    """
+    params = start
+    learned: LbfgsInvHessProduct | None = None
+    report: list[dict[str, Any]] = []
+    # A dense inverse Hessian is for few parameters; learned frequencies can be many.
+    finish = finish and len(boxes) <= _DENSE
+    for objective in stages[:-1] if finish else stages:
+        ftol = _FTOL if objective is stages[-1] else _STAGE_FTOL
+        params, learned, stage = _lbfgs(objective, params, boxes, max_iter, ftol, monitor)
+        report.append(stage)
+    if finish and learned is not None:
+        params, stage = _finish(stages[-1], params, learned.todense(), boxes, max_iter, monitor)
+        report.append(stage)
+    return params, report
+
+
+def _lbfgs(
+    objective: Objective,
+    start: Parameters,
+    boxes: list[tuple[float, float]],
+    max_iter: int,
+    ftol: float,
+    monitor: Monitor,
+    method: str = "l-bfgs",
+) -> tuple[Parameters, LbfgsInvHessProduct, dict[str, Any]]:
+    """SciPy's L-BFGS-B; also returns the inverse Hessian it has learned, per row."""
+    stage = _new_stage(objective, method)
+    began = time.perf_counter()
+    low, high = np.array(boxes).T
+    target = _Negated(objective, start, stage, monitor)
+
+    def iterated(intermediate_result: OptimizeResult) -> None:  # SciPy goes by the argument's name
+        target.reached(intermediate_result.x, float(intermediate_result.fun))
+
+    result = minimize(
+        target,
+        np.clip(start.pack(), low, high),
+        jac=True,
+        method="L-BFGS-B",
+        bounds=boxes,
+        callback=iterated,
+        options={"maxiter": max_iter, "maxcor": _MEMORY, "ftol": ftol, "gtol": _GTOL, "maxls": 30},
+    )
+    stage.update(
+        iterations=int(result.nit),
+        converged=bool(result.success),
+        message=str(result.message),
+        log_evidence=-float(result.fun) * objective.n_rows,
+        seconds=time.perf_counter() - began,
+    )
+    return start.unpack(result.x), cast(LbfgsInvHessProduct, result.hess_inv), stage
+
+
+def _new_stage(objective: Objective, method: str) -> dict[str, Any]:
+    return {"rows": objective.n_rows, "method": method, "evaluations": 0}
+
+
+def _finish(
+    objective: Objective,
+    start: Parameters,
+    curvature: Array,
+    boxes: list[tuple[float, float]],
+    max_iter: int,
+    monitor: Monitor,
+) -> tuple[Parameters, dict[str, Any]]:
+    """BFGS on all rows, from the inverse Hessian (per row) that a subsample has taught.
+
+    A step that promises little is checked by the value alone, which takes one pass instead of two,
+    and is the last.
+    """
+    low, high = np.array(boxes).T
+    stage = _new_stage(objective, "quasi-newton")
+    began = time.perf_counter()
+    target = _Negated(objective, start, stage, monitor)
+    vector = np.clip(start.pack(), low, high)
+    accepted, message, converged = 0, f"stopped after {max_iter} steps", False
+    value, gradient = target(vector)
+    while accepted < max_iter:
+        # Parameters held by a bound they push against do not move.
+        free = ~(((vector <= low) & (gradient > 0)) | ((vector >= high) & (gradient < 0)))
+        step = np.zeros_like(vector)
+        step[free] = -curvature[np.ix_(free, free)] @ gradient[free]
+        promised = -0.5 * float(gradient @ step)
+        if promised < _FINISH_GAIN:
+            message, converged = f"a further step promises {max(promised, 0.0):.1e} nats per row", True
+            break
+        last = promised < _LAST_GAIN
+        for shrink in _SHRINK:
+            proposal = np.clip(vector + shrink * step, low, high)
+            new_value, new_gradient = (target.value(proposal), gradient) if last else target(proposal)
+            if new_value < value:
+                break
+        else:
+            message, converged = "no step along the quasi-Newton direction raises the evidence", True
+            break
+        curvature = _bfgs_update(curvature, proposal - vector, new_gradient - gradient)
+        vector, value, gradient = proposal, new_value, new_gradient
+        accepted += 1
+        target.reached(vector, value)
+        if last:
+            message, converged = f"the last step promised {promised:.1e} nats per row", True
+            break
+    stage.update(
+        iterations=accepted,
+        converged=converged,
+        message=message,
+        log_evidence=-value * objective.n_rows,
+        seconds=time.perf_counter() - began,
+    )
+    return start.unpack(vector), stage
+
+
+def _bfgs_update(inverse: Array, step: Array, change: Array) -> Array:
+    """The BFGS update of an inverse Hessian; skipped where the curvature along the step is not positive."""
+    along = float(step @ change)
+    if along <= 1e-12 * float(np.linalg.norm(step) * np.linalg.norm(change)):
+        return inverse
+    left = np.eye(len(step)) - np.outer(step, change) / along
+    updated: Array = left @ inverse @ left.T + np.outer(step, step) / along
+    return updated

@@ -1,0 +1,326 @@
+"""Experts: features with the exact posterior of their weights on all rows; and the mixture of experts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Protocol, Self
+
+import numpy as np
+import torch
+
+from prismgp._types import Array, Tensor
+from prismgp.core.evidence import solve_outputs
+from prismgp.core.features import projection, spectral_features
+from prismgp.core.linalg import Factor
+from prismgp.core.parameters import Parameters
+from prismgp.core.posterior import WeightPosterior
+from prismgp.core.statistics import Statistics, accumulate_features
+from prismgp.prism._network import RevisedMap
+from prismgp.prism._stack import HeldOut
+from prismgp.vae import MixtureVAE
+
+__all__ = [
+    "Expert",
+    "FeatureMap",
+    "InformedMap",
+    "MapStatistics",
+    "Mixture",
+    "PlainMap",
+    "ReconfiguredMap",
+    "map_statistics",
+]
+
+_PREDICTION_BYTES = {"cpu": 2**22, "cuda": 2**23}  # of the features of one chunk
+
+
+class FeatureMap(Protocol):
+    """Features of standardised rows, and the logarithms of their relative noise or None.
+
+    For predictions, and for training: the two differ where the posterior does not know of the noise.
+    """
+
+    def features(self, x: Tensor) -> tuple[Tensor, Tensor | None]: ...
+
+    def training_features(self, x: Tensor) -> tuple[Tensor, Tensor | None]: ...
+
+    def to(self, device: torch.device) -> Self: ...
+
+
+def map_statistics(feature_map: FeatureMap, chunks: Iterable[tuple[Tensor, Tensor]], q: int) -> Statistics:
+    """Statistics of standardised rows and their targets under a feature map."""
+    return accumulate_features(((*feature_map.training_features(x), y) for x, y in chunks), q)
+
+
+@dataclass(frozen=True)
+class MapStatistics:
+    """A pass: statistics under a feature map."""
+
+    map: FeatureMap
+
+    def over(self, chunks: Iterable[tuple[Tensor, Tensor]], *, rows: int, q: int) -> Statistics:  # noqa: ARG002
+        return map_statistics(self.map, chunks, q)
+
+    def merge(self, first: Statistics, second: Statistics) -> Statistics:
+        return first.merge(second)
+
+
+@dataclass(frozen=True)
+class PlainMap:
+    """The plain SSGP: trigonometric features of the inputs themselves."""
+
+    w: Tensor
+
+    @classmethod
+    def of(cls, frequencies: Array, params: Parameters, *, dtype: torch.dtype) -> PlainMap:
+        return cls(projection(frequencies, params.lengthscale, dtype=dtype, device=torch.device("cpu")))
+
+    def features(self, x: Tensor) -> tuple[Tensor, None]:
+        return spectral_features(x.to(self.w.dtype), self.w), None
+
+    training_features = features
+
+    def to(self, device: torch.device) -> PlainMap:
+        return PlainMap(self.w.to(device))
+
+
+@dataclass(frozen=True)
+class InformedMap:
+    """The plain SSGP, and noise that depends on the inputs as a trained network knows it.
+
+    The posterior is the plain one, so that the predicted mean is too; only the noise of predictions differs, from
+    row to row, ``level`` being the logarithm of its average.                                             (V6)
+    """
+
+    plain: PlainMap
+    network: RevisedMap
+    level: float
+
+    def features(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        log_noise = self.network.relative_noise(x)
+        return self.plain.features(x)[0], None if log_noise is None else log_noise - self.level
+
+    def training_features(self, x: Tensor) -> tuple[Tensor, None]:
+        return self.plain.features(x)
+
+    def to(self, device: torch.device) -> InformedMap:
+        return InformedMap(self.plain.to(device), self.network.to(device), self.level)
+
+
+@dataclass(frozen=True)
+class ReconfiguredMap:
+    """The two-stage recipe: trigonometric features of what an auto-encoder makes of the inputs.
+
+    ``shift`` and ``scale`` standardise its output, as the SSGP was fitted on it.
+    """
+
+    vae: MixtureVAE
+    output: str
+    shift: Tensor
+    scale: Tensor
+    plain: PlainMap
+
+    def reconfigure(self, x: Tensor) -> Tensor:
+        """The auto-encoder's output, in its own units, float64."""
+        with torch.no_grad():
+            z = self.vae.encode(x.double())
+            return z if self.output == "latent" else self.vae.reconstruct(z)
+
+    def features(self, x: Tensor) -> tuple[Tensor, None]:
+        return self.plain.features((self.reconfigure(x) - self.shift) / self.scale)
+
+    training_features = features
+
+    def to(self, device: torch.device) -> ReconfiguredMap:
+        return ReconfiguredMap(
+            self.vae.to(device), self.output, self.shift.to(device), self.scale.to(device), self.plain.to(device)
+        )
+
+
+@dataclass(frozen=True)
+class Expert:
+    """A feature map and the posterior of its weights.
+
+    Attributes
+    ----------
+    name : str
+    map : FeatureMap
+    params : Parameters
+    statistics : Statistics
+        Of the rows the posterior is about.
+    posterior : WeightPosterior
+    noise_scale : ndarray, (q,)
+        Factor on the noise variance at prediction, from held-out rows.
+    log_evidence : float
+    factors : tuple of Factor
+        What the factorisations took, without the matrices.
+    """
+
+    name: str
+    map: FeatureMap
+    params: Parameters
+    statistics: Statistics
+    posterior: WeightPosterior
+    noise_scale: Array
+    log_evidence: float
+    factors: tuple[Factor, ...]
+
+    @classmethod
+    def of(cls, name: str, feature_map: FeatureMap, params: Parameters, statistics: Statistics) -> Expert:
+        """The expert whose posterior these statistics give."""
+        solved = solve_outputs(statistics, params)
+        return cls(
+            name,
+            feature_map,
+            params,
+            statistics,
+            WeightPosterior.from_evidence(solved, device=statistics.moments.device),
+            np.ones(len(params.mean)),
+            sum(out.log_evidence for out in solved),
+            # How it went; the factors themselves are in the posterior.
+            tuple(replace(out.factor, lower=torch.empty(0)) for out in solved),
+        )
+
+    def informed(self, network: RevisedMap, x: Tensor) -> Expert:
+        """This plain expert with the noise of a network, whose average at rows x is to be this expert's."""
+        assert isinstance(self.map, PlainMap)
+        log_noise = network.relative_noise(x)
+        assert log_noise is not None
+        level = float(torch.logsumexp(log_noise.double(), 0)) - math.log(len(x))
+        return replace(self, name=f"{self.name} with learned noise", map=InformedMap(self.map, network, level))
+
+    def with_statistics(self, statistics: Statistics) -> Expert:
+        """The same expert with the posterior of other rows."""
+        return replace(Expert.of(self.name, self.map, self.params, statistics), noise_scale=self.noise_scale)
+
+    def accumulate(self, chunks: Iterable[tuple[Tensor, Tensor]], q: int) -> Statistics:
+        """Statistics of more rows under this expert's features."""
+        return map_statistics(self.map, chunks, q)
+
+    def to(self, device: torch.device) -> Expert:
+        moved = replace(self.statistics, moments=self.statistics.moments.to(device))
+        return replace(self, map=self.map.to(device), posterior=self.posterior.to(device), statistics=moved)
+
+    def predict(self, x: Tensor, *, variance: bool) -> tuple[Tensor, Tensor | None, Tensor]:
+        """Mean, variance of the function and noise variance, (n, q) in float64, in the model's units."""
+        phi, log_noise = self.map.features(x)
+        mean, spread = self.posterior.predict(phi, variance=variance)
+        return mean, spread, self._noise(mean, log_noise)
+
+    def held_out(self, x: Tensor) -> HeldOut:
+        """Predictions at rows the posterior does not know."""
+        mean, variance, noise = self.predict(x, variance=True)
+        assert variance is not None
+        return HeldOut.of(mean, variance, noise)
+
+    def functions(self, x: Tensor, weights: Array) -> Tensor:
+        """Values at x of functions with the given weights, (k, q, s): (n, q, s)."""
+        phi = self.map.features(x)[0].double()
+        values: Tensor = torch.tensordot(phi, torch.as_tensor(weights).to(phi), dims=1)
+        return values + self.posterior.mean[:, None]
+
+    def covariance(self, x: Tensor) -> Tensor:
+        """Of the function, (n, n, q)."""
+        return self.posterior.covariance(self.map.features(x)[0])
+
+    def _noise(self, mean: Tensor, log_noise: Tensor | None) -> Tensor:
+        level = torch.as_tensor(self.params.noise * self.noise_scale).to(mean)
+        return level.expand_as(mean) if log_noise is None else level * log_noise.double().exp()[:, None]
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Experts with weights; predicts by the moments of the mixture, all variances times a temperature.
+
+    Attributes
+    ----------
+    experts : tuple of Expert
+        Those of weight above zero.
+    weights : ndarray, (K,)
+    temperature : ndarray, (q,)
+    """
+
+    experts: tuple[Expert, ...]
+    weights: Array
+    temperature: Array
+
+    @property
+    def leader(self) -> Expert:
+        """The expert of the largest weight."""
+        return self.experts[int(self.weights.argmax())]
+
+    def to(self, device: torch.device) -> Mixture:
+        return replace(self, experts=tuple(expert.to(device) for expert in self.experts))
+
+    def predict(self, x: Tensor, *, variance: bool) -> tuple[Tensor, Tensor | None, Tensor]:
+        """Mean, variance of the function and noise variance, (n, q), in the model's units."""
+        found = [expert.predict(x, variance=variance) for expert in self.experts]
+        weights, temperature = self._tensors(x)
+        means = torch.stack([mean for mean, _, _ in found])
+        mean = torch.tensordot(weights, means, 1)
+        noise = temperature * torch.tensordot(weights, torch.stack([each for _, _, each in found]), 1)
+        if not variance:
+            return mean, None, noise
+        inner = torch.stack([each for _, each, _ in found if each is not None])
+        return mean, temperature * torch.tensordot(weights, inner + (means - mean).square(), 1), noise
+
+    def prediction_rows(self, device: torch.device) -> int:
+        """Rows to predict at a time: a power of two, which divides larger ones that others may predict at a time."""
+        widest = max(expert.statistics.width for expert in self.experts)
+        most = min(max(_PREDICTION_BYTES[device.type] // (8 * widest), 64), 2_048)
+        return 1 << (most.bit_length() - 1)
+
+    def covariance(self, x: Tensor) -> Tensor:
+        """Joint covariance of the function under the mixture, (n, n, q)."""
+        weights, temperature = self._tensors(x)
+        means = torch.stack([expert.predict(x, variance=False)[0] for expert in self.experts])
+        away = means - torch.tensordot(weights, means, 1)
+        total = torch.einsum("k,kiq,kjq->ijq", weights, away, away)
+        for weight, expert in zip(weights, self.experts, strict=True):
+            total = total + weight * expert.covariance(x)
+        return total * temperature
+
+    def log_density(self, x: Tensor, y: Tensor) -> Tensor:
+        """Log density of targets y, (n, q), under the mixture itself, summed over outputs: (n,).
+
+        The temperature stretches every expert about the common mean, so that the moments are those of
+        :meth:`predict`. Outputs share the expert that made them.
+        """
+        weights, temperature = self._tensors(x)
+        found = [expert.predict(x, variance=True) for expert in self.experts]
+        means = torch.stack([mean for mean, _, _ in found])
+        common = torch.tensordot(weights, means, 1)
+        centres = common + temperature.sqrt() * (means - common)
+        totals = temperature * torch.stack([each + noise for _, each, noise in found if each is not None])
+        logs = -0.5 * ((y - centres).square() / totals + totals.log() + math.log(2.0 * math.pi)).sum(2)
+        return torch.logsumexp(logs + weights.log()[:, None], 0)
+
+    def sample(self, chunks: Iterable[Tensor], count: int, rng: np.random.Generator) -> Array:
+        """Functions drawn from the mixture, at all rows of the chunks, (n, q, count).
+
+        Each function is one expert's. The draws do not depend on the rows, and the first functions not on how
+        many are drawn.
+        """
+        drawn = []
+        for _ in range(count):
+            k = int(rng.choice(len(self.weights), p=self.weights))
+            drawn.append((k, self.experts[k].posterior.draw_weights(1, rng)))
+        parts = []
+        owners = np.array([k for k, _ in drawn])
+        for x in chunks:
+            mean, _, _ = self.predict(x, variance=False)
+            values = mean.new_empty(*mean.shape, count)
+            for k in np.unique(owners):
+                own = np.flatnonzero(owners == k)
+                weights = np.concatenate([drawn[s][1] for s in own], axis=2)
+                values[:, :, torch.as_tensor(own, device=x.device)] = self.experts[k].functions(x, weights)
+            temperature = self._tensors(x)[1].sqrt()[:, None]
+            parts.append((mean[:, :, None] + temperature * (values - mean[:, :, None])).cpu().numpy())
+        return np.concatenate(parts)
+
+    def _tensors(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return (
+            torch.as_tensor(self.weights, dtype=torch.float64, device=x.device),
+            torch.as_tensor(self.temperature, dtype=torch.float64, device=x.device),
+        )

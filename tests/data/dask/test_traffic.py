@@ -1,0 +1,69 @@
+"""What comes back from a task does not grow with its rows."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+
+from prismgp import SSGPRegressor
+from prismgp.core.evidence import ProjectionGradient
+from prismgp.core.statistics import SpectralStatistics
+from prismgp.data import Chunks, Standardiser, from_parquet
+from prismgp.data._chunks import Pass
+from prismgp.data._cluster import Cluster, Packed, _loaded
+
+P, OVERHEAD = 4, 3_000  # bytes of names and classes in a pickle
+
+
+@pytest.mark.parametrize("kind", ["statistics", "gradient"])
+def test_a_pass_returns_one_small_matrix(kind, folder):
+    source = from_parquet(folder, "y", client=object.__new__(_Nobody))
+    w = torch.ones(3, P, dtype=torch.float64)
+    size = 2 * P + 2
+    work = SpectralStatistics(w) if kind == "statistics" else ProjectionGradient(w, torch.ones(size, 2 * P).double())
+    standardiser = Standardiser.fit(from_parquet(folder, "y"), normalize=True)
+    one = Pass(work, standardiser, rows=256, dtype=torch.float64, device=torch.device("cpu"))
+    shard = source._shards[1]
+    outcome = _loaded(Packed((one, work.merge)), shard.recipe, shard.n_rows)
+    assert outcome.error is None
+    returned = len(pickle.dumps(outcome))
+    assert returned < 8 * size**2 + OVERHEAD < 8 * 4 * shard.n_rows
+    here = Chunks(from_parquet(folder / "part-1.parquet", "y"), standardiser, rows=256, **_PLACE).reduce(work)
+    both = (outcome.value, here) if kind == "gradient" else (outcome.value.moments, here.moments)
+    np.testing.assert_allclose(*both, rtol=1e-12)
+
+
+def test_a_fit_moves_no_rows_but_the_sample(folder, client, monkeypatch):
+    came: list[int] = []
+    gathered = Cluster._gathered
+
+    def watched(self, tasks):
+        back = gathered(self, tasks)
+        came.append(len(pickle.dumps(back)))
+        return back
+
+    monkeypatch.setattr(Cluster, "_gathered", watched)
+    SSGPRegressor(P, random_state=0, optimize=False).fit(from_parquet(folder, "y", client=client))
+    assert len(came) == 2  # moments, statistics
+    assert max(came) < 3 * OVERHEAD < 600 * 4 * 8
+
+
+def test_the_work_is_not_unpacked_on_its_way():
+    packed = Packed(lambda: 1 / 0)
+    assert len(pickle.dumps(packed)) < 2 * OVERHEAD
+    assert callable(pickle.loads(pickle.dumps(packed)).content())
+
+
+_PLACE = {"dtype": torch.float64, "device": torch.device("cpu")}
+
+
+class _Nobody:
+    """A client that is never asked."""
+
+    asynchronous = False
+
+    def compute(self, *_args, **_kwargs):
+        raise AssertionError

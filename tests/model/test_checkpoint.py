@@ -1,0 +1,232 @@
+"""Checkpoints: a fit that was killed goes on, and ends as if nothing had happened."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+
+from prismgp import PrismGPRegressor, SSGPRegressor, load
+from prismgp.exceptions import DataError, ModelFileError, PrismGPWarning
+from prismgp.model import checkpoint as module
+from prismgp.model.checkpoint import Checkpoint, Journal
+
+MODELS = {
+    "ssgp": "SSGPRegressor(8, random_state=0, checkpoint=path)",
+    "hard": "SSGPRegressor(6, gating='hard', n_components=3, random_state=0, checkpoint=path)",
+    "learned": "SSGPRegressor(4, learn_frequencies=True, max_iter=40, random_state=0, checkpoint=path)",
+    "joint": "PrismGPRegressor(4, n_members=2, hidden=(16,), max_steps=100, random_state=0, checkpoint=path)",
+    "paper": "PrismGPRegressor(4, recipe='paper', max_steps=150, random_state=0, checkpoint=path)",
+}
+
+# The parent only imports; every child fits, and kills itself after a random time, such that together they would take no
+# longer than the first one, which is left alone to show how long a fit takes here. The last child lives.
+SCRIPT = """
+import os, random, signal, sys, time
+import numpy as np
+import prismgp.model.checkpoint
+from prismgp import PrismGPRegressor, SSGPRegressor
+prismgp.model.checkpoint._SECONDS = 0.05
+path, out, kills = sys.argv[1], sys.argv[2], int(sys.argv[3])
+random.seed(int(sys.argv[4]))
+rng = np.random.default_rng(0)
+X = rng.standard_normal((400, 3))
+y = np.sin(2 * X[:, 0]) * X[:, 1] + 0.1 * rng.standard_normal(400)
+
+def fit(path):
+    model = MODEL
+    model.fit(X, y)
+    return model
+
+def child(path, after=None):
+    pid = os.fork()
+    if not pid:
+        if after is not None:
+            signal.setitimer(signal.ITIMER_REAL, after)  # nobody handles the alarm
+            signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+        fit(path).save(out)
+        os._exit(0)
+    return os.waitpid(pid, 0)[1]
+
+began = time.perf_counter()
+assert child(path + "-first") == 0
+share = (time.perf_counter() - began) / kills
+done = sum(os.WIFSIGNALED(child(path, random.uniform(0.05, 1.0) * share)) for _ in range(kills))
+assert child(path) == 0
+print(done)
+"""
+
+
+def killed(tmp_path: Path, kind: str, *, kills: int) -> tuple[Path, int]:
+    """The model file of a fit that was killed several times, and how often it really was."""
+    script = tmp_path / "fit.py"
+    script.write_text(textwrap.dedent(SCRIPT).replace("MODEL", MODELS[kind]))
+    out = tmp_path / f"{kind}.prism"
+    argv = [sys.executable, str(script), str(tmp_path / "checkpoint"), str(out), str(kills), "0"]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    return out, int(done.stdout)
+
+
+def data() -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((400, 3))
+    return x, np.sin(2 * x[:, 0]) * x[:, 1] + 0.1 * rng.standard_normal(400)
+
+
+def model_of(kind: str, path: Path | None = None) -> SSGPRegressor | PrismGPRegressor:
+    return eval(MODELS[kind], {**globals(), "path": path})  # noqa: S307  our own table
+
+
+@pytest.mark.parametrize(("kind", "kills"), [("ssgp", 6), ("hard", 3), ("learned", 3), ("joint", 5), ("paper", 3)])
+def test_killed_fits_end_alike(tmp_path: Path, kind: str, kills: int) -> None:
+    """Twenty real SIGKILLs in all, at random moments; the model is the same to the last bit."""
+    out, happened = killed(tmp_path, kind, kills=kills)
+    assert happened > 0
+    x, y = data()
+    plain = model_of(kind).fit(x, y)
+    resumed = load(out)
+    for mine, theirs in zip(plain.predict(x, return_std=True), resumed.predict(x, return_std=True), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    assert plain.log_evidence_ == resumed.log_evidence_
+    assert plain.n_iter_ == resumed.n_iter_
+    states = plain._state_tensors(), resumed._state_tensors()
+    assert states[0].keys() == states[1].keys()
+    for name, tensor in states[0].items():
+        assert torch.equal(tensor.cpu(), states[1][name].cpu()), name
+
+
+@pytest.mark.parametrize("kind", list(MODELS))
+def test_a_checkpoint_changes_nothing(tmp_path: Path, kind: str) -> None:
+    x, y = data()
+    with_one = model_of(kind, tmp_path / "c").fit(x, y)
+    np.testing.assert_array_equal(with_one.predict(x), model_of(kind).fit(x, y).predict(x))
+    with_one.save(tmp_path / "m.prism")
+    assert str(tmp_path).encode() not in (tmp_path / "m.prism").read_bytes()
+
+
+def test_a_finished_fit_is_only_recalled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is computed twice: not the evidence, not a step of a network, not a pass over the rows."""
+    monkeypatch.setattr(module, "_SECONDS", 0.0)
+    x, y = data()
+    model = model_of("joint", tmp_path / "c")
+    before = model.fit(x, y).predict(x)
+
+    def forbidden(*_: object, **__: object) -> None:
+        raise AssertionError("computed again")
+
+    monkeypatch.setattr("prismgp.core.evidence.SpectralEvidence.value_and_gradient", forbidden)
+    monkeypatch.setattr("prismgp.core.exact.ExactEvidence.value_and_gradient", forbidden)
+    monkeypatch.setattr("prismgp.prism._fit.train_member", forbidden)
+    monkeypatch.setattr("prismgp.prism._experts.MapStatistics.over", forbidden)
+    np.testing.assert_array_equal(model.fit(x, y).predict(x), before)
+
+
+def test_other_data_and_other_settings_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_SECONDS", 0.0)
+    x, y = data()
+    path = tmp_path / "c"
+    model_of("ssgp", path).fit(x, y)
+    content = path.read_bytes()
+    changed = x.copy()
+    changed[399, 2] += 1e-9
+    for other in (changed, x[::-1], x[:399]):
+        with pytest.raises(DataError, match=r"other data.*remove the file"):
+            model_of("ssgp", path).fit(other, y[: len(other)])
+    with pytest.raises(DataError, match=r"n_frequencies=8 \(here 9\)"):
+        SSGPRegressor(9, random_state=0, checkpoint=path).fit(x, y)
+    with pytest.raises(DataError, match=r"random_state=0 \(here 1\)"):
+        SSGPRegressor(8, random_state=1, checkpoint=path).fit(x, y)
+    with pytest.raises(DataError, match="estimator='SSGPRegressor'"):
+        PrismGPRegressor(8, random_state=0, checkpoint=path).fit(x, y)
+    assert path.read_bytes() == content
+    SSGPRegressor(8, random_state=0, checkpoint=path, verbose=1).fit(x, y)  # what has no effect may differ
+
+
+def test_bad_arguments(tmp_path: Path) -> None:
+    x, y = data()
+    with pytest.raises(DataError, match="random_state to be a number"):
+        SSGPRegressor(4, checkpoint=tmp_path / "c").fit(x, y)
+    with pytest.raises(DataError, match="must be a path or None"):
+        SSGPRegressor(4, random_state=0, checkpoint=3).fit(x, y)
+
+
+@pytest.mark.parametrize("how", ["empty", "text", "truncated", "flipped header", "version", "foreign entry", "model"])
+def test_damaged_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    monkeypatch.setattr(module, "_SECONDS", 0.0)
+    x, y = data()
+    path = tmp_path / "c"
+    model = model_of("ssgp", path).fit(x, y)
+    content = path.read_bytes()
+    if how == "empty":
+        path.write_bytes(b"")
+    elif how == "text":
+        path.write_text("not a checkpoint")
+    elif how == "truncated":
+        path.write_bytes(content[: len(content) // 2])
+    elif how == "flipped header":
+        path.write_bytes(content[:3] + b"\xff" + content[4:])
+    elif how == "model":
+        model.save(path)
+    else:
+        with safetensors.safe_open(path, framework="pt") as file:
+            about = json.loads(file.metadata()["prismgp_checkpoint"])
+        if how == "version":
+            about["format_version"] = 99
+        else:
+            about["entries"] = {}
+        tensors = safetensors.torch.load(content)
+        path.write_bytes(safetensors.torch.save(tensors, metadata={"prismgp_checkpoint": json.dumps(about)}))
+    with pytest.raises(ModelFileError, match="remove the file"):
+        model_of("ssgp", path).fit(x, y)
+
+
+def test_a_full_disk_does_not_end_a_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_SECONDS", 0.0)
+    path = tmp_path / "c"
+    one = Checkpoint(path, {"a": 1})
+    one.put("x", lambda: ({"t": torch.arange(3.0)}, {"k": 1}))
+    content = path.read_bytes()
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.warns(PrismGPWarning, match="No space left"):
+        one.put("y", lambda: ({"t": torch.arange(4.0)}, {}))
+    one.put("z", lambda: ({}, {}))  # said once
+    monkeypatch.undo()
+    assert path.read_bytes() == content
+    assert [each.name for each in tmp_path.iterdir()] == ["c"]
+
+
+def test_a_journal_that_no_longer_fits_is_left() -> None:
+    """On another machine arithmetic may differ in the last bit: then the fit computes for itself."""
+    kept = Checkpoint()
+    first = Journal(kept)
+    for k in range(3):
+        first.evaluate(np.array([float(k)]), lambda k=k: (float(k), np.array([-float(k)])))
+    first._next = 1
+    value, gradient = first.evaluate(np.array([1.0]), lambda: pytest.fail("known"))
+    assert (value, gradient.tolist()) == (1.0, [-1.0])
+    assert first.evaluate(np.array([2.0 + 1e-15]), lambda: (7.0, np.empty(0)))[0] == 7.0
+    assert len(first._known) == 3
+
+
+def test_size_does_not_grow_with_the_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_SECONDS", 0.0)
+    sizes = []
+    for n in (500, 5_000):
+        rng = np.random.default_rng(1)
+        x = rng.standard_normal((n, 3))
+        path = tmp_path / str(n)
+        SSGPRegressor(8, random_state=0, checkpoint=path, max_iter=20).fit(x, np.sin(x[:, 0]))
+        sizes.append(path.stat().st_size)
+    assert max(sizes) < 150_000

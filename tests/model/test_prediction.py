@@ -1,0 +1,101 @@
+"""Predictions of model files alone: those of the estimators, without what only fits need."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from contextlib import suppress
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import prismgp
+from prismgp import ExactGPRegressor, PrismGPRegressor, SSGPRegressor
+from prismgp.exceptions import DataError, ModelFileError
+from prismgp.model.prediction import load_predictor
+from tests.model.test_io import HOSTILE, rewritten
+
+ROWS = 150
+SMALL = {"max_steps": 20, "max_iter": 4, "random_state": 0}
+MODELS = {
+    "exact": lambda: ExactGPRegressor(max_iter=3),
+    "ssgp": lambda: SSGPRegressor(16, max_iter=3, random_state=0),
+    "single": lambda: SSGPRegressor(16, max_iter=3, dtype="float32", random_state=0),
+    "chunks": lambda: SSGPRegressor(16, max_iter=3, chunk_size=17, random_state=0),
+    "hard": lambda: SSGPRegressor(8, gating="hard", n_components=3, max_iter=3, random_state=0),
+    "soft": lambda: SSGPRegressor(8, gating="soft", n_components=3, max_iter=3, random_state=0),
+    "joint": lambda: PrismGPRegressor(4, n_members=2, **SMALL),
+    "paper": lambda: PrismGPRegressor(4, recipe="paper", n_components=2, **SMALL),
+}
+
+
+def data(outputs: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(ROWS, 3)) * [1.0, 10.0, 0.1] + 3.0
+    y = np.stack([np.sin(x[:, 0] * k) + 0.1 * rng.normal(size=ROWS) for k in range(1, outputs + 1)], 1)
+    return x, 5.0 * y
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+@pytest.mark.parametrize("kind", list(MODELS))
+def test_those_of_the_estimator(tmp_path, kind, outputs):
+    x, y = data(outputs)
+    model = MODELS[kind]().fit(x, y[:, 0] if outputs == 1 else y)
+    model.save(tmp_path / "m.prism")
+    loaded, predictor = prismgp.load(tmp_path / "m.prism"), load_predictor(tmp_path / "m.prism")
+    assert predictor.rows == loaded._prediction_rows()
+    assert (predictor.common.inputs, predictor.common.outputs, predictor.common.target_ndim) == (3, outputs, outputs)
+    for include_noise in (True, False):
+        expected = loaded.predict(x, return_std=True, include_noise=include_noise)
+        for got, wanted in zip(predictor.predict(x, include_noise=include_noise), expected, strict=True):
+            np.testing.assert_array_equal(got, wanted.reshape(ROWS, outputs))
+
+
+def test_names_and_devices(tmp_path):
+    x, y = data(1)
+    frame = pd.DataFrame(x, columns=["a", "b", "c"])
+    SSGPRegressor(4, max_iter=2, random_state=0).fit(frame, y[:, 0]).save(tmp_path / "m.prism")
+    assert load_predictor(tmp_path / "m.prism", device="auto").common.feature_names == ["a", "b", "c"]
+    for read in (load_predictor, prismgp.load):
+        with pytest.raises(DataError, match="abacus"):
+            read(tmp_path / "m.prism", device="abacus")
+
+
+@pytest.mark.parametrize("name", list(HOSTILE))
+def test_files_that_nobody_vouches_for(tmp_path, name):
+    """Whatever is wrong with them is said of the file; what predictions do not use may be anything."""
+    x, y = data(1)
+    SSGPRegressor(5, max_iter=2, random_state=0, kernel="matern32").fit(x, y[:, 0]).save(tmp_path / "m.prism")
+    edit, tensors, _ = HOSTILE[name]
+    (tmp_path / "m.prism").write_bytes(rewritten((tmp_path / "m.prism").read_bytes(), edit, tensors=tensors))
+    with suppress(ModelFileError):
+        mean, std = load_predictor(tmp_path / "m.prism").predict(x)
+        assert np.isfinite(mean).all()
+        assert (std > 0).all()
+
+
+@pytest.mark.parametrize("content", [b"", b"not a model", None])
+def test_files_that_are_none(tmp_path, content):
+    if content is not None:
+        (tmp_path / "m.prism").write_bytes(content)
+    with pytest.raises(ModelFileError, match=r"m\.prism"):
+        load_predictor(tmp_path / "m.prism")
+
+
+def test_the_command_loads_what_predictions_need(tmp_path):
+    """scikit-learn, SciPy and pandas take more memory than the model and its rows."""
+    x, y = data(1)
+    frame = pd.DataFrame(x, columns=["a", "b", "c"])
+    for name, model in (("s", MODELS["ssgp"]()), ("p", MODELS["joint"]())):
+        model.fit(frame, y[:, 0]).save(tmp_path / f"{name}.prism")
+        frame.assign(y=y[:, 0]).to_parquet(tmp_path / "d.parquet", index=False)
+        code = (
+            "import sys; from prismgp.cli import main; "
+            f"code = main(['predict', {str(tmp_path / f'{name}.prism')!r}, {str(tmp_path / 'd.parquet')!r}, "
+            f"'-o', {str(tmp_path / 'o.parquet')!r}, '-q']); "
+            "print(code, sorted({'sklearn', 'scipy', 'pandas', 'prismgp.estimators'} & set(sys.modules)))"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        assert done.stdout == "0 []\n", done.stderr
+        assert len(pd.read_parquet(tmp_path / "o.parquet")) == ROWS
