@@ -12,7 +12,7 @@ from sklearn.exceptions import NotFittedError
 
 import prismgp
 from prismgp import ExactGPRegressor, SSGPRegressor
-from prismgp._files import atomic_path
+from prismgp._system import atomic_path
 from prismgp.data._schema import InputColumn
 from prismgp.data._table import TableEncoder
 from prismgp.exceptions import DataError, PrismGPError

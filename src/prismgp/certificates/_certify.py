@@ -9,7 +9,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from prismgp._random import Streams
-from prismgp._threads import quiet_blas
+from prismgp._system import limit_blas_threads
 from prismgp._types import Array, RandomState
 from prismgp._validate import check_choice, check_number
 from prismgp.certificates._certificate import Certificate
@@ -108,7 +108,7 @@ def certify(
     check_choice("certify", "reference", reference, REFERENCES)
     if not isinstance(delta, (int, float)) or not 0.0 <= delta < 1.0:
         raise DataError(f"certify: delta={delta!r} must be at least 0 and below 1")
-    with quiet_blas():
+    with limit_blas_threads():
         members = members_of(model, X, y, X_test, reference=reference)
         seed = int(Streams(random_state).generator("certificate").integers(2**31))
         share = None if seconds is None else seconds / len(members)

@@ -9,7 +9,7 @@ from typing import Generic, Protocol, TypeVar
 import numpy as np
 import torch
 
-from prismgp._memory import available_bytes
+from prismgp._system import available_bytes
 from prismgp._types import AnyArray, Array, Tensor
 from prismgp.data._prefetch import prefetched
 from prismgp.data._source import Source

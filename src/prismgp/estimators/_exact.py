@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from prismgp._random import Streams
-from prismgp._threads import quiet_blas
+from prismgp._system import limit_blas_threads
 from prismgp._types import AnyArray, Array, RandomState, Tensor
 from prismgp._validate import compute_device
 from prismgp.core.exact import ExactEvidence, ExactPosterior, check_memory
@@ -139,7 +139,10 @@ class ExactGPRegressor(GPRegressor):
         self._standardiser = Standardiser.fit(source, normalize=self.normalize, learned=self.optimize)
         kernel = get_kernel(self.kernel)
         objective = ExactEvidence(*to_tensors(source, self._standardiser, device), kernel)
-        with quiet_blas(), self._progress(watch.listener(lambda event: exact_at(self, event, objective))) as progress:
+        with (
+            limit_blas_threads(),
+            self._progress(watch.listener(lambda event: exact_at(self, event, objective))) as progress,
+        ):
             params, stages = self._learn(source, objective, progress)
             self._posterior, log_evidence, factors = objective.posterior(params)
         self._params, self._fitted_kernel = params, self.kernel

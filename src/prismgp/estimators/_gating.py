@@ -13,7 +13,7 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_limits
 
-from prismgp._memory import available_bytes, format_bytes
+from prismgp._system import available_bytes, format_bytes
 from prismgp._types import AnyArray, Array, Tensor
 from prismgp._validate import check_choice, check_number
 from prismgp.core.features import GATINGS, Gating

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from prismgp._tensors import take
-from prismgp._threads import quiet_blas
+from prismgp._system import limit_blas_threads
 from prismgp._types import AnyArray, Array, RandomState, Tensor
 from prismgp._validate import check_choice, check_number
 from prismgp.core.frequencies import FREQUENCY_KINDS
@@ -240,7 +240,7 @@ class PrismGPRegressor(GPRegressor):
         self._fitted_kernel = self.kernel
         self._fitted_structure = {name: getattr(self, name) for name in _STRUCTURE}
         checkpoint = open_checkpoint(self, source)
-        with quiet_blas(), torch.inference_mode(False), torch.enable_grad():
+        with limit_blas_threads(), torch.inference_mode(False), torch.enable_grad():
             fitted = (fit_paper if self.recipe == "paper" else fit_joint)(self, source, watch, checkpoint)
         self._plain_lengthscale = fitted.plain_lengthscale
         self._set_mixture(fitted.mixture)

@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 from tqdm.auto import tqdm
 
 from prismgp._random import Streams
-from prismgp._threads import quiet_blas
+from prismgp._system import limit_blas_threads
 from prismgp._types import AnyArray, Array, RandomState, Tensor
 from prismgp._validate import DEVICES, check_choice, check_inputs, check_number, compute_device
 from prismgp.data import ArraySource, Source, Standardiser
@@ -178,7 +178,7 @@ class Reconfigurer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
                 bar.set_postfix_str(f"objective per row {objective:.3f}", refresh=False)
             bar.update()
 
-        with quiet_blas(), torch.inference_mode(False), torch.enable_grad(), bar:
+        with limit_blas_threads(), torch.inference_mode(False), torch.enable_grad(), bar:
             result = train(
                 vae,
                 rows,

@@ -8,7 +8,7 @@ from typing import Any, Self
 import numpy as np
 
 from prismgp._random import Streams
-from prismgp._threads import quiet_blas
+from prismgp._system import limit_blas_threads
 from prismgp._types import AnyArray, Array, RandomState, Tensor
 from prismgp._validate import check_choice, check_number
 from prismgp.core.evidence import BlockEvidence, solve_outputs
@@ -217,7 +217,7 @@ class SSGPRegressor(GPRegressor):
             source = source.labelled(labels)
         self.frequencies_ = self._draw(source.n_inputs, streams.generator("frequencies"))
         listener = watch.listener(lambda event: ssgp_at(self, event, source))
-        with quiet_blas(), self._progress(listener, Journal(checkpoint)) as progress:
+        with limit_blas_threads(), self._progress(listener, Journal(checkpoint)) as progress:
             params, objective, stages = self._learn(source, streams, progress)
             stats = remembered(checkpoint, "statistics", lambda: objective.statistics(params))
             self._set_posterior(stats, params)

@@ -24,7 +24,7 @@ import safetensors
 import safetensors.torch
 import torch
 
-from prismgp._files import atomic_path
+from prismgp._system import atomic_path
 from prismgp._types import Array, Tensor
 from prismgp.exceptions import DataError, ModelFileError, PrismGPWarning
 

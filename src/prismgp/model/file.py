@@ -26,7 +26,7 @@ import numpy as np
 import safetensors.torch
 import torch
 
-from prismgp._files import atomic_path
+from prismgp._system import atomic_path
 from prismgp._tensors import take
 from prismgp._types import Array, Tensor
 from prismgp.core.parameters import Parameters
