@@ -26,7 +26,7 @@ from tqdm.auto import tqdm
 
 from prismgp._system import atomic_path
 from prismgp._types import Array, Tensor
-from prismgp.core.optimise import Callback
+from prismgp.core.callback import Callback
 from prismgp.core.statistics import Statistics
 from prismgp.exceptions import DataError, ModelFileError, PrismGPWarning
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -68,6 +68,10 @@ class Predictor(ABC):
     def update(self, rows: Rows) -> Self:
         """The model that knows more rows, at the same parameters."""
         raise NotImplementedError(f"{type(self).__name__} cannot be updated")
+
+    def status(self) -> dict[str, Any]:
+        """What ``fit_status_`` says about the model."""
+        return {}
 
     @property
     def frequencies(self) -> Array | None:
@@ -172,6 +176,12 @@ class SpectralModel(Predictor):
     @property
     def frequencies(self) -> Array:
         return self.base
+
+    def status(self) -> dict[str, Any]:
+        if self.gating.gate is None:
+            return {}
+        rows = {"rows": [block.n for block in self.blocks]} if self.gating.kind == "hard" else {}
+        return {"gating": {**self.gating.about, **rows}}
 
     def projection(self, *, dtype: torch.dtype, device: torch.device) -> Tensor:
         """``W``, (d, p)."""

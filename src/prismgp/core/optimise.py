@@ -17,10 +17,10 @@ import numpy as np
 from scipy.optimize import LbfgsInvHessProduct, OptimizeResult, minimize
 
 from prismgp._types import Array
+from prismgp.core.callback import Callback
 from prismgp.core.parameters import Parameters
-from prismgp.core.statistics import Statistics
 
-__all__ = ["Callback", "Monitor", "Objective", "maximise", "race"]
+__all__ = ["Monitor", "Objective", "maximise", "race"]
 
 _MEMORY = 20  # pairs kept by L-BFGS
 _FTOL = 1e-8  # relative change of the evidence per row at which L-BFGS stops
@@ -40,26 +40,6 @@ class Objective(Protocol):
     def value(self, params: Parameters) -> float: ...
 
     def value_and_gradient(self, params: Parameters) -> tuple[float, Parameters]: ...
-
-
-class Callback:
-    """What a fit calls on its way. This one does nothing; subclasses show progress or keep results."""
-
-    def evaluate(
-        self,
-        rows: int,  # noqa: ARG002
-        vector: Array,  # noqa: ARG002
-        compute: Callable[[], tuple[float, Array]],
-    ) -> tuple[float, Array]:
-        """Called instead of ``compute``, which evaluates the log evidence of some rows at a packed vector."""
-        return compute()
-
-    def reached(self, stage: str, rows: int, model: Callable[[], Any], log_evidence: float | None = None) -> None:
-        """Called after every iteration; ``model`` makes the model at its parameters."""
-
-    def statistics(self, compute: Callable[[], tuple[Statistics, ...]]) -> tuple[Statistics, ...]:
-        """Called instead of ``compute``, which takes a pass over all rows at the final parameters."""
-        return compute()
 
 
 @dataclass(frozen=True)
