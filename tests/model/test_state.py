@@ -35,7 +35,7 @@ def test_a_failed_refit_leaves_no_model(model, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(type(model), "_learn", interrupt)
+        patch.setattr(prismgp.data.StandardisedRows, "start", interrupt)
         with pytest.raises(KeyboardInterrupt):
             model.fit(x * 100 + 7, y * 5)
     with pytest.raises(NotFittedError):

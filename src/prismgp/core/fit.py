@@ -21,14 +21,31 @@ from prismgp.core.optimise import Monitor, Objective, maximise, race
 from prismgp.core.parameters import Parameters, bounds, default_start, perturb
 from prismgp.core.rows import Rows
 
-__all__ = ["SSGPFit", "SSGPSettings", "fit_exact", "fit_ssgp"]
+__all__ = ["EXACT_STAGES", "SSGP_STAGES", "SSGPFit", "SSGPSettings", "Stages", "fit_exact", "fit_ssgp"]
 
-_EXACT_RACE_ROWS = 1_000  # rows of the race between starting points
-_EXACT_RACE_ROUNDS = (60,)  # iterations
-_EXACT_MAIN_ROWS = 3_000  # rows of the stage before the finish on all rows
-_SSGP_RACE_ROWS = 8_192
-_SSGP_RACE_ROUNDS = (10, 30)
-_SSGP_MAIN_ROWS = 65_536
+
+
+@dataclass(frozen=True)
+class Stages:
+    """Sizes of the stages of an optimisation, which travels on subsamples and finishes on all rows.
+
+    Attributes
+    ----------
+    race_rows : int
+        Rows of the race between starting points.
+    race_rounds : tuple of int
+        Iterations of its rounds.
+    main_rows : int
+        Rows of the stage before the finish on all rows.
+    """
+
+    race_rows: int
+    race_rounds: tuple[int, ...]
+    main_rows: int
+
+
+EXACT_STAGES = Stages(1_000, (60,), 3_000)
+SSGP_STAGES = Stages(8_192, (10, 30), 65_536)
 _RACE_DRAWS = 4  # draws of the frequencies that take part
 _RACE_SCALES = (1.0, 2.0)  # multiples of the exact GP's length-scales: few frequencies favour smoother functions
 _LARGER = 1.5  # a stage is worth it only if the next one is larger by this factor
@@ -61,13 +78,14 @@ def fit_exact(
     if not optimize:
         return ExactModel.solve(objective, start), []
     n = rows.n_rows
-    sizes = [min(_EXACT_RACE_ROWS, n), *([_EXACT_MAIN_ROWS] if n > _EXACT_MAIN_ROWS * _LARGER else [])]
+    plan = EXACT_STAGES
+    sizes = [min(plan.race_rows, n), *([plan.main_rows] if n > plan.main_rows * _LARGER else [])]
     samples = rows.subsamples(sizes, streams.generator("subsamples"))
     trial, *parts = (ExactEvidence(*part.tensors(), kernel) for part in samples)
     boxes = bounds(start, dtype="float64")
     rng = streams.generator("restarts")
     starts = [start, *(perturb(start, rng) for _ in range(n_restarts))]
-    _, params, tried = race([(trial, each) for each in starts], boxes, rounds=_EXACT_RACE_ROUNDS, monitor=monitor)
+    _, params, tried = race([(trial, each) for each in starts], boxes, rounds=plan.race_rounds, monitor=monitor)
     params, done = maximise([*parts, objective], params, boxes, max_iter=max_iter, finish=bool(parts), monitor=monitor)
     return ExactModel.solve(objective, params), [*tried, *done]
 
@@ -165,8 +183,8 @@ class _Fit:
     def _subsamples(self) -> Sequence[Rows]:
         """Rows of the exact GP, of the race, and of the stage before the finish where it is worth it."""
         n, d = self.rows.n_rows, self.rows.n_inputs
-        main = min(_SSGP_MAIN_ROWS, n)
-        sizes = [_exact_rows(n, d), min(_SSGP_RACE_ROWS, n), *([main] if main * _LARGER < n else [])]
+        main = min(SSGP_STAGES.main_rows, n)
+        sizes = [_exact_rows(n, d), min(SSGP_STAGES.race_rows, n), *([main] if main * _LARGER < n else [])]
         return self.rows.subsamples(sizes, self.streams.generator("subsamples"))
 
     def _exact_start(self, small: Rows, start: Parameters) -> tuple[Parameters, dict[str, Any]]:
@@ -187,7 +205,7 @@ class _Fit:
         _, trial, *parts = samples
         runners = self._runners(trial, start)
         boxes = bounds(runners[0][1], dtype=self.settings.dtype)
-        winner, params, tried = race(runners, boxes, rounds=_SSGP_RACE_ROUNDS, monitor=self.monitor)
+        winner, params, tried = race(runners, boxes, rounds=SSGP_STAGES.race_rounds, monitor=self.monitor)
         objective.frequencies = self.base = runners[winner][0].frequencies
         del runners  # and the statistics they keep
         stages = [self._objective(part) for part in parts]

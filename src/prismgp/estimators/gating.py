@@ -25,9 +25,9 @@ from prismgp.core.parameters import Parameters
 from prismgp.data import Chunks, StandardisedRows, Standardiser
 from prismgp.exceptions import DataError, PrismGPWarning, TooLargeError
 
-__all__ = ["check_gating", "fit_gate", "given_labels"]
+__all__ = ["CLUSTERING_ROWS", "check_gating", "fit_gate", "given_labels"]
 
-_FOUND_ROWS = 20_000  # rows on which clusters are found
+CLUSTERING_ROWS = 20_000  # rows on which clusters are found
 _PASS_ROWS = 65_536
 _CPU = torch.device("cpu")
 _DIGITS = {torch.float64: 12, torch.float32: 6}  # that survive standardising a row and undoing it
@@ -200,7 +200,7 @@ def _find(
     """Clusters by k-means on a subsample, with inputs in length-scales."""
     from sklearn.cluster import KMeans  # takes memory and time to load; predictions do not need it
 
-    sample = rows if rows.n_rows <= _FOUND_ROWS else rows.subsamples([_FOUND_ROWS], rng)[0]
+    sample = rows if rows.n_rows <= CLUSTERING_ROWS else rows.subsamples([CLUSTERING_ROWS], rng)[0]
     x, _ = replace(sample, device=_CPU).tensors()
     clusterer = KMeans(min(n_components, len(x)), n_init=3, random_state=int(rng.integers(2**31 - 1)))
     # Sums of several threads have no fixed order. The warning is about rows that coincide, dealt with below.
@@ -331,7 +331,7 @@ class ClustererGate:
         return soft_gates(torch.as_tensor(self._weights(x), device=x.device).log())
 
     def _assigned(self, x: Tensor) -> AnyArray:
-        found = np.asarray(self.clusterer.predict(self._user_rows(x)))
+        found = np.asarray(self.clusterer.predict(self.user_rows(x)))
         if found.shape != (len(x),) or found.dtype.kind not in "biu":
             raise DataError(
                 f"partition: {type(self.clusterer).__name__}.predict gave {found.dtype} of shape {found.shape} "
@@ -342,7 +342,7 @@ class ClustererGate:
     def _weights(self, x: Tensor) -> Array:
         method = _probabilities(self.clusterer)
         assert method is not None
-        found = np.asarray(method(self._user_rows(x)), dtype=np.float64)
+        found = np.asarray(method(self.user_rows(x)), dtype=np.float64)
         sound = found.ndim == 2 and len(found) == len(x) and found.shape[1] == (len(self.known) or found.shape[1])
         if not sound or not np.isfinite(found).all() or (found < 0).any() or not (found.sum(1) > 0).all():
             raise DataError(
@@ -350,7 +350,7 @@ class ClustererGate:
             )
         return found
 
-    def _user_rows(self, x: Tensor) -> Any:
+    def user_rows(self, x: Tensor) -> Any:
         values = np.rint((x.double().cpu().numpy() * self.scale + self.shift) * self.grid) / self.grid
         names = getattr(self.clusterer, "feature_names_in_", None)
         return values if names is None else pd.DataFrame(values, columns=names)
