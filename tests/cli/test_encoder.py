@@ -19,9 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import prismgp
-from prismgp.data._folder import open_tables
-from prismgp.data._scan import learn_encoder
-from prismgp.data._table import TableEncoder
+from prismgp.data.encoder import TableEncoder, learn_encoder
+from prismgp.data.tables import open_tables
 from prismgp.exceptions import DataError, ModelFileError, PrismGPWarning
 
 from .conftest import make_frame

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 from sklearn.exceptions import NotFittedError
 
 from prismgp import SSGPRegressor
-from prismgp.data import FileSource, from_csv, from_parquet
-from prismgp.data._folder import TableFiles
+from prismgp.data import TableReader, from_csv, from_parquet
 from prismgp.exceptions import DataError
 
 from .conftest import as_source, table
@@ -74,44 +74,32 @@ def test_a_file_changes(change: Callable[[Path], None], expected: str, form: str
 
 
 def test_rows_appended_while_all_are_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the check at the start of the pass and the first row."""
     source = as_source("csv", table(), tmp_path)
-    encoded = FileSource._encoded
+    open_csv = pyarrow.csv.open_csv
 
-    def growing(self: FileSource, rows: int) -> Any:
+    def growing(*args: Any, **options: Any) -> Any:
         with (tmp_path / "table.csv").open("a") as file:
             file.write("1,2,3,4\n" * 10)
-        return encoded(self, rows)
+        return open_csv(*args, **options)
 
-    monkeypatch.setattr(FileSource, "_encoded", growing)
-    monkeypatch.setattr("prismgp.data._folder.TableFiles._check_unchanged", staticmethod(late_check()))
+    monkeypatch.setattr("pyarrow.csv.open_csv", growing)
     with pytest.raises(DataError, match="has changed"):
         source.load()
-
-
-def late_check() -> Callable[..., None]:
-    """Sees nothing at the start of the pass, as when the rows come a moment later."""
-    check, calls = TableFiles._check_unchanged, []
-
-    def late(file: Any, seen: Any) -> None:
-        calls.append(file)
-        if len(calls) > 1:
-            check(file, seen)
-
-    return late
 
 
 def test_a_fit_that_loses_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After some passes, in the thread that reads ahead."""
     source = as_source("parquet", table(), tmp_path)
-    encoded, passes = FileSource._encoded, []
+    blocks, passes = TableReader.blocks, []
 
-    def counted(self: FileSource, rows: int) -> Any:
+    def counted(self: TableReader, rows: int) -> Any:
         passes.append(rows)
         if len(passes) == 4:
             (tmp_path / "table.parquet").unlink()
-        return encoded(self, rows)
+        return blocks(self, rows)
 
-    monkeypatch.setattr(FileSource, "_encoded", counted)
+    monkeypatch.setattr(TableReader, "blocks", counted)
     model = SSGPRegressor(4, max_iter=5)
     with pytest.raises(DataError, match=r"table\.parquet: the file is gone"):
         model.fit(source)

@@ -12,7 +12,7 @@ import pytest
 
 import prismgp.estimators._reconfigurer as reconfigurer_module
 from prismgp import ExactGPRegressor, PrismGPRegressor, Reconfigurer, SpectralFeatures, SSGPRegressor, certify, load
-from prismgp.data import ArraySource, FileSource, Source, from_csv, from_parquet
+from prismgp.data import ArraySource, Source, TableReader, from_csv, from_parquet
 from prismgp.exceptions import DataError, PrismGPWarning
 
 from .conftest import FORMS, as_source, table
@@ -66,22 +66,22 @@ def test_ssgp(form: str, dtype: str, tmp_path: Path) -> None:
 def test_small_sources_are_kept(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     frame = table()
     source = as_source(form, frame, tmp_path)
-    passes = count_passes(source, monkeypatch)
+    passes = count_passes(monkeypatch)
     fitted = SSGPRegressor(8, optimize=False, random_state=0).fit(source)
     assert len(passes) == 1
     expected = SSGPRegressor(8, optimize=False, random_state=0).fit(*arrays(frame))
     assert fitted.log_evidence_ == expected.log_evidence_
 
 
-def count_passes(source: FileSource, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def count_passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     passes: list[int] = []
-    encoded = FileSource._encoded
+    blocks = TableReader.blocks
 
-    def counted(self: FileSource, rows: int) -> Any:
+    def counted(self: TableReader, rows: int) -> Any:
         passes.append(rows)
-        return encoded(self, rows)
+        return blocks(self, rows)
 
-    monkeypatch.setattr(FileSource, "_encoded", counted)
+    monkeypatch.setattr(TableReader, "blocks", counted)
     return passes
 
 
@@ -231,7 +231,7 @@ def test_a_source_without_a_target(tmp_path: Path) -> None:
 def test_other_inputs(tmp_path: Path) -> None:
     frame = table()
     model = SSGPRegressor(4, optimize=False).fit(as_source("parquet", frame, tmp_path))
-    with pytest.raises(DataError, match="input columns 'c' missing"):
+    with pytest.raises(DataError, match="input column 'c' missing"):
         model.predict(as_source("csv", frame[["a", "b"]], tmp_path, None))
     # By name: order does not matter, and other columns do not either.
     mixed = frame.assign(z=1.0)[["z", "c", "y", "a", "b"]]

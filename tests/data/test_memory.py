@@ -17,14 +17,14 @@ pytest.importorskip("resource")
 _SCRIPT = """
 import json, sys
 import torch
-import prismgp.data._source as source_module
+import prismgp.data.sources as source_module
 from prismgp import SSGPRegressor
 from prismgp.cli import main
 from prismgp._memory import peak_bytes
 from prismgp.data import from_parquet
 
 torch.set_num_threads(1)
-source_module._KEPT_BYTES = 0
+source_module.KEPT_BYTES = 0
 path, model_path, out = sys.argv[1:]
 peaks = []
 

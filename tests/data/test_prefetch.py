@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from prismgp.data import ArraySource, Chunks, Standardiser
-from prismgp.data._prefetch import prefetched
+from prismgp.data import ArraySource, Chunks, Standardiser, prefetch
 
 
 def readers() -> int:
@@ -31,12 +30,12 @@ def no_thread_is_left() -> Iterator[None]:
 @pytest.mark.parametrize("ahead", [1, 2, 7])
 @pytest.mark.parametrize("count", [0, 1, 2, 50])
 def test_order(ahead: int, count: int) -> None:
-    assert list(prefetched(iter(range(count)), ahead)) == list(range(count))
+    assert list(prefetch(iter(range(count)), ahead)) == list(range(count))
 
 
 def test_it_reads_while_the_block_before_is_used() -> None:
     made: list[int] = []
-    items = prefetched((made.append(index) or index for index in range(10)), 2)
+    items = prefetch((made.append(index) or index for index in range(10)), 2)
     assert made == []  # nothing happens before it is asked for
     next(items)
     deadline = time.monotonic() + 10
@@ -57,7 +56,7 @@ def failing(after: int, error: BaseException) -> Iterator[int]:
 def test_errors_are_raised_where_the_items_are_used(after: int, error: BaseException) -> None:
     seen: list[int] = []
     with pytest.raises(type(error)) as caught:
-        seen.extend(prefetched(failing(after, error)))
+        seen.extend(prefetch(failing(after, error)))
     assert caught.value is error
     assert seen == list(range(after))
 
@@ -83,8 +82,8 @@ class Closing:
 
 def test_the_iterator_is_closed() -> None:
     whole, part = Closing(), Closing()
-    assert list(prefetched(whole)) == [0, 1, 2, 3, 4]
-    for _ in prefetched(part, 1):
+    assert list(prefetch(whole)) == [0, 1, 2, 3, 4]
+    for _ in prefetch(part, 1):
         break
     assert (whole.closed, part.closed) == (1, 1)
 
@@ -92,7 +91,7 @@ def test_the_iterator_is_closed() -> None:
 def test_an_iterator_that_cannot_be_closed_does_not_hang() -> None:
     seen: list[int] = []
     with pytest.raises(OSError, match="no close"):
-        seen.extend(prefetched(Closing(OSError("no close"))))
+        seen.extend(prefetch(Closing(OSError("no close"))))
     assert seen == [0, 1, 2, 3, 4]
 
 
@@ -108,7 +107,7 @@ def test_the_consumer_stops(error: type[BaseException]) -> None:
             ended.set()
 
     def consume() -> None:
-        for _ in prefetched(endless()):
+        for _ in prefetch(endless()):
             raise error
 
     with pytest.raises(error) as caught:
@@ -136,7 +135,7 @@ def test_memory() -> None:
             yield block
             del block
 
-    for index, _ in enumerate(prefetched(blocks(), 2)):
+    for index, _ in enumerate(prefetch(blocks(), 2)):
         most = max(most, len(alive))
         if index % 7 == 0:
             time.sleep(0.005)

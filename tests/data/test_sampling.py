@@ -60,7 +60,7 @@ def test_selections(tmp_path: Path) -> None:
     source = as_source("parquet parts", frame, tmp_path)
     kept = source.load()
     for each in (source, kept):
-        for cluster, part in enumerate(each.labelled(labels).split(labels, 4)):
+        for cluster, part in enumerate(each.with_labels(labels).split(labels, 4)):
             rows = whole[labels == cluster]
             assert part.n_rows == len(rows)
             assert part.n_whole == len(frame)
@@ -76,7 +76,7 @@ def test_selections(tmp_path: Path) -> None:
 
 
 def test_labels_stay_with_their_rows() -> None:
-    source = numbered(50).labelled(np.arange(50))
+    source = numbered(50).with_labels(np.arange(50))
     for sample in source.subsamples([5, 20], np.random.default_rng(0)):
         np.testing.assert_array_equal(sample.labels, sample.x[:, 0])
     assert source.take(np.array([], dtype=int)).n_rows == 0

@@ -17,7 +17,7 @@ from prismgp.core.gating import hard_gates
 from prismgp.core.kernels import get_kernel
 from prismgp.core.parameters import Parameters
 from prismgp.core.statistics import Statistics
-from prismgp.data._chunks import standardise
+from prismgp.data import standardise
 from prismgp.estimators import ExactGPRegressor, PrismGPRegressor, SSGPRegressor
 from prismgp.estimators._base import GPRegressor
 from prismgp.estimators._gating import given_labels

@@ -23,9 +23,9 @@ import numpy as np
 import numpy.typing as npt
 
 from prismgp._types import Array
-from prismgp.data._columns import listed
-from prismgp.data._folder import TableFiles, open_tables
-from prismgp.data._table import TableEncoder
+from prismgp.data.columns import quote_names
+from prismgp.data.tables import TableFiles, open_tables
+from prismgp.data.encoder import TableEncoder
 from prismgp.exceptions import DataError, ModelFileError
 
 if TYPE_CHECKING:
@@ -193,8 +193,8 @@ def encoder_of(encoder: TableEncoder | None, inputs: Sequence[str] | int, path: 
     absent = encoder.missing_columns(names)
     if absent:
         raise DataError(
-            f"{path}: input column{'s' if len(absent) > 1 else ''} {listed(absent)} missing; "
-            f"the file has {listed(names)}"
+            f"{path}: input column{'s' if len(absent) > 1 else ''} {quote_names(absent)} missing; "
+            f"the file has {quote_names(names)}"
         )
     return encoder
 

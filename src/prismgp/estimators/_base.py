@@ -27,9 +27,7 @@ from prismgp._validate import (
 from prismgp.core.kernels import KERNELS
 from prismgp.core.linalg import Factor
 from prismgp.core.parameters import Parameters
-from prismgp.data import ArraySource, Source, Standardiser
-from prismgp.data._chunks import standardise
-from prismgp.data._prefetch import prefetched
+from prismgp.data import ArraySource, Source, Standardiser, prefetch, standardise
 from prismgp.estimators._sources import (
     adopt_source,
     as_source,
@@ -335,7 +333,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
         """Rows in the model's units, some at a time."""
         if not isinstance(X, Source):
             return self._model_chunks(self._checked_inputs(X))
-        blocks = prefetched(matching_source(self, X).blocks(self._prediction_rows()))
+        blocks = prefetch(matching_source(self, X).blocks(self._prediction_rows()))
         return (self._to_model(x) for x, _ in blocks)
 
     def _encoded(self, X: Any) -> Any:

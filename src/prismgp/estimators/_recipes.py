@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from numbers import Integral
@@ -15,12 +14,9 @@ from tqdm.auto import tqdm
 from prismgp._random import Streams
 from prismgp._types import AnyArray, Array
 from prismgp.core.kernels import get_kernel
-from prismgp.data import ArraySource, MappedSource, Source, SpilledSource, Standardiser
-from prismgp.data._chunks import standardise
-from prismgp.data._spilled import NoRoomError
+from prismgp.data import ArraySource, MappedSource, Source, Standardiser, standardise
 from prismgp.estimators._reconfigurer import TRAINING_ROWS, Reconfigurer, training_sample
 from prismgp.estimators._ssgp import SSGPRegressor
-from prismgp.exceptions import PrismGPWarning
 from prismgp.model.checkpoint import Checkpoint
 from prismgp.model.observe import Watch
 from prismgp.prism import (
@@ -195,16 +191,7 @@ def _reconfigured(
         return mapped
     if mapped.small or source.n_rows <= TRAINING_ROWS:  # as many as are in memory for the networks
         return mapped.load()
-    try:
-        return SpilledSource(mapped)
-    except NoRoomError as error:
-        warnings.warn(
-            f"rows cannot be kept in a temporary file ({error}) and are encoded in every pass, which takes longer; "
-            "set TMPDIR to a folder with room",
-            PrismGPWarning,
-            stacklevel=2,
-        )
-        return mapped
+    return mapped
 
 
 @dataclass(frozen=True)

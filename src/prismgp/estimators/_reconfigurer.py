@@ -16,8 +16,7 @@ from prismgp._random import Streams
 from prismgp._threads import quiet_blas
 from prismgp._types import AnyArray, Array, RandomState, Tensor
 from prismgp._validate import DEVICES, check_choice, check_inputs, check_number, compute_device
-from prismgp.data import ArraySource, Source, Standardiser
-from prismgp.data._prefetch import prefetched
+from prismgp.data import ArraySource, Source, Standardiser, prefetch
 from prismgp.estimators._sources import (
     adopt_source,
     as_source,
@@ -276,7 +275,7 @@ class Reconfigurer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     def _latent(self, X: Any) -> tuple[Iterator[Tensor], np.dtype[Any]]:
         """Means of ``q(z | x)`` of checked rows, and the precision these came in."""
         if isinstance(X, Source):
-            blocks = prefetched(matching_source(self, X).blocks(_CHUNK_ROWS))
+            blocks = prefetch(matching_source(self, X).blocks(_CHUNK_ROWS))
             return self._latent_chunks(x for x, _ in blocks), np.dtype(np.float64)
         x = check_inputs(self, encoded_frame(self, X))
         return self._latent_chunks(x[start : start + _CHUNK_ROWS] for start in range(0, len(x), _CHUNK_ROWS)), x.dtype

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 from sklearn.base import BaseEstimator
 
-from prismgp.data import Source
-from prismgp.data._collections import collection_source, is_collection
+from prismgp.data import Source, collection_source, is_collection
 from prismgp.exceptions import DataError
 
 __all__ = [
@@ -77,7 +76,7 @@ def matching_source(estimator: BaseEstimator, source: Source, y: Any = None, *, 
         _check_target(source)
     encoder = getattr(estimator, "table_encoder_", None)
     if source.encoder is not None and encoder is not None:
-        return source.encoded_by(encoder)
+        return source.encode_with(encoder)
     known = getattr(estimator, "feature_names_in_", None)
     if known is not None and source.feature_names is not None and list(known) != source.feature_names:
         raise DataError(

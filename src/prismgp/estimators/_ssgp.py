@@ -214,7 +214,7 @@ class SSGPRegressor(GPRegressor):
         self._fitted_kernel = self.kernel
         if self.partition is not None:
             labels = given_labels(self.partition, source.n_rows, source.n_inputs)
-            source = source.labelled(labels)
+            source = source.with_labels(labels)
         self.frequencies_ = self._draw(source.n_inputs, streams.generator("frequencies"))
         listener = watch.listener(lambda event: ssgp_at(self, event, source))
         with quiet_blas(), self._progress(listener, Journal(checkpoint)) as progress:

@@ -30,8 +30,7 @@ from prismgp._files import atomic_path
 from prismgp._tensors import take
 from prismgp._types import Array, Tensor
 from prismgp.core.parameters import Parameters
-from prismgp.data import Standardiser
-from prismgp.data._table import TableEncoder
+from prismgp.data import Standardiser, TableEncoder
 from prismgp.exceptions import ModelFileError, PrismGPError
 
 __all__ = ["FORMAT_VERSION", "Common", "count_in", "format_version", "read_model_file", "readable", "write_model_file"]

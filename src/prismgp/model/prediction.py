@@ -18,8 +18,7 @@ import torch
 from prismgp._types import AnyArray, Array, Tensor
 from prismgp._validate import DEVICES, check_choice, check_number, compute_device, compute_dtype
 from prismgp.core.features import GATINGS
-from prismgp.data import Standardiser
-from prismgp.data._chunks import standardise
+from prismgp.data import Standardiser, standardise
 from prismgp.exceptions import ModelFileError, PrismGPWarning
 from prismgp.model.file import Common, read_model_file, readable
 from prismgp.model.fitted import ExactModel, FittedModel

@@ -17,8 +17,7 @@ from prismgp.core.frequencies import draw_frequencies
 from prismgp.core.kernels import Kernel
 from prismgp.core.parameters import Parameters
 from prismgp.core.statistics import Statistics, remembered
-from prismgp.data import ArraySource, Chunks, Source, Standardiser
-from prismgp.data._chunks import standardise
+from prismgp.data import ArraySource, Chunks, Source, Standardiser, standardise
 from prismgp.model.checkpoint import Checkpoint
 from prismgp.prism._experts import Expert, InformedMap, MapStatistics, Mixture, PlainMap
 from prismgp.prism._network import NetworkSizes, RevisedMap

@@ -16,7 +16,7 @@ INPUTS = ["a", "b", "c"]
 
 
 def test_fit_with_a_scheduler(folder, frame, cluster, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("prismgp.data._dask._SHARD_ROWS", 150)  # two shards
+    monkeypatch.setattr("prismgp.data.dask.SHARD_ROWS", 150)  # two shards
 
     def fitted(name, *more):
         path = tmp_path / name
@@ -37,7 +37,7 @@ def test_fit_with_a_scheduler(folder, frame, cluster, tmp_path, capsys, monkeypa
 
 
 def test_a_wrong_address(folder, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("prismgp.data._cluster._CONNECT_SECONDS", 1)
+    monkeypatch.setattr("prismgp.data.cluster.CONNECT_SECONDS", 1)
     argv = ["fit", str(folder), "-t", "y", "-o", str(tmp_path / "m.prism"), "--scheduler", "tcp://127.0.0.1:9"]
     assert main(argv) == 2
     assert capsys.readouterr().err.startswith("prismgp: error: no Dask scheduler answers at 'tcp://127.0.0.1:9'")

@@ -99,7 +99,7 @@ def test_nobody_answers(folder):
 
 def _short_patience():
     patch = pytest.MonkeyPatch()
-    patch.setattr("prismgp.data._cluster._CONNECT_SECONDS", 1)
+    patch.setattr("prismgp.data.cluster.CONNECT_SECONDS", 1)
     return patch.context()
 
 

@@ -1,10 +1,10 @@
-"""Where rows come from. A source hands out blocks of raw rows, as often as asked; it never copies all of them.
+"""Sources of rows. A source returns blocks of raw rows, as often as asked; it never copies all of them.
 
-Everything that is learned sees rows through a source, so an array, a folder of files and a cluster give the same
-model: they hand out the same rows, and pick the same ones for a subsample.
+All fits see rows through a source, so an array, a folder of files and a cluster give the same model: they return the
+same rows, and choose the same ones for a subsample.
 
-A source also decides where a pass over its rows is done: :meth:`Source.map` and :meth:`Source.reduce` take a function
-of a source. Rows at hand are given to it here; those of a cluster are given to it shard by shard, where they are.
+A source also decides where a pass over its rows runs: :meth:`Source.map` and :meth:`Source.reduce` take a function
+of a source. It is called in this process with local rows, and on the workers, shard by shard, with those of a cluster.
 """
 
 from __future__ import annotations
@@ -12,24 +12,38 @@ from __future__ import annotations
 import copy
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
-from prismgp._types import AnyArray
-from prismgp.data._moments import MOMENT_ROWS, Moments
+from prismgp._types import AnyArray, Array
 
 if TYPE_CHECKING:
-    from prismgp.data._table import TableEncoder
+    from prismgp.data.encoder import TableEncoder
 
-__all__ = ["ArraySource", "Block", "MappedSource", "Selection", "Source", "merged_moments", "moments_of", "rechunked"]
+__all__ = [
+    "KEPT_BYTES",
+    "MOMENT_ROWS",
+    "ArraySource",
+    "Block",
+    "MappedSource",
+    "Moments",
+    "Selection",
+    "Source",
+    "compute_moments",
+    "merge_moments",
+    "rechunk",
+]
 
 T = TypeVar("T")
 Block = tuple[AnyArray, AnyArray]
+MOMENT_ROWS = 65_536  # rows of a block in passes that compute little
+KEPT_BYTES = 2**27  # rows that take less are read once and kept in memory
 _DIGEST_ROWS = 1_024
-_KEPT_BYTES = 2**27  # rows that take less are read once and kept
+_CONSTANT = 1e-13  # a range below this share of the magnitude is rounding, not signal
 
 
 class Source(ABC):
@@ -41,13 +55,13 @@ class Source(ABC):
     feature_names : list of str or None
         Of the inputs.
     labels : ndarray, (n,), or None
-        The clusters of the rows, where they are given with them.
+        The clusters of the rows, if given with them.
     in_memory : bool
-        Whether rows can be had by index at no cost.
+        Whether rows can be taken by index at no cost.
     distributed : bool
-        Whether passes are done by other processes; rows should not be asked for here.
+        Whether other processes do the passes; rows should not be loaded into this one.
     encoder : TableEncoder or None
-        How raw columns became the inputs, where rows come from tables.
+        How columns became the inputs, if the rows come from tables.
     single : bool
         Whether one target makes a one-dimensional y.
     """
@@ -64,36 +78,36 @@ class Source(ABC):
 
     @property
     def n_whole(self) -> int:
-        """Rows of the source these are a part of."""
+        """Rows of the source that these rows are a part of."""
         return self.n_rows
 
     @abstractmethod
     def blocks(self, rows: int) -> Iterator[Block]:
-        """Inputs and targets of consecutive blocks of ``rows`` rows, the last one of what is left."""
+        """Inputs and targets of consecutive blocks of ``rows`` rows; the last block has the remaining rows."""
 
     def map(self, function: Callable[[Source], T]) -> list[T]:
-        """What a function makes of the rows: a result for each part of them, in their order; here of all at once.
+        """Apply a function to the rows: a list of results, one for each part of them, in order; here one part.
 
-        The function can be pickled, and takes a source whose rows are at hand.
+        The function can be pickled, and takes a source of local rows.
         """
         return [function(self)]
 
     def reduce(self, function: Callable[[Source], T], merge: Callable[[T, T], T]) -> T:  # noqa: ARG002
-        """As :meth:`map`, with the results of neighbouring parts merged until there is one."""
+        """As :meth:`map`, but merge the results of neighbouring parts into one."""
         return function(self)
 
-    def encoded_by(self, encoder: TableEncoder) -> Source:  # noqa: ARG002
-        """The same rows, encoded as another table was; numbers are what they are."""
+    def encode_with(self, encoder: TableEncoder) -> Source:  # noqa: ARG002
+        """The same rows with inputs encoded as another table was; rows that are no table stay as they are."""
         return self
 
     @cached_property
     def moments(self) -> tuple[Moments, Moments]:
-        """Of inputs and of targets, in one pass."""
-        return self.reduce(moments_of, merged_moments)
+        """Moments of inputs and of targets, in one pass."""
+        return self.reduce(compute_moments, merge_moments)
 
     @property
     def digest(self) -> str:
-        """Tells these rows from others: by the moments of all, and the first of them."""
+        """A hash of the moments of all rows and of the first rows, to tell these rows from others."""
         found = hashlib.sha256(repr((self.n_rows, self.feature_names)).encode())
         for moments in self.moments:
             found.update(moments.tobytes())
@@ -102,8 +116,8 @@ class Source(ABC):
         return found.hexdigest()[:32]
 
     def take(self, index: AnyArray) -> ArraySource:
-        """The rows of increasing indices; one pass."""
-        picked = list(_picked_blocks(self.blocks(MOMENT_ROWS), index))
+        """Load the rows of increasing indices, in one pass."""
+        picked = list(_pick_rows(self.blocks(MOMENT_ROWS), index))
         if not picked:
             return ArraySource(np.empty((0, self.n_inputs)), np.empty((0, self.n_outputs)))
         return ArraySource(
@@ -113,17 +127,17 @@ class Source(ABC):
         )
 
     def load(self) -> ArraySource:
-        """All rows, in memory."""
+        """Load all rows into memory."""
         return self.take(np.arange(self.n_rows))
 
     @property
     def small(self) -> bool:
-        """Whether all rows may as well be in memory."""
+        """Whether it is worthwhile to load all rows into memory."""
         return self.in_memory or self._few
 
     @property
     def _few(self) -> bool:
-        return 8 * self.n_rows * (self.n_inputs + self.n_outputs) <= _KEPT_BYTES
+        return 8 * self.n_rows * (self.n_inputs + self.n_outputs) <= KEPT_BYTES
 
     def subsamples(self, sizes: list[int], rng: np.random.Generator) -> list[ArraySource]:
         """Nested uniform random subsamples, of about the given increasing sizes.
@@ -137,26 +151,26 @@ class Source(ABC):
         else:
             drawn = rng.integers(self.n_rows, size=largest)
             order = drawn[np.sort(np.unique(drawn, return_index=True)[1])]
-        # Sorted, so that rows are gathered in the order in which they come.
+        # Sorted, so that rows are gathered in their order.
         all_picked = np.sort(order)
         whole = self.take(all_picked)
         picks = [np.searchsorted(all_picked, np.sort(order[:size])) for size in sizes]
         return [whole if len(pick) == whole.n_rows else whole.take(pick) for pick in picks]
 
-    def labelled(self, labels: AnyArray | None) -> Self:
+    def with_labels(self, labels: AnyArray | None) -> Self:
         """The same rows with their clusters."""
         other = copy.copy(self)
         other.labels = labels
         return other
 
     def split(self, labels: AnyArray, n_clusters: int) -> Sequence[Source]:
-        """The rows of each cluster; no row is copied before it is asked for."""
+        """A source of the rows of each cluster; rows are copied block by block, when they are read."""
         order = np.argsort(labels, kind="stable")
         ends = np.cumsum(np.bincount(labels, minlength=n_clusters))
         return [self.select(rows) for rows in np.split(order, ends[:-1])]
 
     def select(self, rows: AnyArray) -> Source:
-        """The rows of increasing indices, none of them copied before it is asked for."""
+        """A source of the rows of increasing indices; rows are copied block by block, when they are read."""
         return Selection(self, rows)
 
 
@@ -198,7 +212,7 @@ class Selection(Source):
     ----------
     source : Source
     rows : ndarray of int, (m,)
-        Increasing, so that they are gathered in the order in which they come.
+        Increasing, so that they are gathered in their order.
     """
 
     def __init__(self, source: Source, rows: AnyArray) -> None:
@@ -214,7 +228,7 @@ class Selection(Source):
     def blocks(self, rows: int) -> Iterator[Block]:
         """Copies of at most ``rows`` rows."""
         if not self._source.in_memory:
-            yield from rechunked(_picked_blocks(self._source.blocks(rows), self._rows), rows)
+            yield from rechunk(_pick_rows(self._source.blocks(rows), self._rows), rows)
             return
         for start in range(0, self.n_rows, rows):
             part = self._source.take(self._rows[start : start + rows])
@@ -225,13 +239,13 @@ class Selection(Source):
 
 
 class MappedSource(Source):
-    """The rows of a source with inputs made from theirs, each time they are asked for.
+    """The rows of a source with transformed inputs, computed again on every pass.
 
     Parameters
     ----------
     source : Source
     function : callable
-        From raw inputs, (n, d), to others, (n, n_inputs).
+        From raw inputs, (n, d), to new ones, (n, n_inputs).
     n_inputs : int
     """
 
@@ -246,13 +260,13 @@ class MappedSource(Source):
 
     @property
     def small(self) -> bool:
-        return not self.distributed and self._few  # the rows are made from what is in memory, and are not there
+        return not self.distributed and self._few  # in_memory is about the rows before the transformation
 
     def map(self, function: Callable[[Source], T]) -> list[T]:
-        return self._source.map(_OnMapped(self._function, self.n_inputs, function))
+        return self._source.map(_AfterMapping(self._function, self.n_inputs, function))
 
     def reduce(self, function: Callable[[Source], T], merge: Callable[[T, T], T]) -> T:
-        return self._source.reduce(_OnMapped(self._function, self.n_inputs, function), merge)
+        return self._source.reduce(_AfterMapping(self._function, self.n_inputs, function), merge)
 
     def select(self, rows: AnyArray) -> Source:
         return MappedSource(self._source.select(rows), self._function, self.n_inputs)
@@ -266,13 +280,13 @@ class MappedSource(Source):
         return ArraySource(self._function(part.x), part.y)
 
     def load(self) -> ArraySource:
-        """All rows as they are made, without those they are made from, which may take more memory."""
+        """Load all rows, without loading those beneath, which may take more memory."""
         x, y = zip(*self.blocks(MOMENT_ROWS), strict=True)
         return ArraySource(np.concatenate(x), np.concatenate(y))
 
 
-class _OnMapped(Generic[T]):
-    """A function of a mapped source, as one of the source beneath it: rows are mapped where they are."""
+class _AfterMapping(Generic[T]):
+    """A function of a mapped source as a function of the source beneath it, so that workers map their own rows."""
 
     def __init__(self, mapping: Callable[[AnyArray], AnyArray], n_inputs: int, function: Callable[[Source], T]) -> None:
         self._mapping, self._n_inputs, self._function = mapping, n_inputs, function
@@ -281,8 +295,98 @@ class _OnMapped(Generic[T]):
         return self._function(MappedSource(source, self._mapping, self._n_inputs))
 
 
-def moments_of(source: Source) -> tuple[Moments, Moments]:
-    """Moments of inputs and of targets."""
+class Moments:
+    """Moments of columns, merged block by block (Chan, Golub and LeVeque).
+
+    Parameters
+    ----------
+    width : int
+        Columns.
+    """
+
+    def __init__(self, width: int) -> None:
+        self.count = 0
+        self._mean: Array = np.zeros(width)
+        self._squares: Array = np.zeros(width)
+        self._low: Array = np.full(width, np.inf)
+        self._high: Array = np.full(width, -np.inf)
+        self._at_low = np.zeros(width, dtype=np.int64)  # rows that have the smallest value, and the largest
+        self._at_high = np.zeros(width, dtype=np.int64)
+
+    def add(self, block: AnyArray) -> None:
+        """Add rows, (n, width)."""
+        if not len(block):
+            return
+        # In one memory order, so that the sums do not depend on that of the user's array.
+        block = np.ascontiguousarray(block, dtype=np.float64)
+        own = Moments(block.shape[1])
+        own.count, own._mean = len(block), block.mean(0)
+        own._squares = np.square(block - own._mean).sum(0)
+        own._low, own._high = block.min(0), block.max(0)
+        own._at_low, own._at_high = (block == own._low).sum(0), (block == own._high).sum(0)
+        self.merge(own)
+
+    @classmethod
+    def of_all(cls, parts: Iterable[Moments]) -> Moments:
+        """Merge those of several sets of rows, in order; the arguments are not changed."""
+        parts = list(parts)
+        total = cls(len(parts[0]._mean))
+        for part in parts:
+            total.merge(part)
+        return total
+
+    def merge(self, other: Moments) -> Moments:
+        """Add the rows of another; returns this one."""
+        if not other.count:
+            return self
+        low, high = np.minimum(self._low, other._low), np.maximum(self._high, other._high)
+        self._at_low = (self._low == low) * self._at_low + (other._low == low) * other._at_low
+        self._at_high = (self._high == high) * self._at_high + (other._high == high) * other._at_high
+        self._low, self._high = low, high
+        total = self.count + other.count
+        delta = other._mean - self._mean
+        self._squares += other._squares + delta**2 * (self.count * other.count / total)
+        self._mean += delta * (other.count / total)
+        self.count = total
+        return self
+
+    def tobytes(self) -> bytes:
+        """As bytes, for a hash."""
+        return b"".join(each.tobytes() for each in (self._mean, self._squares, self._low, self._high))
+
+    @property
+    def _constant(self) -> AnyArray:
+        """Columns of one value, by their range; their deviation would be a rounding error."""
+        return np.asarray(self._high - self._low <= _CONSTANT * np.maximum(np.abs(self._low), np.abs(self._high)))
+
+    @property
+    def mean(self) -> Array:
+        """Mean of every column."""
+        return np.where(self._constant, self._low, self._mean)
+
+    @property
+    def std(self) -> Array:
+        """Standard deviation of every column; 0 where it is constant."""
+        return np.where(self._constant, 0.0, np.sqrt(self._squares / self.count))
+
+    @property
+    def apart(self) -> npt.NDArray[np.int64]:
+        """Rows of every column that differ from the value most rows have, where that is the smallest or the largest."""
+        return np.asarray(self.count - np.maximum(self._at_low, self._at_high))
+
+    @property
+    def usual(self) -> Array:
+        """The smallest or the largest value of every column, whichever more rows have."""
+        return np.where(self._at_low >= self._at_high, self._low, self._high)
+
+    @property
+    def largest(self) -> Array:
+        """The largest magnitude in every column; not a number where a cell is none."""
+        return np.maximum(-self._low, self._high)
+
+
+def compute_moments(source: Source) -> tuple[Moments, Moments]:
+    """Moments of inputs and of targets, in one pass over local rows."""
     x, y = Moments(source.n_inputs), Moments(source.n_outputs)
     for x_block, y_block in source.blocks(MOMENT_ROWS):
         x.add(x_block)
@@ -290,14 +394,14 @@ def moments_of(source: Source) -> tuple[Moments, Moments]:
     return x, y
 
 
-def merged_moments(first: tuple[Moments, Moments], second: tuple[Moments, Moments]) -> tuple[Moments, Moments]:
-    """Those of both sets of rows; neither is changed."""
+def merge_moments(first: tuple[Moments, Moments], second: tuple[Moments, Moments]) -> tuple[Moments, Moments]:
+    """Moments of both sets of rows; the arguments are not changed."""
     x, y = (Moments.of_all(pair) for pair in zip(first, second, strict=True))
     return x, y
 
 
-def rechunked(blocks: Iterator[Block], rows: int) -> Iterator[Block]:
-    """The same rows in blocks of exactly ``rows``, the last one of what is left."""
+def rechunk(blocks: Iterator[Block], rows: int) -> Iterator[Block]:
+    """The same rows in blocks of exactly ``rows``; the last block has the remaining rows."""
     waiting: list[Block] = []
     count = 0
     for x, y in blocks:
@@ -308,20 +412,20 @@ def rechunked(blocks: Iterator[Block], rows: int) -> Iterator[Block]:
             count += len(waiting[-1][0])
             start += len(waiting[-1][0])
             if count == rows:
-                yield _joined(waiting)
+                yield _concatenate(waiting)
                 waiting, count = [], 0
     if waiting:
-        yield _joined(waiting)
+        yield _concatenate(waiting)
 
 
-def _joined(parts: list[Block]) -> Block:
+def _concatenate(parts: list[Block]) -> Block:
     if len(parts) == 1:
         return parts[0]
     return np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts])
 
 
-def _picked_blocks(blocks: Iterator[Block], index: AnyArray) -> Iterator[Block]:
-    """Of consecutive blocks, the rows of increasing indices; what comes after the last of them is not read."""
+def _pick_rows(blocks: Iterator[Block], index: AnyArray) -> Iterator[Block]:
+    """The rows of increasing indices out of consecutive blocks; nothing is read after the last of them."""
     start = done = 0
     for x, y in blocks:
         stop = start + len(x)
