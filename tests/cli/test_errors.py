@@ -174,7 +174,7 @@ def test_bad_prediction_usage(refused: Refused, model: Path, fresh: pd.DataFrame
     assert "'nested' holds lists or bytes" in refused("predict", model, data, "-o", tmp_path / "o.csv")
     assert "would replace an input" in refused("predict", model, data, "-o", data)
     assert "no delimiter" in refused("predict", model, data, "-o", tmp_path / "o.csv", "--delimiter", ";")
-    assert "both want standard output" in refused("predict", model, data, "-o", "-", "--json")
+    assert "both use standard output" in refused("predict", model, data, "-o", "-", "--json")
     assert "between 0 and 1" in refused("predict", model, data, "-o", "-", "--level", "95")
     assert [each.name for each in tmp_path.iterdir()] == ["d.parquet"]
 

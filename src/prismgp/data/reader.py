@@ -218,7 +218,8 @@ class TableReader:
         """The error for a table that has no complete row."""
         why = "there are no rows below the header"
         if self.rows_read:
-            why = f"every one of the {self.rows_read:,} rows has a missing value; exclude the emptiest columns"
+            remedy = "; exclude the emptiest columns" if self.booleans is not None else ""
+            why = f"every one of the {self.rows_read:,} rows has a missing value{remedy}"
         return DataError(f"{self.files.path}: {why}")
 
 

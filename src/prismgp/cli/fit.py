@@ -11,14 +11,11 @@ from typing import Any
 import numpy as np
 
 from prismgp._memory import format_bytes
-from prismgp.cli import _common as common
-from prismgp.cli._common import Parser, Scores, Subparsers, printable, say
+from prismgp.cli import common
+from prismgp.cli.common import Parser, Scores, Subparsers, printable, say
 from prismgp.core.kernels import KERNELS
-from prismgp.data import ArraySource, Source
-from prismgp.data._columns import CATEGORY
-from prismgp.data._files import file_source
-from prismgp.data._schema import is_saved_index
-from prismgp.data._table import TableEncoder
+from prismgp.data import ArraySource, Source, TableEncoder, file_source
+from prismgp.data.encoder import is_saved_index
 from prismgp.estimators import ExactGPRegressor, PrismGPRegressor, SSGPRegressor
 from prismgp.estimators._base import GPRegressor
 from prismgp.exceptions import DataError
@@ -37,8 +34,8 @@ def add_parser(subparsers: Subparsers) -> None:
         "fit",
         help="learn a model from a table",
         description="Learn a model from a table and write it to a file. Text columns are encoded by the model, "
-        "one indicator column per category, and remembered with it. In CSV files an empty cell, NA, N/A, NaN "
-        "or null is a missing value.",
+        "one indicator column per category, and the encoding is saved with it. In CSV files an empty cell, NA, N/A, "
+        "NaN or null is a missing value.",
     )
     parser.add_argument("data", metavar="DATA", help=".csv, .tsv (either also .gz) or .parquet, or a folder of these")
     parser.add_argument("-t", "--target", required=True, metavar="COLUMN", help="the column to predict")
@@ -61,7 +58,7 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument("--kernel", choices=tuple(KERNELS), default="rbf", help="default: %(default)s")
     names: dict[str, Any] = {"type": common.columns, "metavar": "A,B,..."}
     parser.add_argument("--inputs", **names, help="input columns, in order (default: all but the target)")
-    parser.add_argument("--exclude", **names, default=[], help="columns that are no inputs")
+    parser.add_argument("--exclude", **names, default=[], help="columns to ignore")
     parser.add_argument(
         "--categorical", **names, default=[], help="columns to take as categories even if they look like numbers"
     )
@@ -85,13 +82,13 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--checkpoint",
         metavar="FILE",
-        help="remember here how far the fit has come: the same command, given again after it was killed, goes on from "
-        "there; removed when the model is saved",
+        help="save the progress of the fit here: after an interruption, the same command continues from there; "
+        "removed when the model is saved",
     )
     parser.add_argument(
         "--scheduler",
         metavar="ADDRESS",
-        help="have the workers of a Dask cluster read and compute, e.g. tcp://host:8786; they must reach DATA by the "
+        help="let the workers of a Dask cluster read and compute, e.g. tcp://host:8786; they must reach DATA by the "
         "same path",
     )
     common.add_delimiter(parser)
@@ -102,12 +99,12 @@ def add_parser(subparsers: Subparsers) -> None:
 def run(args: argparse.Namespace) -> int:
     """Fit, save, report."""
     if args.model == "exact" and args.checkpoint is not None:
-        raise DataError("--checkpoint is for --model prism and ssgp; the exact model is fitted in one go")
+        raise DataError("--checkpoint is for --model prism and ssgp; the exact model is fitted in one step")
     if args.model == "exact" and args.frequencies is not None:
         raise DataError("-p/--frequencies is for --model prism and ssgp; the exact model has no frequencies")
     if not 0 <= args.seed < 2**32:
         raise DataError(f"--seed {args.seed} is not between 0 and 2^32 - 1")
-    files = common.open_table(args)
+    files = common.open_data(args)
     output = common.writable(args.output, inputs=[str(file.path) for file in files.files])
     if args.checkpoint is not None:
         common.writable(args.checkpoint, inputs=[*(str(file.path) for file in files.files), args.output])
@@ -127,7 +124,7 @@ def run(args: argparse.Namespace) -> int:
     began = time.perf_counter()
     model.set_params(verbose=int(common.show_progress(args)))
     model.fit(train)
-    model.set_params(verbose=0)  # the next user of the model file did not ask for a bar
+    model.set_params(verbose=0)  # not to be saved with the model
     summary["seconds"] = time.perf_counter() - began
     summary |= {"rows_read": source.rows_read, "rows_dropped": source.rows_read - source.n_rows}
     encoder = model.table_encoder_ = source.encoder
@@ -146,7 +143,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _left_out(args: argparse.Namespace, names: list[str]) -> list[str]:
-    """Columns left out without having been asked for."""
+    """Columns left out without a request."""
     if args.inputs is not None:
         return []
     return [name for name in names if is_saved_index(name) and name != args.target and name not in args.exclude]
@@ -170,14 +167,17 @@ def _new_model(args: argparse.Namespace) -> GPRegressor:
 
 
 def _score(model: GPRegressor, held_out: Source, train: Source) -> dict[str, Any]:
-    """Accuracy on held-out rows, beside that of always predicting the training mean."""
-    part = _Scored(model, float(train.moments[1].mean[0]))
-    scores, squares = held_out.reduce(part, _Scored.merge)
-    return {**scores.to_dict(), "rmse_of_mean": math.sqrt(squares / held_out.n_rows), "unseen_categories": {}}
+    """Accuracy on held-out rows, and that of always predicting the training mean."""
+    score = _ScoreRows(model, float(train.moments[1].mean[0]))
+    scores, squares = held_out.reduce(score, _ScoreRows.merge)
+    return {**scores.to_dict(), "rmse_of_mean": math.sqrt(squares / held_out.n_rows)}
 
 
-class _Scored:
-    """Scores of rows, and squared distances from an average, as a function of a source; it can be pickled."""
+class _ScoreRows:
+    """A function of a source that returns the scores of its rows and their squared distances from an average.
+
+    It can be pickled.
+    """
 
     def __init__(self, model: GPRegressor, average: float) -> None:
         self._model, self._average = model, average
@@ -204,7 +204,7 @@ def _description(model: GPRegressor, encoder: TableEncoder, train: Source) -> di
         "rows": train.n_rows,
         "inputs": encoder.input_names,
         "features": encoder.feature_names,
-        "one_hot": {column.name: len(column.categories) for column in encoder.columns if column.kind == CATEGORY},
+        "one_hot": {column.name: len(column.categories) for column in encoder.columns if column.categories},
         "log_evidence": model.log_evidence_,
         "log_evidence_per_row": model.log_evidence_ / train.n_rows,
         "noise_std": float(np.sqrt(model.noise_variance_)),
@@ -269,7 +269,4 @@ def _print_holdout(scores: dict[str, Any]) -> None:
         ("NLPD", f"{scores['nlpd']:.4g}"),
         (f"{scores['level']:.0%} intervals", f"cover {scores['coverage']:.1%}"),
     ]
-    if scores["unseen_categories"]:
-        unseen = ", ".join(f"{printable(name)} {count:,}" for name, count in scores["unseen_categories"].items())
-        rows.append(("Unseen values", unseen))
     common.print_rows(rows, indent=4)

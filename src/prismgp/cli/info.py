@@ -1,4 +1,4 @@
-"""``prismgp info``: what a model file holds."""
+"""``prismgp info``: show the contents of a model file."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from prismgp._memory import format_bytes
-from prismgp.cli import _common as common
-from prismgp.cli._common import Parser, Subparsers, printable, say
-from prismgp.data._table import TableEncoder
+from prismgp.cli import common
+from prismgp.cli.common import Parser, Subparsers, printable, say
+from prismgp.data import TableEncoder
 from prismgp.estimators import SSGPRegressor
 from prismgp.estimators._base import GPRegressor
 from prismgp.model.file import format_version
@@ -25,7 +25,7 @@ _SHOWN_INPUTS = 20
 def add_parser(subparsers: Subparsers) -> None:
     """Declare the command."""
     parser: Parser = subparsers.add_parser(
-        "info", help="show what a model file holds", description="Show what a model file holds."
+        "info", help="show the contents of a model file", description="Show the contents of a model file."
     )
     parser.add_argument("model", metavar="MODEL", help="model file")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -51,7 +51,7 @@ def _describe(model: GPRegressor, path: str) -> dict[str, Any]:
     order = range(len(names)) if relative is None else np.argsort(relative, kind="stable")
     scale = model._standardiser.x_scale
     rows = model.fit_status_.get("rows")
-    rows = rows if isinstance(rows, int) and rows > 0 else None  # the file is not trusted to have it
+    rows = rows if isinstance(rows, int) and rows > 0 else None  # the file may lack it
     return {
         "file": path,
         "bytes": Path(path).stat().st_size,
@@ -81,7 +81,7 @@ def _describe(model: GPRegressor, path: str) -> dict[str, Any]:
 
 
 def _gating(model: GPRegressor) -> dict[str, Any] | None:
-    """Of an SSGPRegressor with gates."""
+    """The gates of an SSGPRegressor, if any."""
     gate = model._gating.gate if isinstance(model, SSGPRegressor) else None
     return None if gate is None else {"kind": gate.kind, "clusters": gate.n_clusters}
 
@@ -138,7 +138,7 @@ def _numbers(value: Any) -> str:
 
 
 def _stages(status: dict[str, Any]) -> list[str]:
-    """A line per stage. The file is not trusted to have the keys this version writes."""
+    """One line per stage; the file may lack the keys that this version writes."""
     lines = []
     stages = status.get("stages")
     for stage in stages if isinstance(stages, list) else []:

@@ -1,4 +1,4 @@
-"""What the subcommands share: arguments, messages, layout, checks of paths."""
+"""Parts shared by the subcommands: arguments, messages, layout, checks of paths, scores."""
 
 from __future__ import annotations
 
@@ -16,17 +16,16 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from prismgp import metrics
 from prismgp._types import Array
-from prismgp.data.columns import quote_names
-from prismgp.data.tables import TableFiles, open_tables
-from prismgp.data.encoder import TableEncoder
-from prismgp.exceptions import DataError, ModelFileError
+from prismgp.core.density import normal_quantile
+from prismgp.data import TableFiles, open_tables
+from prismgp.exceptions import DataError
 
 if TYPE_CHECKING:
     from prismgp.estimators._base import GPRegressor
@@ -40,7 +39,6 @@ __all__ = [
     "add_output_options",
     "columns",
     "complain",
-    "encoder_of",
     "fraction",
     "half_width",
     "held_out_rows",
@@ -48,7 +46,7 @@ __all__ = [
     "most_relevant",
     "not_negative",
     "one_line",
-    "open_table",
+    "open_data",
     "positive",
     "print_json",
     "print_rows",
@@ -64,7 +62,7 @@ __all__ = [
 
 
 class Parser(argparse.ArgumentParser):
-    """Complains in one line."""
+    """An argument parser whose errors are one line."""
 
     def __init__(self, **kwargs: Any) -> None:
         # Abbreviated options in scripts would break when an option is added.
@@ -83,12 +81,12 @@ Subparsers: TypeAlias = "argparse._SubParsersAction[Parser]"
 
 
 def columns(text: str) -> list[str]:
-    """``a,b,c`` as a list; a name with a comma is put into double quotes."""
+    """Parse ``a,b,c``; a name with a comma is in double quotes."""
     return next(csv.reader([text]), [""])
 
 
 def splits(text: str) -> list[int]:
-    """``3``: the first three; ``0-2`` or ``1,4``: these."""
+    """Parse ``3``, the first three, or a range ``0-2``, or a list ``1,4``."""
     if re.fullmatch(r"[1-9]\d{0,2}", text):
         return list(range(int(text)))
     between = re.fullmatch(r"(\d{1,3})-(\d{1,3})", text)
@@ -100,7 +98,7 @@ def splits(text: str) -> list[int]:
 
 
 def _number(kind: type[N], accepts: Callable[[N], bool], what: str) -> Callable[[str], N]:
-    """A parser of numbers that says what it wanted."""
+    """A parser of numbers whose error says what is accepted."""
 
     def parse(text: str) -> N:
         try:
@@ -129,7 +127,7 @@ def _delimiter(text: str) -> str:
 
 
 def add_delimiter(parser: Parser) -> None:
-    """The option of commands that read tables."""
+    """Add the option of commands that read tables."""
     parser.add_argument(
         "--delimiter",
         type=_delimiter,
@@ -139,18 +137,18 @@ def add_delimiter(parser: Parser) -> None:
 
 
 def add_output_options(parser: Parser) -> None:
-    """The options of commands that print a summary."""
+    """Add the options of commands that print a summary."""
     parser.add_argument("--json", action="store_true", help="print the summary as one JSON object")
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress bar and no summary for people")
 
 
-def open_table(args: argparse.Namespace) -> TableFiles:
-    """The file or the folder that DATA names."""
+def open_data(args: argparse.Namespace) -> TableFiles:
+    """Open the file or the folder of the argument DATA."""
     return open_tables(args.data, delimiter=args.delimiter)
 
 
 def writable(path: str, *, inputs: Iterable[str]) -> Path:
-    """A path that can be written; checked before any work, so that hours of it are not lost."""
+    """Check that a path can be written, before any work that would be lost."""
     target = Path(path)
     folder = target.parent
     if not folder.is_dir():
@@ -165,42 +163,8 @@ def writable(path: str, *, inputs: Iterable[str]) -> Path:
     return target
 
 
-def encoder_of(encoder: TableEncoder | None, inputs: Sequence[str] | int, path: Any, names: list[str]) -> TableEncoder:
-    """The model's own encoder, or one by name or by position for models that were saved from Python.
-
-    Parameters
-    ----------
-    encoder : TableEncoder or None
-        Of the model.
-    inputs : list of str, or int
-        Names of its inputs, or their number where they have none.
-    path : path
-        Of the table, for messages.
-    names : list of str
-        Its columns that may be inputs.
-    """
-    if encoder is not None and (isinstance(inputs, int) or encoder.feature_names != list(inputs)):
-        raise ModelFileError("the model's description of its table does not fit its inputs")
-    if encoder is None and not isinstance(inputs, int):
-        encoder = TableEncoder.numeric(inputs)
-    if encoder is None:
-        if len(names) != inputs:
-            raise DataError(
-                f"{path}: the model has {inputs} inputs without names, so the data must have "
-                f"just these columns, in order; it has {len(names)}"
-            )
-        encoder = TableEncoder.numeric(names)
-    absent = encoder.missing_columns(names)
-    if absent:
-        raise DataError(
-            f"{path}: input column{'s' if len(absent) > 1 else ''} {quote_names(absent)} missing; "
-            f"the file has {quote_names(names)}"
-        )
-    return encoder
-
-
 def held_out_rows(n: int, share: float, seed: int) -> npt.NDArray[np.bool_]:
-    """The rows that ``--holdout`` keeps out of a fit, (n,)."""
+    """Choose the rows that ``--holdout`` keeps out of a fit, (n,)."""
     count = max(1, round(share * n))
     if n - count < 2:
         raise DataError(f"--holdout {share:g} leaves {n - count} of {n} rows for the fit; at least 2 are needed")
@@ -213,22 +177,22 @@ def held_out_rows(n: int, share: float, seed: int) -> npt.NDArray[np.bool_]:
 
 
 def one_line(text: str) -> str:
-    """Text without line breaks or control characters, which file contents could smuggle in."""
+    """Remove line breaks and control characters, which may come from the contents of files."""
     return "".join(character if character.isprintable() else "?" for character in " ".join(text.split()))
 
 
 def printable(name: str) -> str:
-    """A column's name, quoted where it would not show as it is."""
+    """A column's name, quoted if it has characters that do not show."""
     return name if name.isprintable() and name.strip() == name and name else repr(name)
 
 
 def complain(message: str) -> None:
-    """One line on stderr."""
+    """Print one line on stderr."""
     _write(f"prismgp: {one_line(message)}", sys.stderr)
 
 
 def say(text: str = "", *, error: bool = False) -> None:
-    """A line on stdout, or on stderr where stdout is taken."""
+    """Print a line on stdout, or on stderr if stdout is used for data."""
     _write(text, sys.stderr if error else sys.stdout)
 
 
@@ -238,24 +202,24 @@ def _write(text: str, stream: Any) -> None:
 
 
 def print_rows(rows: Sequence[tuple[str, str]], *, indent: int = 2, error: bool = False, wrapped: bool = False) -> None:
-    """Labels and values in two columns; ``wrapped``: long values go on below themselves."""
+    """Print labels and values in two columns; ``wrapped``: break long values into several lines."""
     width = max((len(label) for label, _ in rows), default=0)
     room = min(shutil.get_terminal_size((100, 24)).columns, 110) - indent - width - 2
     for label, value in rows:
         lines = [value]
-        if wrapped:  # but a path stays whole
+        if wrapped:  # paths are not broken
             lines = textwrap.wrap(value, max(room, 40), break_long_words=False, break_on_hyphens=False)
         for start, line in zip([label, *([""] * len(lines))], lines, strict=False):
             say(f"{'':{indent}}{start:<{width}}  {line}".rstrip(), error=error)
 
 
 def print_json(value: dict[str, Any]) -> None:
-    """One JSON object; numbers JSON does not have become null."""
+    """Print one JSON object."""
     say(json_text(value))
 
 
 def json_text(value: dict[str, Any], *, indent: int | None = 2) -> str:
-    """One JSON object; numbers JSON does not have become null."""
+    """One JSON object; numbers that JSON cannot represent become null."""
     return json.dumps(_jsonable(value), allow_nan=False, indent=indent)
 
 
@@ -272,13 +236,13 @@ def _jsonable(value: Any) -> Any:
 
 
 def show_progress(args: argparse.Namespace) -> bool:
-    """A bar is for people: not in logs, not when asked to be quiet."""
+    """Whether to show a progress bar: only on a terminal, and not with --quiet."""
     return sys.stderr.isatty() and not args.quiet
 
 
 @contextmanager
 def ticking(label: str, *, shown: bool) -> Iterator[None]:
-    """Show the seconds that pass, for work that cannot say how far it is."""
+    """Show the elapsed seconds, for work that cannot report its progress."""
     if not shown:
         yield
         return
@@ -303,13 +267,13 @@ def ticking(label: str, *, shown: bool) -> Iterator[None]:
 
 def half_width(level: float) -> float:
     """Half the width of a central interval of a standard normal variable."""
-    return NormalDist().inv_cdf(0.5 + level / 2)
+    return normal_quantile(0.5 + level / 2)
 
 
 def relative_lengthscale(model: GPRegressor) -> Array | None:
     """Length-scales in units of the columns' standard deviations; infinite for a column the model ignores.
 
-    None for a model that has none for its inputs.
+    None for a model without length-scales of its inputs.
     """
     relative = model._input_lengthscale()
     if relative is None:
@@ -318,7 +282,7 @@ def relative_lengthscale(model: GPRegressor) -> Array | None:
 
 
 def most_relevant(model: GPRegressor, names: Sequence[str], limit: int | None = None) -> list[tuple[str, float]]:
-    """Encoded inputs by relative length-scale, the shortest first: there the function varies most."""
+    """Encoded inputs by relative length-scale, the shortest first: the function varies most along these."""
     relative = relative_lengthscale(model)
     if relative is None:
         return []
@@ -327,7 +291,7 @@ def most_relevant(model: GPRegressor, names: Sequence[str], limit: int | None = 
 
 
 class Scores:
-    """Accuracy of predictions, accumulated over batches; constant memory.
+    """Accuracy of predictions, accumulated over batches in constant memory.
 
     Parameters
     ----------
@@ -338,24 +302,36 @@ class Scores:
     def __init__(self, level: float) -> None:
         self.level = level
         self.rows = 0
-        self._squares = self._nlpd = 0.0
-        self._covered = 0
+        self._squares = self._covered = self._log_density = 0.0
 
-    def add(self, truth: Array, mean: Array, std: Array) -> None:
-        """Compare predictions of observations with what was observed; pairs with a NaN do not count, (n,) each."""
-        there = np.isfinite(truth) & np.isfinite(mean)
-        error, std = truth[there] - mean[there], std[there]
-        self.rows += len(error)
-        self._squares += float(np.square(error).sum())
-        self._nlpd += float((0.5 * np.log(2 * np.pi * std**2) + 0.5 * np.square(error / std)).sum())
-        self._covered += int((np.abs(error) <= half_width(self.level) * std).sum())
+    def add(self, y: Array, mean: Array, std: Array, log_density: Array | None = None) -> None:
+        """Compare predictions with observations; pairs with a NaN do not count.
+
+        Parameters
+        ----------
+        y, mean, std : ndarray, (n,)
+        log_density : ndarray, (n,), or None
+            Of the observations under the model; None: under normal distributions with these means and deviations.
+        """
+        scored = np.isfinite(y) & np.isfinite(mean)
+        rows = int(scored.sum())
+        if not rows:
+            return
+        y, mean, std = y[scored], mean[scored], std[scored]
+        margin = half_width(self.level) * std
+        self.rows += rows
+        self._squares += rows * metrics.rmse(y, mean) ** 2
+        self._covered += rows * metrics.coverage(y, mean - margin, mean + margin)
+        if log_density is None:
+            self._log_density -= rows * metrics.nlpd(y, mean, std)
+        else:
+            self._log_density += float(log_density[scored].sum())
 
     def merge(self, other: Scores) -> Scores:
-        """Those of both sets of rows."""
+        """Scores of both sets of rows."""
         both = Scores(self.level)
-        both.rows = self.rows + other.rows
-        both._squares, both._nlpd = self._squares + other._squares, self._nlpd + other._nlpd
-        both._covered = self._covered + other._covered
+        for name in ("rows", "_squares", "_covered", "_log_density"):
+            setattr(both, name, getattr(self, name) + getattr(other, name))
         return both
 
     def to_dict(self, *, density: bool = True) -> dict[str, Any]:
@@ -364,5 +340,6 @@ class Scores:
             return {"rows": 0}
         scores: dict[str, Any] = {"rows": self.rows, "rmse": math.sqrt(self._squares / self.rows)}
         if density:
-            scores |= {"nlpd": self._nlpd / self.rows, "level": self.level, "coverage": self._covered / self.rows}
+            nlpd, coverage = -self._log_density / self.rows, self._covered / self.rows
+            scores |= {"nlpd": nlpd, "level": self.level, "coverage": coverage}
         return scores

@@ -1,10 +1,9 @@
-"""``prismgp certify``: how far a model is from the exact GP, at most."""
+"""``prismgp certify``: bound how far a model is from the exact GP."""
 
 from __future__ import annotations
 
 import argparse
 import time
-from collections import Counter
 from dataclasses import dataclass
 from inspect import signature
 from typing import Any
@@ -18,24 +17,24 @@ from prismgp._types import Array
 from prismgp.certificates import Certificate, certify
 from prismgp.certificates._certificate_text import MEMBER_HEADER, certificate_lines, member_rows
 from prismgp.certificates._effort import PARTS
-from prismgp.cli import _common as common
-from prismgp.cli._common import Parser, Subparsers, complain, printable, say
-from prismgp.data._columns import listed, to_numbers
-from prismgp.data._folder import TableFiles, open_tables
-from prismgp.data._table import TableEncoder, missing_error, unseen_message
+from prismgp.cli import common
+from prismgp.cli.common import Parser, Subparsers, complain, printable, say
+from prismgp.data import TableEncoder, TableFiles, TableReader, open_tables
+from prismgp.data.columns import quote_names
+from prismgp.data.encoder import warn_unseen
 from prismgp.estimators import ExactGPRegressor
 from prismgp.estimators._base import GPRegressor
 from prismgp.exceptions import DataError
 from prismgp.model.io import load
 from prismgp.plots import FIGURE_FORMATS, draw_certificate, figure_format
 
-__all__ = ["add_parser", "run"]
+__all__ = ["TEST_POINTS", "add_parser", "run"]
 
 _DOES_NOT_HOLD = 1
 _DEFAULTS = {
     name: each.default for name, each in signature(certify).parameters.items() if each.kind is each.KEYWORD_ONLY
 }
-_POINTS = 1_000  # training rows at which predictions are certified when no others are given
+TEST_POINTS = 1_000  # training rows at which predictions are certified if no test rows are given
 _ROWS = 16_384  # of a file at a time
 
 
@@ -47,8 +46,8 @@ def add_parser(subparsers: Subparsers) -> None:
         description="Bound how far a model is from the exact Gaussian process that it approximates, one with the same "
         "kernel, parameters and noise: its predicted means and standard deviations, its evidence, its kernel matrix. "
         "DATA is the table the model was fitted on. Predictions are certified at the rows of --test; without it, at "
-        f"the rows that --holdout kept out of the fit, or else at {_POINTS:,} training rows drawn at random (all, if "
-        "there are fewer), and new rows can then be further off.",
+        f"the rows that --holdout kept out of the fit, or else at {TEST_POINTS:,} training rows drawn at random (all "
+        "if there are fewer), and new rows can then be further off.",
         epilog="Exit code: 0 when the certificate holds, 1 when an assumption fails so that nothing is certified, 2 on "
         "bad usage or bad input. For a model fitted with --holdout, --seed or --drop-missing, repeat these options.",
     )
@@ -60,7 +59,7 @@ def add_parser(subparsers: Subparsers) -> None:
         "--target",
         type=common.columns,
         metavar="COLUMN",
-        help="the column the model learned (default: it knows, unless it was saved from Python); A,B,... for several",
+        help="the target of the model (default: known, unless the model was saved from Python); A,B,... for several",
     )
     parser.add_argument("--drop-missing", action="store_true", help="leave out rows with missing or infinite values")
     parser.add_argument("--holdout", type=common.fraction, metavar="FRACTION", help="that of the fit")
@@ -126,15 +125,14 @@ def add_parser(subparsers: Subparsers) -> None:
 def run(args: argparse.Namespace) -> int:
     """Read both tables, certify, report."""
     _check_options(args)
-    file = common.open_table(args)
-    test_file = None if args.test is None else open_tables(args.test, delimiter=_delimiter(args))
-    _check_outputs(args, [str(each.path) for files in (file, test_file) if files is not None for each in files.files])
+    files = common.open_data(args)
+    test_files = None if args.test is None else open_tables(args.test, delimiter=_delimiter(args))
+    read = [*files.files, *(test_files.files if test_files is not None else [])]
+    _check_outputs(args, [str(each.path) for each in read])
     model: GPRegressor = load(args.model, device=args.device)
     if isinstance(model, ExactGPRegressor):
         raise DataError(f"{args.model}: an ExactGPRegressor is the exact GP: there is nothing to certify")
-    train, test, where = _tables(args, model, file, test_file)
-    for name, count in {**train.unseen, **test.unseen}.items():
-        complain(f"warning: {unseen_message(name, count)}")
+    train, test, where = _read_tables(args, model, files, test_files)
     options = {name: getattr(args, name) for name in _DEFAULTS}
     began = time.perf_counter()
     with common.ticking("certifying", shown=common.show_progress(args)):
@@ -152,7 +150,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_options(args: argparse.Namespace) -> None:
-    """All that can be wrong before any work."""
+    """Check all options before any work."""
     if args.delta >= 1.0:
         raise DataError(f"--delta {args.delta:g} is not below 1")
     for name, value in (("--seed", args.seed), ("--random-state", args.random_state)):
@@ -178,7 +176,7 @@ def _check_outputs(args: argparse.Namespace, inputs: list[str]) -> None:
 
 
 def _delimiter(args: argparse.Namespace) -> str | None:
-    """Of the test table; one of another format has its own."""
+    """The delimiter of the test table; a Parquet file has none."""
     return args.delimiter if not str(args.test).lower().endswith((".parquet", ".pq")) else None
 
 
@@ -187,16 +185,14 @@ def _delimiter(args: argparse.Namespace) -> str | None:
 
 @dataclass(frozen=True)
 class _Rows:
-    """Rows of a table as the model takes them.
+    """Rows of a table, encoded for the model.
 
     Attributes
     ----------
     inputs : DataFrame or ndarray, (n, d)
     target : ndarray, (n,) or (n, q), or None
     numbers : ndarray, (n,)
-        Where they stand in their file; the first is 1.
-    unseen : dict
-        Cells with a category that training did not have, by column.
+        Row numbers in their file; the first is 1.
     names : list of str
         The encoded inputs.
     target_names : list of str
@@ -205,97 +201,83 @@ class _Rows:
     inputs: Any
     target: Array | None
     numbers: npt.NDArray[np.int64]
-    unseen: dict[str, int]
     names: list[str]
     target_names: list[str]
 
-    def some(self, index: Any) -> _Rows:
+    def select(self, index: Any) -> _Rows:
         inputs = self.inputs.iloc[index] if isinstance(self.inputs, pd.DataFrame) else self.inputs[index]
         target = None if self.target is None else self.target[index]
-        return _Rows(inputs, target, self.numbers[index], {}, self.names, self.target_names)
+        return _Rows(inputs, target, self.numbers[index], self.names, self.target_names)
 
 
-def _tables(
-    args: argparse.Namespace, model: GPRegressor, file: TableFiles, test_file: TableFiles | None
+def _read_tables(
+    args: argparse.Namespace, model: GPRegressor, files: TableFiles, test_files: TableFiles | None
 ) -> tuple[_Rows, _Rows, str]:
-    """Training rows, the rows to certify at, and what these are."""
-    targets = _targets(args, model, file)
-    train = _read(args, model, file, targets)
+    """Training rows, the rows to certify at, and a description of these."""
+    targets = _targets(args, model, files)
+    train = _read(args, model, files, targets)
     kept = None
     if args.holdout is not None:
         out = common.held_out_rows(len(train.numbers), args.holdout, args.seed)
-        kept, train = train.some(out), train.some(~out)
-    if test_file is not None:
-        test = _read(args, model, test_file, targets, learned=False)
+        kept, train = train.select(out), train.select(~out)
+    if test_files is not None:
+        test = _read(args, model, test_files, targets, with_target=False)
         return train, test, f"{len(test.numbers):,} rows of {args.test}"
     if kept is not None:
         return train, kept, f"the {len(kept.numbers):,} rows held out of the fit"
     n = len(train.numbers)
     note = "new rows can be further off (--test)"
-    if n <= _POINTS:
-        return train, train.some(slice(None)), f"all {n:,} training rows; {note}"
-    chosen = np.sort(np.random.default_rng(args.random_state).permutation(n)[:_POINTS])
-    return train, train.some(chosen), f"{_POINTS:,} of the {n:,} training rows, at random; {note}"
+    if n <= TEST_POINTS:
+        return train, train.select(slice(None)), f"all {n:,} training rows; {note}"
+    chosen = np.sort(np.random.default_rng(args.random_state).permutation(n)[:TEST_POINTS])
+    return train, train.select(chosen), f"{TEST_POINTS:,} of the {n:,} training rows, at random; {note}"
 
 
-def _targets(args: argparse.Namespace, model: GPRegressor, file: TableFiles) -> list[str]:
-    """The columns the model learned."""
+def _targets(args: argparse.Namespace, model: GPRegressor, files: TableFiles) -> list[str]:
+    """The target columns of the model."""
     encoder: TableEncoder | None = getattr(model, "table_encoder_", None)
     known = encoder.target if encoder is not None else None
     if args.target is None and known is None:
-        raise DataError(f"{args.model} was saved from Python and does not know its target; name it with --target")
+        raise DataError(f"{args.model} was saved from Python without the name of its target; give it with --target")
     names: list[str] = args.target or [known]
-    absent = [name for name in names if name not in file.names]
+    absent = [name for name in names if name not in files.names]
     if absent:
-        raise DataError(f"{file.path}: target column {listed(absent)} missing; the file has {listed(file.names)}")
+        there = quote_names(files.names)
+        raise DataError(f"{files.path}: target column {quote_names(absent)} missing; the file has {there}")
     return names
 
 
 def _read(
-    args: argparse.Namespace, model: GPRegressor, file: TableFiles, targets: list[str], *, learned: bool = True
+    args: argparse.Namespace, model: GPRegressor, files: TableFiles, targets: list[str], *, with_target: bool = True
 ) -> _Rows:
-    """All rows of a file, encoded; without the incomplete ones where that is allowed. ``learned``: targets too."""
-    known = [str(name) for name in getattr(model, "feature_names_in_", ())] or model.n_features_in_
-    others = [name for name in file.names if name not in targets]
-    encoder = common.encoder_of(getattr(model, "table_encoder_", None), known, file.path, others)
-    targets = targets if learned else []
-    values: list[Array] = []
-    truth: list[Array] = []
-    missing: Counter[str] = Counter()
-    unseen: Counter[str] = Counter()
-    first = 0
-    for table in file.batches(_ROWS):
-        encoded = encoder.examine(file.cells(table, encoder.input_names), first_row=first)
-        cells = file.cells(table, targets)
-        columns = [to_numbers(name, cells[name], boolean=True, first_row=first) for name in targets]
-        missing.update(encoded.missing)
-        missing.update({name: int((~np.isfinite(each)).sum()) for name, each in zip(targets, columns, strict=True)})
-        unseen.update(encoded.unseen)
-        values.append(encoded.values)
-        truth.append(np.stack(columns, axis=1) if columns else np.empty((table.num_rows, 0)))
-        first += table.num_rows
-    if not first:
-        raise DataError(f"{file.path}: there are no rows below the header")
-    x, y = np.concatenate(values), np.concatenate(truth)
-    complete = np.isfinite(x).all(axis=1) & np.isfinite(y).all(axis=1)
-    if not complete.all() and not args.drop_missing:
-        raise DataError(f"{file.path}: {missing_error(dict(missing))}")
-    if not complete.any():
-        raise DataError(f"{file.path}: every one of the {first:,} rows has a missing value")
-    inputs: Any = x[complete]
-    if hasattr(model, "feature_names_in_"):
-        inputs = pd.DataFrame(inputs, columns=encoder.feature_names, copy=False)
+    """All rows of a table, encoded."""
+    names = [str(name) for name in getattr(model, "feature_names_in_", ())]
+    reader = TableReader.for_model(
+        files,
+        getattr(model, "table_encoder_", None),
+        names or model.n_features_in_,
+        targets if with_target else [],
+        ignore=targets,
+        missing="drop" if args.drop_missing else "error",
+    )
+    parts = [(block.x, block.y, block.first_row + block.index + 1) for block in reader.blocks(_ROWS)]
+    if not sum(len(numbers) for _, _, numbers in parts):
+        raise reader.no_rows_error()
+    warn_unseen(reader.unseen)
+    x, y, numbers = (np.concatenate(each) for each in zip(*parts, strict=True))
+    encoded = reader.encoder.feature_names
+    inputs = pd.DataFrame(x, columns=encoded, copy=False) if names else x
     target = None
-    if targets:
-        target = y[complete, 0] if model._target_ndim == 1 and len(targets) == 1 else y[complete]
-    return _Rows(inputs, target, np.flatnonzero(complete) + 1, dict(unseen), encoder.feature_names, targets)
+    if with_target:
+        target = y[:, 0] if model._target_ndim == 1 and len(targets) == 1 else y
+    return _Rows(inputs, target, numbers, encoded, reader.targets)
 
 
 # -- output --------------------------------------------------------------------------------------
 
 
 def _figure_data(train: _Rows, test: _Rows) -> dict[str, Any]:
-    """With one input, predictions are drawn along it."""
+    """Arguments of the figure; with one input, predictions are drawn along it."""
     data: dict[str, Any] = {"targets": train.target_names}
     if len(train.names) == 1:
         data |= {"x": np.ravel(test.inputs), "x_name": train.names[0]}
@@ -339,7 +321,7 @@ def _print(args: argparse.Namespace, model: GPRegressor, certificate: Certificat
 
 
 def _print_members(model: GPRegressor, certificate: Certificate) -> None:
-    """One line each."""
+    """Print one line for each member."""
     say("  Members, each against its own exact GP; mean and std in the target's units")
     table = [["", "weight", *MEMBER_HEADER]]
     weights = [float(weight) for weight in model._mixture.weights]
