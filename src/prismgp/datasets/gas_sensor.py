@@ -11,14 +11,48 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.csv as pc
 
-from prismgp.datasets._archive import extract_matching
-from prismgp.datasets._dataset import Dataset, check_count, check_seed, held_out
-from prismgp.datasets._folders import cache_folder, search_folders
-from prismgp.datasets._gas_columns import GAS_FILES, GAS_INPUTS, GAS_TARGET
-from prismgp.datasets._resources import Resource, fetch
+from prismgp.datasets.cache import Resource, cache_folder, extract_matching, fetch, search_folders
+from prismgp.datasets.dataset import Dataset, check_count, check_seed, held_out
 from prismgp.exceptions import DataError
 
-__all__ = ["GAS_SENSOR", "gas_sensor_files", "load_gas_sensor"]
+__all__ = [
+    "BATCH_BYTES",
+    "GAS_FILES",
+    "GAS_INPUTS",
+    "GAS_SENSOR",
+    "GAS_TARGET",
+    "N_SENSORS",
+    "SLACK_ROWS",
+    "gas_sensor_files",
+    "keep_smallest",
+    "load_gas_sensor",
+    "read_rows",
+]
+
+N_SENSORS = 14
+GAS_TARGET = "CO (ppm)"
+GAS_INPUTS = (
+    "Humidity (%r.h.)",
+    "Temperature (C)",
+    "Flow rate (mL/min)",
+    "Heater voltage (V)",
+    *(f"R{number} (MOhm)" for number in range(1, N_SENSORS + 1)),
+)
+GAS_FILES = (  # one per day of measurements; the name is its start
+    "20160930_203718.csv",
+    "20161001_231809.csv",
+    "20161003_085624.csv",
+    "20161004_104124.csv",
+    "20161005_140846.csv",
+    "20161006_182224.csv",
+    "20161007_210049.csv",
+    "20161008_234508.csv",
+    "20161010_095046.csv",
+    "20161011_113032.csv",
+    "20161013_143355.csv",
+    "20161014_184659.csv",
+    "20161016_053656.csv",
+)
 
 # The publisher states no checksum: that of the first download is kept.
 GAS_SENSOR = Resource(
@@ -27,15 +61,15 @@ GAS_SENSOR = Resource(
     None,
 )
 _PATTERN = r"\d{8}_\d{6}\.csv"
-_BATCH_BYTES = 8 << 20
-_SLACK = 65_536  # rows that may wait beyond those wanted, so that sorting is rare
+BATCH_BYTES = 8 << 20
+SLACK_ROWS = 65_536  # rows that may be kept beyond those wanted, so that sorting is rare
 Rows = npt.NDArray[np.float32]
 
 
 def gas_sensor_files() -> list[Path]:
     """The thirteen CSV files of the gas sensor array, UCI 487, downloaded if needed.
 
-    For reading the four million rows in pieces. Each file is a day of measurements; the columns are ``Time (s)``,
+    To read the four million rows in pieces. Each file is a day of measurements; the columns are ``Time (s)``,
     ``CO (ppm)`` and the 18 inputs.
 
     Returns
@@ -46,7 +80,7 @@ def gas_sensor_files() -> list[Path]:
     Raises
     ------
     DataError
-        The files cannot be had; the message says what to do.
+        The files are not available; the message says what to do.
 
     Examples
     --------
@@ -65,7 +99,7 @@ def gas_sensor_files() -> list[Path]:
     try:
         archive = fetch(GAS_SENSOR)
     except DataError as error:
-        also = "; ".join(["the 13 CSV files of the archive can lie there instead of it", *remarks])
+        also = "; ".join(["the 13 CSV files of the archive can be there instead of it", *remarks])
         raise DataError(f"{error} ({also})") from error
     target = cache_folder() / "gas_sensor"
     names = {path.name for path in extract_matching(archive, _PATTERN, target)}
@@ -95,7 +129,7 @@ def load_gas_sensor(n_rows: int | None = None, random_state: int = 0) -> Dataset
     Raises
     ------
     DataError
-        The files cannot be had or are not what they should be; the message says what to do.
+        The files are not available or not the published ones; the message says what to do.
 
     See Also
     --------
@@ -111,7 +145,7 @@ def load_gas_sensor(n_rows: int | None = None, random_state: int = 0) -> Dataset
     wanted = None if n_rows is None else check_count("n_rows", n_rows)
     files = gas_sensor_files()
     if wanted is None:
-        table = np.concatenate([rows for path in files for rows in _read(path)])
+        table = np.concatenate([rows for path in files for rows in read_rows(path)])
     else:
         table = _sample(files, wanted, seed)
     frame = pd.DataFrame(table[:, 1:], columns=list(GAS_INPUTS), copy=False)
@@ -128,13 +162,13 @@ def load_gas_sensor(n_rows: int | None = None, random_state: int = 0) -> Dataset
     )
 
 
-def _read(path: Path) -> Iterator[Rows]:
-    """Target and inputs of a file in batches, (m, 19)."""
+def read_rows(path: Path) -> Iterator[Rows]:
+    """Read the target and the inputs of a file in batches, (m, 19)."""
     names = [GAS_TARGET, *GAS_INPUTS]
     try:
         reader = pc.open_csv(
             path,
-            read_options=pc.ReadOptions(use_threads=False, block_size=_BATCH_BYTES),
+            read_options=pc.ReadOptions(use_threads=False, block_size=BATCH_BYTES),
             convert_options=pc.ConvertOptions(
                 include_columns=names, column_types=dict.fromkeys(names, pa.float32()), strings_can_be_null=False
             ),
@@ -158,24 +192,25 @@ def _sample(files: list[Path], n_rows: int, seed: int) -> Rows:
     kept: list[tuple[npt.NDArray[np.float64], npt.NDArray[np.int64], Rows]] = []
     waiting, read, bound = 0, 0, np.inf
     for path in files:
-        for rows in _read(path):
-            keys = rng.random(len(rows))  # row by row, so the batches do not matter
+        for rows in read_rows(path):
+            keys = rng.random(len(rows))  # one per row, so that the batches do not matter
             chosen = keys < bound
             kept.append((keys[chosen], read + np.flatnonzero(chosen), rows[chosen]))
             read += len(rows)
             waiting += int(chosen.sum())
-            if waiting > 2 * n_rows + _SLACK:
-                kept = [_smallest(kept, n_rows)]
+            if waiting > 2 * n_rows + SLACK_ROWS:
+                kept = [keep_smallest(kept, n_rows)]
                 waiting, bound = n_rows, float(kept[0][0].max())
     if read < n_rows:
         raise DataError(f"n_rows is {n_rows:,}, but the files have {read:,} rows")
-    _, places, rows = _smallest(kept, n_rows)
+    _, places, rows = keep_smallest(kept, n_rows)
     return rows[np.argsort(places)]
 
 
-def _smallest(
+def keep_smallest(
     kept: list[tuple[npt.NDArray[np.float64], npt.NDArray[np.int64], Rows]], n_rows: int
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64], Rows]:
+    """Keys, row numbers and rows of the ``n_rows`` smallest keys."""
     keys, places, rows = (np.concatenate(column) for column in zip(*kept, strict=True))
     first = np.argpartition(keys, n_rows - 1)[:n_rows]
     return keys[first], places[first], rows[first]

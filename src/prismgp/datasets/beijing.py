@@ -8,13 +8,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from prismgp.datasets._archive import extract_matching
-from prismgp.datasets._dataset import Dataset, check_seed, held_out
-from prismgp.datasets._resources import Resource, fetch
-from prismgp.datasets._tables import processed
+from prismgp.datasets.cache import Resource, cache_table, extract_matching, fetch
+from prismgp.datasets.dataset import Dataset, check_seed, held_out
 from prismgp.exceptions import DataError
 
-__all__ = ["BEIJING", "convert_beijing", "load_beijing_pm25"]
+__all__ = ["BEIJING", "COLUMNS", "STATIONS", "WINDS", "convert_beijing", "load_beijing_pm25"]
 
 # The publisher states no checksum; this one is given alike by independent users of the archive.
 BEIJING = Resource(
@@ -22,7 +20,7 @@ BEIJING = Resource(
     ("https://archive.ics.uci.edu/static/public/501/beijing+multi+site+air+quality+data.zip",),
     "b04da438b2f331ac0ffd45aebdfec0d20d2367feb5f6948c4b1f7ce1191e33c4",
 )
-_STATIONS = (
+STATIONS = (
     "Aotizhongxin",
     "Changping",
     "Dingling",
@@ -37,14 +35,14 @@ _STATIONS = (
     "Wanshouxigong",
 )
 _FILE = r"PRSA_Data_[A-Za-z]+_\d{8}-\d{8}\.csv"
-_POINTS = ("N", "NNE", "NE", "ENE", "E", "ESE", "SE", "SSE", "S", "SSW", "SW", "WSW", "W", "WNW", "NW", "NNW")
+WINDS = ("N", "NNE", "NE", "ENE", "E", "ESE", "SE", "SSE", "S", "SSW", "SW", "WSW", "W", "WNW", "NW", "NNW")
 _MEASURED = ("SO2", "NO2", "CO", "O3", "TEMP", "PRES", "DEWP", "RAIN")
 _TARGET = "PM2.5"
-_COLUMNS = ("year", "day_of_year", "hour", "station", *_MEASURED, "wind_sin", "wind_cos", "WSPM", _TARGET)
+COLUMNS = ("year", "day_of_year", "hour", "station", *_MEASURED, "wind_sin", "wind_cos", "WSPM", _TARGET)
 
 
 def convert_beijing(archive: Path) -> pd.DataFrame:
-    """The table of complete rows out of the published archive, ordered by station and time.
+    """Make the table of complete rows from the published archive, ordered by station and time.
 
     The wind's direction becomes the sine and cosine of its angle from north, clockwise; the station its place in the
     alphabet, from 0. Rows that lack a value of any column that is used are left out.
@@ -75,18 +73,18 @@ def _station(path: Path) -> pd.DataFrame:
     if absent:
         raise DataError(f"{path.name} has no column {', '.join(absent)}")
     raw = raw[used].dropna()
-    code = raw["station"].map({name: number for number, name in enumerate(_STATIONS)})
-    angle = raw["wd"].map({name: 2 * np.pi * number / len(_POINTS) for number, name in enumerate(_POINTS)})
+    code = raw["station"].map({name: number for number, name in enumerate(STATIONS)})
+    angle = raw["wd"].map({name: 2 * np.pi * number / len(WINDS) for number, name in enumerate(WINDS)})
     for name, coded in (("station", code), ("wd", angle)):
         if coded.isna().any():
             raise DataError(f"{path.name}: column {name!r} holds {raw.loc[coded.isna(), name].iloc[0]!r}")
-    table = raw[[name for name in _COLUMNS if name in raw.columns]].assign(
+    table = raw[[name for name in COLUMNS if name in raw.columns]].assign(
         day_of_year=pd.to_datetime(raw[["year", "month", "day"]]).dt.day_of_year,
         station=code,
         wind_sin=np.sin(angle),
         wind_cos=np.cos(angle),
     )
-    return table[list(_COLUMNS)].astype(np.float32)
+    return table[list(COLUMNS)].astype(np.float32)
 
 
 def load_beijing_pm25(split: int = 0) -> Dataset:
@@ -106,12 +104,12 @@ def load_beijing_pm25(split: int = 0) -> Dataset:
     Raises
     ------
     DataError
-        The file cannot be had; the message says what to do.
+        The file is not available; the message says what to do.
 
     Notes
     -----
     Read from ``beijing_pm25.parquet`` in ``$PRISMGP_DATA`` or the cache, and otherwise made from the published
-    archive. Neighbouring hours are much alike, so a random split is easier than a forecast.
+    archive. Neighbouring hours are very similar, so a random split is easier than a forecast.
 
     Examples
     --------
@@ -120,7 +118,7 @@ def load_beijing_pm25(split: int = 0) -> Dataset:
     <Dataset beijing_pm25: 382,350 rows (38,235 held out), 15 inputs, target 'PM2.5'>
     """
     seed = check_seed("split", split)
-    frame = processed("beijing_pm25.parquet", _COLUMNS, lambda: convert_beijing(fetch(BEIJING)))
+    frame = cache_table("beijing_pm25.parquet", COLUMNS, lambda: convert_beijing(fetch(BEIJING)))
     y = frame.pop(_TARGET)
     return Dataset(
         name="beijing_pm25",
@@ -131,5 +129,5 @@ def load_beijing_pm25(split: int = 0) -> Dataset:
         title="Beijing multi-site air quality, PM2.5",
         origin="https://archive.ics.uci.edu/dataset/501/beijing+multi+site+air+quality+data",
         licence="CC BY 4.0",
-        note="Neighbouring hours are much alike: a random split measures interpolation, not forecasts.",
+        note="Neighbouring hours are very similar: a random split measures interpolation, not forecasts.",
     )

@@ -12,8 +12,8 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.linear_model import LinearRegression
 
 from prismgp.datasets import gas_sensor_chunks, make_gas_sensor, write_gas_sensor
-from prismgp.datasets._gas_columns import GAS_INPUTS, GAS_TARGET
-from prismgp.datasets._gas_physics import LEVELS, heater_cycle
+from prismgp.datasets.gas_sensor import GAS_INPUTS, GAS_TARGET
+from prismgp.datasets.gas_simulation import LEVELS, heater_cycle
 from prismgp.exceptions import DataError
 
 RANGES = {
@@ -160,7 +160,7 @@ def test_failed_write_leaves_nothing(tmp_path, monkeypatch):
     def fail(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("prismgp.datasets._gas_simulated._block", fail)
+    monkeypatch.setattr("prismgp.datasets.gas_simulation.simulate", fail)
     with pytest.raises(DataError, match="No space left"):
         write_gas_sensor(tmp_path / "gas.parquet", 10)
     assert not [item for item in tmp_path.iterdir() if item.is_file()]

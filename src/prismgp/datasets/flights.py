@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from prismgp.datasets._dataset import Dataset, check_seed, held_out
-from prismgp.datasets._resources import Resource, fetch
-from prismgp.datasets._tables import processed
+from prismgp.datasets.cache import Resource, cache_table, fetch
+from prismgp.datasets.dataset import Dataset, check_seed, held_out
 from prismgp.exceptions import DataError
 
 __all__ = ["AIRPORTS", "FLIGHTS", "convert_flights", "load_flights"]
@@ -46,7 +45,7 @@ _COLUMNS = (
 
 
 def convert_flights(flights: Path, airports: Path) -> pd.DataFrame:
-    """The table of numbers out of the published files.
+    """Make the table of numbers from the published files.
 
     Parameters
     ----------
@@ -105,7 +104,7 @@ def load_flights(split: int = 0) -> Dataset:
     Raises
     ------
     DataError
-        The files cannot be had; the message says what to do.
+        The files are not available; the message says what to do.
 
     Notes
     -----
@@ -119,7 +118,7 @@ def load_flights(split: int = 0) -> Dataset:
     <Dataset flights: 2,998,826 rows (299,882 held out), 8 inputs, target 'delay'>
     """
     seed = check_seed("split", split)
-    frame = processed("flights.parquet", _COLUMNS, lambda: convert_flights(fetch(FLIGHTS), fetch(AIRPORTS)))
+    frame = cache_table("flights.parquet", _COLUMNS, lambda: convert_flights(fetch(FLIGHTS), fetch(AIRPORTS)))
     y = frame.pop(_TARGET)
     return Dataset(
         name="flights",

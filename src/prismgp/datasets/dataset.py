@@ -35,7 +35,7 @@ class Dataset:
     licence : str
         As stated by the origin.
     note : str
-        What a user should know.
+        Limitations of the data.
     """
 
     name: str
@@ -75,26 +75,26 @@ class Dataset:
 
 
 def held_out(n_rows: int, share: float, seed: int | list[int]) -> npt.NDArray[np.bool_]:
-    """Mark a random share of the rows, (n,)."""
+    """Choose a random share of the rows, (n,)."""
     test = np.zeros(n_rows, dtype=bool)
     test[np.random.default_rng(seed).permutation(n_rows)[: int(n_rows * share)]] = True
     return test
 
 
 def check_seed(name: str, value: Any) -> int:
-    """A whole number that may seed a random generator."""
+    """Check the seed of a random generator."""
     return check_count(name, value, least=0)
 
 
 def check_count(name: str, value: Any, *, least: int = 1) -> int:
-    """A whole number of at least ``least``."""
+    """Check a whole number of at least ``least``."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
         raise DataError(f"{name} must be a whole number of at least {least}, not {value!r}")
     return int(value)
 
 
 def check_fraction(name: str, value: Any) -> float:
-    """A number strictly between 0 and 1."""
+    """Check a number strictly between 0 and 1."""
     if isinstance(value, bool) or not isinstance(value, int | float | np.floating) or not 0 < value < 1:
         raise DataError(f"{name} must be between 0 and 1, not {value!r}")
     return float(value)
