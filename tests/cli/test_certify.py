@@ -185,6 +185,7 @@ def test_without_matplotlib(
     assert 'pip install "prismgp[report]"' in refused("certify", model, train, "--figure", tmp_path / "c.png")
 
 
+@pytest.mark.slow
 def test_ensemble(run: Run, frame: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(RECIPES["joint"], "max_steps", 40)
     data, model = tmp_path / "d.parquet", tmp_path / "m.prism"

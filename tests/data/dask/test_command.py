@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pytest
 
 from prismgp import load
 from prismgp.cli import main
@@ -15,6 +16,7 @@ from prismgp.cli import main
 INPUTS = ["a", "b", "c"]
 
 
+@pytest.mark.slow
 def test_fit_with_a_scheduler(folder, frame, cluster, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("prismgp.data.dask.SHARD_ROWS", 150)  # two shards
 
@@ -44,6 +46,7 @@ def test_a_wrong_address(folder, tmp_path, capsys, monkeypatch):
     assert not (tmp_path / "m.prism").exists()
 
 
+@pytest.mark.slow
 def test_nothing_of_dask_is_loaded_before_it_is_needed():
     code = "import sys, prismgp, prismgp.cli, prismgp.data; assert not {'dask', 'distributed'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,4 +1,4 @@
-"""The encoder of tables, on its own."""
+"""The encoder of tables: what it learns, encodes, and writes to model files."""
 
 from __future__ import annotations
 
@@ -6,24 +6,18 @@ import copy
 import json
 import tempfile
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
-import polars as pl
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import prismgp
-from prismgp.data.encoder import TableEncoder, learn_encoder
-from prismgp.data.tables import open_tables
-from prismgp.exceptions import DataError, ModelFileError, PrismGPWarning
-
-from .conftest import make_frame
+from prismgp.data import TableEncoder, open_tables
+from prismgp.data.encoder import learn_encoder
+from prismgp.exceptions import DataError, ModelFileError
 
 TABLE = pa.table(
     {
@@ -42,10 +36,9 @@ VALUES = [[1, 0, 1, 1.5, 1, 1, 0, 0, 1], [2, 1, 0, 2.25, 0, 0, 1, 1, 0], [3, 0, 
 
 def learned(table: pa.Table, **options: Any) -> TableEncoder:
     """The encoder of a table in a file."""
-    chosen = {"columns": None, "exclude": (), "categorical": (), "max_categories": 100} | options
     with tempfile.TemporaryDirectory() as folder:
         pa.parquet.write_table(table, f"{folder}/table.parquet")
-        return learn_encoder(open_tables(f"{folder}/table.parquet"), ["y"], **chosen)[0]
+        return learn_encoder(open_tables(f"{folder}/table.parquet"), ["y"], **options)[0]
 
 
 def test_kinds_and_names() -> None:
@@ -102,40 +95,6 @@ def test_wrong_types_at_prediction() -> None:
         encoder.encode(pa.table({"number": pa.array([1], pa.date32()), "text": ["a"]}))
     with pytest.raises(DataError, match="input column missing: 'text'"):
         encoder.encode(pa.table({"number": [1]}))
-
-
-@pytest.mark.parametrize("library", ["pandas", "polars", "arrow"])
-def test_loaded_model_takes_raw_frames(model: Path, library: str) -> None:
-    raw = make_frame(30, seed=4)
-    frame = {"pandas": raw, "polars": pl.from_pandas(raw), "arrow": pa.Table.from_pandas(raw)}[library]
-    loaded = prismgp.load(model)
-    values, _ = loaded.table_encoder_.encode(pa.Table.from_pandas(raw))
-    encoded = pd.DataFrame(values, columns=loaded.table_encoder_.feature_names)
-    assert loaded.table_encoder_.accepts(frame)
-    np.testing.assert_array_equal(loaded.predict(frame), loaded.predict(encoded))
-
-
-def test_accepts_only_what_it_can_encode(model: Path) -> None:
-    encoder = prismgp.load(model).table_encoder_
-    raw = make_frame(3, seed=0)
-    assert encoder.accepts(raw[["flag", "size", "count", "grade"]])
-    assert not encoder.accepts(raw.drop(columns="grade"))
-    assert not encoder.accepts(raw.to_numpy())
-    assert not encoder.accepts({"size": [1]})
-    assert not encoder.accepts(encoder.encode_frame(raw))  # encoded already: to be taken as it is
-
-
-def test_frames_with_trouble(model: Path) -> None:
-    loaded = prismgp.load(model)
-    raw = make_frame(5, seed=0)
-    with pytest.raises(DataError, match=r"column 'size' \(1\)"):
-        loaded.predict(raw.assign(size=[1.0, None, 2.0, 3.0, 4.0]))
-    with pytest.raises(DataError, match="cannot be read as numbers or text"):
-        loaded.predict(raw.assign(size=pd.Series([1.0, "x", b"y", 2.0, 3.0], dtype=object)))
-    with pytest.raises(DataError, match="duplicate column 'size'"):
-        loaded.predict(pd.concat([raw, raw[["size"]]], axis=1))
-    with pytest.warns(PrismGPWarning, match="column 'grade': 5 value"):
-        loaded.predict(raw.assign(grade="unheard of"))
 
 
 names = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
