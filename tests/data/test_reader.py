@@ -41,7 +41,7 @@ def test_complete_rows_and_where_they_are(kind: str, all_columns: bool, tmp_path
     blocks = list(pickle.loads(pickle.dumps(reader)).blocks(2, all_columns=all_columns))
     assert np.concatenate([block.x for block in blocks]).tolist() == [[1, 1, 0], [3, 0, 0], [5, 0, 1]]
     assert np.concatenate([block.y for block in blocks]).tolist() == [[1], [3], [5]]
-    assert np.concatenate([block.first_row + block.index for block in blocks]).tolist() == [0, 2, 4]
+    assert np.concatenate([block.first_row + block.positions for block in blocks]).tolist() == [0, 2, 4]
     assert sum(block.table.num_rows for block in blocks) == 5
     for block in blocks:
         assert set(block.table.column_names) == (set(COLUMNS) if all_columns else {"a", "k", "y"})

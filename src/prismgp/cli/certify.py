@@ -260,7 +260,7 @@ def _read(
         ignore=targets,
         missing="drop" if args.drop_missing else "error",
     )
-    parts = [(block.x, block.y, block.first_row + block.index + 1) for block in reader.blocks(_ROWS)]
+    parts = [(block.x, block.y, block.first_row + block.positions + 1) for block in reader.blocks(_ROWS)]
     if not sum(len(numbers) for _, _, numbers in parts):
         raise reader.no_rows_error()
     warn_unseen(reader.unseen)

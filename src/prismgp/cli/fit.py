@@ -150,7 +150,7 @@ def _left_out(args: argparse.Namespace, names: list[str]) -> list[str]:
 
 
 def _split(args: argparse.Namespace, source: Source) -> tuple[Source, Source | None]:
-    """Training rows and, when asked for, held-out rows; both in the order of the file."""
+    """Training rows and, with --holdout, held-out rows; both in the order of the file."""
     if args.holdout is None:
         return source, None
     chosen = common.held_out_rows(source.n_rows, args.holdout, args.seed)

@@ -182,12 +182,12 @@ class _Prediction:
     def _predict(self, block: RowBlock) -> list[Array]:
         """One array for each output column, (n,); NaN in rows with a missing input."""
         rows = block.table.num_rows
-        self.incomplete += rows - len(block.index)
+        self.incomplete += rows - len(block.positions)
         result = np.full((len(_STATISTICS), rows, len(self.columns) // len(_STATISTICS)), np.nan)
-        if len(block.index):
+        if len(block.positions):
             mean, std = self.model.predict(block.x, include_noise=not self.args.no_noise)
             margin = common.half_width(self.args.level) * std
-            result[:, block.index] = np.stack([mean, std, mean - margin, mean + margin])
+            result[:, block.positions] = np.stack([mean, std, mean - margin, mean + margin])
         return [result[index, :, output] for output in range(result.shape[2]) for index in range(len(_STATISTICS))]
 
     def _convert(self, block: RowBlock) -> pa.Table:

@@ -208,7 +208,9 @@ class Chunks:
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
         warnings.warn(
-            f"out of memory on {self.device}: going on with chunks of {self.rows:,} rows", PrismGPWarning, stacklevel=4
+            f"out of memory on {self.device}: continuing with chunks of {self.rows:,} rows",
+            PrismGPWarning,
+            stacklevel=4,
         )
 
     def _run_pass(self, work: Work[T]) -> T:
@@ -292,8 +294,8 @@ def prefetch(items: Iterator[T], ahead: int = _AHEAD) -> Iterator[T]:
                 for item in items:
                     if not put(item):
                         break
-        except BaseException as trouble:  # noqa: BLE001  raised where the items are used
-            error = trouble
+        except BaseException as raised:  # noqa: BLE001  raised where the items are used
+            error = raised
         put(_End(error))
 
     thread = threading.Thread(target=read, name="prismgp-read-ahead", daemon=True)

@@ -141,7 +141,7 @@ def file_source(
     categorical: Collection[str],
     missing: str,
     max_categories: int,
-    client: Any = None,
+    client: Any,
 ) -> FileSource | DaskFileSource:
     """Rows of opened files; see :func:`from_parquet`."""
     check_choice("from_csv" if files.is_text else "from_parquet", "missing", missing, _MISSING)

@@ -32,7 +32,7 @@ class RowBlock(NamedTuple):
         Encoded inputs of the complete rows.
     y : ndarray, (n, q)
         Targets of the complete rows.
-    index : ndarray of int, (n,)
+    positions : ndarray of int, (n,)
         Where the complete rows are in ``table``.
     table : pyarrow.Table
         All rows of the block, also those with missing values, as they are in the file.
@@ -42,7 +42,7 @@ class RowBlock(NamedTuple):
 
     x: Array
     y: Array
-    index: npt.NDArray[np.intp]
+    positions: npt.NDArray[np.intp]
     table: pa.Table
     first_row: int
 
@@ -176,8 +176,8 @@ class TableReader:
                 if not missing or self.missing == "drop":
                     yield RowBlock(encoded.values, y, np.arange(table.num_rows), table, first)
             elif self.missing == "drop":
-                index = np.flatnonzero(encoded.complete & known.all(axis=1))
-                yield RowBlock(encoded.values[index], y[index], index, table, first)
+                kept = np.flatnonzero(encoded.complete & known.all(axis=1))
+                yield RowBlock(encoded.values[kept], y[kept], kept, table, first)
         self.rows_read, self.missing_cells, self.unseen = count, missing, unseen
         if missing and self.missing == "error":
             raise self._missing_error()

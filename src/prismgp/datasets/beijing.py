@@ -21,18 +21,8 @@ BEIJING = Resource(
     "b04da438b2f331ac0ffd45aebdfec0d20d2367feb5f6948c4b1f7ce1191e33c4",
 )
 STATIONS = (
-    "Aotizhongxin",
-    "Changping",
-    "Dingling",
-    "Dongsi",
-    "Guanyuan",
-    "Gucheng",
-    "Huairou",
-    "Nongzhanguan",
-    "Shunyi",
-    "Tiantan",
-    "Wanliu",
-    "Wanshouxigong",
+    *("Aotizhongxin", "Changping", "Dingling", "Dongsi", "Guanyuan", "Gucheng"),
+    *("Huairou", "Nongzhanguan", "Shunyi", "Tiantan", "Wanliu", "Wanshouxigong"),
 )
 _FILE = r"PRSA_Data_[A-Za-z]+_\d{8}-\d{8}\.csv"
 WINDS = ("N", "NNE", "NE", "ENE", "E", "ESE", "SE", "SSE", "S", "SSW", "SW", "WSW", "W", "WNW", "NW", "NNW")

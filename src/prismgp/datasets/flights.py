@@ -32,15 +32,8 @@ AIRPORTS = Resource(
 _EARLIEST, _LATEST = -60, 360  # minutes of delay
 _TARGET = "delay"
 _COLUMNS = (
-    "day_of_year",
-    "day_of_week",
-    "minute_of_day",
-    "distance",
-    "origin_lat",
-    "origin_lon",
-    "dest_lat",
-    "dest_lon",
-    _TARGET,
+    *("day_of_year", "day_of_week", "minute_of_day", "distance"),
+    *("origin_lat", "origin_lon", "dest_lat", "dest_lon", _TARGET),
 )
 
 

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from os import PathLike
 from pathlib import Path
@@ -302,25 +301,14 @@ def day_conditions(random_state: int, day: int) -> tuple[Array, Array]:
     return gas, humidity
 
 
-@dataclass(frozen=True)
-class Weather:
-    """What the chamber was set to.
+class Weather(NamedTuple):
+    """The settings of the chamber, (n,) each."""
 
-    Attributes
-    ----------
-    gas, humidity : ndarray, (n,)
-        Of the present condition.
-    gas_before, humidity_before : ndarray, (n,)
-        Of the condition before.
-    since : ndarray, (n,)
-        Seconds since the change.
-    """
-
-    gas: Array
+    gas: Array  # of the present condition
     humidity: Array
-    gas_before: Array
+    gas_before: Array  # of the previous condition
     humidity_before: Array
-    since: Array
+    since: Array  # seconds since the change
 
     @classmethod
     def at(cls, random_state: int, t: Array) -> Weather:

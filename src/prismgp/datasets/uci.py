@@ -18,15 +18,8 @@ ABALONE = Resource(
 )
 _ABALONE_TRAIN = 3000
 _ABALONE_COLUMNS = (
-    "Sex",
-    "Length",
-    "Diameter",
-    "Height",
-    "Whole weight",
-    "Shucked weight",
-    "Viscera weight",
-    "Shell weight",
-    "Rings",
+    *("Sex", "Length", "Diameter", "Height"),
+    *("Whole weight", "Shucked weight", "Viscera weight", "Shell weight", "Rings"),
 )
 
 
@@ -85,39 +78,25 @@ def load_abalone(split: int = 0, *, test_fraction: float | None = None) -> Datas
 _COLLECTION = "https://github.com/treforevans/uci_datasets"
 _HOSTS = ("https://raw.githubusercontent.com", "https://media.githubusercontent.com/media")
 
-_UCI_SHA256 = {
-    "airfoil": (
-        "1cce82516ac9e564fba52f55d817eb147fc39085f5d7b958ad15b92f4207f23e",
-        "dbba6121fb8f900350fe10d724b54faa2b67fcc7bfc3409cf7add717281609e4",
-    ),
-    "concrete": (
-        "542c5d9a0d301bdb47550280398dcbbe2fb8404631fc945de1ea6df9ade741c6",
-        "fae0926c655e4f9fb5669d0dbf2226bd8ff7daaadbd376adb8f32eac6f752e7e",
-    ),
-    "elevators": (
-        "e39bc18a80ec3611e4fd76d0f86ee377e96ba21b568b9997576d538dafe56b7b",
-        "9fe662eacca95ae2c9301cbc4c4134e55d58e903cb0cfb683771ffdd2d248eb5",
-    ),
-    "energy": (
-        "431b6df04243db782bbcd45e408373a654334496ebe5d9c9985ab2e826a39f51",
-        "217df2cd4cabf818390e26a65384ea113c95b75bd687787a37ed2f87f28c9bb8",
-    ),
-    "keggdirected": (
-        "51b7bb56e3f3eae36273cdd5a549c042bdf0ec10948a6f8e6b01a1d6912212cd",
-        "b8a7fc902444fdbc5866e8bf314e4778a303d675ef5267c83c5c25b70dacd357",
-    ),
-    "kin40k": (
-        "9bee7f2a9f39aa61a015f239378368601fb3978c5bb9a96433e88a55d40883ba",
-        "d15fd645d0e81a9a17ce2d0b8dde470bb2efba4d5f417459965abe4b237e2aea",
-    ),
-    "pol": (
-        "1c16126352954571e78f52d5a9d1b947a38655885d7cadd9407a4c9615fe4e04",
-        "c5540259aabe58f5c7a534ed6f5141f8c1157d5de592e45884b7fced6091e981",
-    ),
-    "pumadyn32nm": (
-        "10d1698944e0f6e586f2781e4b62c17c05174d4c6cdb6fb824a3e5a1b3630ae4",
-        "5a70d06c54813712456b3631ef406094c121a20fdc68b2dd400a1045f45b3f43",
-    ),
+_ROWS_SHA256 = {
+    "airfoil": "1cce82516ac9e564fba52f55d817eb147fc39085f5d7b958ad15b92f4207f23e",
+    "concrete": "542c5d9a0d301bdb47550280398dcbbe2fb8404631fc945de1ea6df9ade741c6",
+    "elevators": "e39bc18a80ec3611e4fd76d0f86ee377e96ba21b568b9997576d538dafe56b7b",
+    "energy": "431b6df04243db782bbcd45e408373a654334496ebe5d9c9985ab2e826a39f51",
+    "keggdirected": "51b7bb56e3f3eae36273cdd5a549c042bdf0ec10948a6f8e6b01a1d6912212cd",
+    "kin40k": "9bee7f2a9f39aa61a015f239378368601fb3978c5bb9a96433e88a55d40883ba",
+    "pol": "1c16126352954571e78f52d5a9d1b947a38655885d7cadd9407a4c9615fe4e04",
+    "pumadyn32nm": "10d1698944e0f6e586f2781e4b62c17c05174d4c6cdb6fb824a3e5a1b3630ae4",
+}
+_MASKS_SHA256 = {
+    "airfoil": "dbba6121fb8f900350fe10d724b54faa2b67fcc7bfc3409cf7add717281609e4",
+    "concrete": "fae0926c655e4f9fb5669d0dbf2226bd8ff7daaadbd376adb8f32eac6f752e7e",
+    "elevators": "9fe662eacca95ae2c9301cbc4c4134e55d58e903cb0cfb683771ffdd2d248eb5",
+    "energy": "217df2cd4cabf818390e26a65384ea113c95b75bd687787a37ed2f87f28c9bb8",
+    "keggdirected": "b8a7fc902444fdbc5866e8bf314e4778a303d675ef5267c83c5c25b70dacd357",
+    "kin40k": "d15fd645d0e81a9a17ce2d0b8dde470bb2efba4d5f417459965abe4b237e2aea",
+    "pol": "c5540259aabe58f5c7a534ed6f5141f8c1157d5de592e45884b7fced6091e981",
+    "pumadyn32nm": "5a70d06c54813712456b3631ef406094c121a20fdc68b2dd400a1045f45b3f43",
 }
 
 
@@ -127,8 +106,8 @@ def _resource(name: str, file: str, sha256: str) -> Resource:
 
 
 UCI = {
-    name: (_resource(name, "data.csv.gz", rows), _resource(name, "test_mask.csv.gz", masks))
-    for name, (rows, masks) in _UCI_SHA256.items()
+    name: (_resource(name, "data.csv.gz", rows), _resource(name, "test_mask.csv.gz", _MASKS_SHA256[name]))
+    for name, rows in _ROWS_SHA256.items()
 }
 UCI_NAMES = tuple(sorted(UCI))
 
