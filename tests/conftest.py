@@ -9,9 +9,17 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
+import prismgp
+
 # Test processes run side by side; the deadline would measure the machine, not the code.
 settings.register_profile("prismgp", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 settings.load_profile("prismgp")
+
+
+# A source checkout may have a folder shared/data beside it; the package itself knows only the variable.
+_NEIGHBOUR = Path(__file__).resolve().parents[2] / "shared" / "data"
+if not os.environ.get("PRISMGP_DATA") and _NEIGHBOUR.is_dir():
+    os.environ["PRISMGP_DATA"] = str(_NEIGHBOUR)
 
 
 @pytest.fixture(params=[0, 1, 2])
@@ -23,8 +31,8 @@ def rng(request: pytest.FixtureRequest) -> np.random.Generator:
 @pytest.fixture(scope="session")
 def data_folder() -> Path:
     """The real data sets, or a skip that says so."""
-    folder = Path(os.environ.get("PRISMGP_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
-    if not folder.is_dir():
+    folder = prismgp.datasets.data_folder()
+    if folder is None:
         pytest.skip("real data sets are absent: set PRISMGP_DATA to the folder that holds them")
     return folder
 

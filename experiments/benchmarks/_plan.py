@@ -20,7 +20,7 @@ from _runs import DATASETS, MODELS, Run, Suite, job_of, store_of, stored
 from experiments.lab._jobs import Limits, carry_out
 from prismgp._memory import available_bytes
 from prismgp._validate import compute_device
-from prismgp.cli._common import splits
+from prismgp.cli.common import splits
 from prismgp.exceptions import PrismGPError
 
 _MEMORY_SHARE = 0.6  # of the memory, for runs in flight together; a larger run gets the machine to itself

@@ -27,7 +27,7 @@ from distributed import Client, LocalCluster
 from prismgp.core.evidence import SpectralEvidence
 from prismgp.core.parameters import default_start
 from prismgp.data import Chunks, Source, Standardiser, auto_chunk_rows, from_parquet
-from prismgp.data._cluster import Cluster
+from prismgp.data.cluster import Cluster
 from prismgp.datasets import write_gas_sensor
 
 P, TARGET = 64, "CO (ppm)"
@@ -58,14 +58,14 @@ class Evaluation:
 def watch_traffic() -> list[int]:
     """Bytes that come back to this process, an entry for each pass."""
     came: list[int] = []
-    gathered = Cluster._gathered
+    gathered = Cluster.gather
 
     def watched(self: Cluster, tasks: list[Any]) -> list[Any]:
         back = gathered(self, tasks)
         came.append(len(pickle.dumps(back)))
         return back
 
-    Cluster._gathered = watched  # type: ignore[method-assign]
+    Cluster.gather = watched  # type: ignore[method-assign]
     return came
 
 

@@ -55,9 +55,9 @@ class Waiting:
     def __init__(self) -> None:
         self.seconds = 0.0
 
-    def watch(self, prefetched: Any) -> Any:
+    def watch(self, prefetch: Any) -> Any:
         def watched(blocks: Iterator[Any], *args: Any) -> Iterator[Any]:
-            items = prefetched(blocks, *args)
+            items = prefetch(blocks, *args)
             while True:
                 began = time.perf_counter()
                 item = next(items, None)
@@ -70,12 +70,12 @@ class Waiting:
 
 
 def fit(order: dict[str, Any]) -> dict[str, Any]:
-    import prismgp.data._chunks as chunks
+    import prismgp.data.chunks as chunks
     from prismgp import PrismGPRegressor, SSGPRegressor
     from prismgp.data import from_parquet
 
     waiting = Waiting()
-    chunks.prefetched = waiting.watch(chunks.prefetched)
+    chunks.prefetch = waiting.watch(chunks.prefetch)
     common = {"random_state": 0, "device": order["device"], "dtype": order["dtype"]}
     if order["model"] == "prism":
         common["max_steps"] = order["steps"]

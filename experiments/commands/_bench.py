@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from prismgp._memory import available_bytes, format_bytes
-from prismgp.cli import _common as common
-from prismgp.cli._common import Parser, Subparsers, complain, say
+from prismgp.cli import common
+from prismgp.cli.common import Parser, Subparsers, complain, say
 from prismgp.exceptions import DataError, PrismGPError
 
 if TYPE_CHECKING:

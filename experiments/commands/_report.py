@@ -7,8 +7,8 @@ from pathlib import Path
 
 from experiments.report import build, check_installed, read_run, render
 from prismgp._memory import format_bytes
-from prismgp.cli import _common as common
-from prismgp.cli._common import Parser, Subparsers, say
+from prismgp.cli import common
+from prismgp.cli.common import Parser, Subparsers, say
 
 __all__ = ["add_parser", "run"]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from experiments.lab import Limits
 from experiments.report import check_installed
 from prismgp._validate import DEVICES
-from prismgp.cli import _common as common
-from prismgp.cli._common import Parser, Subparsers, say
+from prismgp.cli import common
+from prismgp.cli.common import Parser, Subparsers, say
 from prismgp.exceptions import DataError
 
 __all__ = ["add_parser", "run"]

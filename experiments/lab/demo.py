@@ -23,8 +23,8 @@ from prismgp import ExactGPRegressor, PrismGPRegressor, SSGPRegressor
 from prismgp._files import atomic_path
 from prismgp._types import AnyArray
 from prismgp.datasets import load_abalone, make_gas_sensor
-from prismgp.datasets._dataset import held_out
-from prismgp.datasets._folders import search_folders
+from prismgp.datasets.cache import search_folders
+from prismgp.datasets.dataset import held_out
 from prismgp.exceptions import DataError
 from prismgp.plots import drawing_style
 

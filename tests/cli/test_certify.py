@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from prismgp.estimators._recipes import RECIPES
 
 import prismgp
 from prismgp import SSGPRegressor
-from prismgp.estimators._recipes import RECIPES
 from prismgp.plots import draw_certificate
 
 from .conftest import Run, make_frame
@@ -97,7 +97,7 @@ def test_training_rows_are_the_default(
     assert found["test_rows"] == list(range(1, 151))
     assert len(found["mean"]["lower"]) == 150
     assert "all 150 training rows; new rows can be further off" in run("certify", model, train).out
-    monkeypatch.setattr("prismgp.cli._certify._POINTS", 20)
+    monkeypatch.setattr("prismgp.cli.certify.TEST_POINTS", 20)
     rows = certify(run, model, train, "--random-state", 1)["test_rows"]
     assert len(set(rows)) == 20
     assert rows == sorted(rows)
@@ -185,6 +185,7 @@ def test_without_matplotlib(
     assert 'pip install "prismgp[report]"' in refused("certify", model, train, "--figure", tmp_path / "c.png")
 
 
+@pytest.mark.slow
 def test_ensemble(run: Run, frame: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(RECIPES["joint"], "max_steps", 40)
     data, model = tmp_path / "d.parquet", tmp_path / "m.prism"
@@ -214,7 +215,7 @@ def test_several_targets_of_a_model_from_python(
     outcome = run("certify", model, data, "-t", "price,other", "--test", data, "--figure", tmp_path / "c.svg")
     assert (outcome.code, outcome.err) == (0, "")
     assert "<!-- other, less our predicted mean -->" in (tmp_path / "c.svg").read_text()
-    assert "does not know its target; name it with --target" in refused("certify", model, data)
+    assert "without the name of its target; give it with --target" in refused("certify", model, data)
     assert "has 2 inputs without names" in refused("certify", model, data, "-t", "price")
 
 

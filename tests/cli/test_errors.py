@@ -174,7 +174,7 @@ def test_bad_prediction_usage(refused: Refused, model: Path, fresh: pd.DataFrame
     assert "'nested' holds lists or bytes" in refused("predict", model, data, "-o", tmp_path / "o.csv")
     assert "would replace an input" in refused("predict", model, data, "-o", data)
     assert "no delimiter" in refused("predict", model, data, "-o", tmp_path / "o.csv", "--delimiter", ";")
-    assert "both want standard output" in refused("predict", model, data, "-o", "-", "--json")
+    assert "both use standard output" in refused("predict", model, data, "-o", "-", "--json")
     assert "between 0 and 1" in refused("predict", model, data, "-o", "-", "--level", "95")
     assert [each.name for each in tmp_path.iterdir()] == ["d.parquet"]
 
@@ -209,6 +209,7 @@ def test_no_terminal_codes_from_files(refused: Refused, tmp_path: Path) -> None:
     assert "\x1b" not in line
 
 
+@pytest.mark.slow
 def test_broken_pipe_and_module_entry(model: Path, tmp_path: Path) -> None:
     """Through a real process: the reader goes away after one line, and there is no traceback."""
     rows = "".join(f"{i % 4},low,{i % 9},true\n" for i in range(20_000))
@@ -223,6 +224,7 @@ def test_broken_pipe_and_module_entry(model: Path, tmp_path: Path) -> None:
         assert process.wait(timeout=60) == 141
 
 
+@pytest.mark.slow
 def test_broken_pipe_of_a_short_text(model: Path) -> None:
     """What is still buffered when the reader is gone must not fail at the exit of the interpreter."""
     reader, writer = os.pipe()

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from prismgp.estimators._recipes import RECIPES
 
 import prismgp
 from prismgp import ExactGPRegressor, SSGPRegressor
-from prismgp.estimators._recipes import RECIPES
 
 from .conftest import Run, make_frame
 
@@ -187,6 +187,7 @@ def test_failed_fit_leaves_the_old_model(
     assert sorted(each.name for each in tmp_path.iterdir()) == ["d.csv", "m.prism"]
 
 
+@pytest.mark.slow
 def test_prism_from_fit_to_prediction(run: Run, frame: pd.DataFrame, tmp_path: Path, monkeypatch) -> None:
     # The defaults are meant for minutes; a few steps show as well that everything is passed on and stored.
     monkeypatch.setitem(RECIPES["joint"], "max_steps", 25)

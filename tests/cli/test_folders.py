@@ -70,8 +70,8 @@ def test_fit_predict_certify(kind: str, tmp_path: Path, run: Run) -> None:
 
 def test_rows_read_with_a_holdout(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Passes that end before the last row do not lose count."""
-    monkeypatch.setattr("prismgp.data._source.MOMENT_ROWS", 16)
-    monkeypatch.setattr("prismgp.data._source._KEPT_BYTES", 0)
+    monkeypatch.setattr("prismgp.data.sources.MOMENT_ROWS", 16)
+    monkeypatch.setattr("prismgp.data.sources.KEPT_BYTES", 0)
     parts = folder(tmp_path / "parts", frame(), "parquet")
     done = run("fit", parts, "-t", "y", "-o", tmp_path / "m.prism", "-p", 4, "--holdout", "0.3", "--json")
     summary = json.loads(done.out)

@@ -38,7 +38,7 @@ def gas(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def streaming(monkeypatch):
     """Files are read pass by pass, however small."""
-    monkeypatch.setattr("prismgp.data._source._KEPT_BYTES", 0)
+    monkeypatch.setattr("prismgp.data.sources.KEPT_BYTES", 0)
 
 
 def same(found, expected, x, evidence, prediction):

@@ -18,7 +18,7 @@ ODD = (0, 1, 87, 87, 160, 231, 300)  # where the parts begin; one of them is emp
 @pytest.fixture
 def streaming(monkeypatch: pytest.MonkeyPatch) -> None:
     """No source is small enough to be kept in memory."""
-    monkeypatch.setattr("prismgp.data._source._KEPT_BYTES", 0)
+    monkeypatch.setattr("prismgp.data.sources.KEPT_BYTES", 0)
 
 
 def table(dtype: str = "float64", n: int = ODD[-1]) -> pd.DataFrame:

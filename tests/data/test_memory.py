@@ -17,14 +17,14 @@ pytest.importorskip("resource")
 _SCRIPT = """
 import json, sys
 import torch
-import prismgp.data._source as source_module
+import prismgp.data.sources
 from prismgp import SSGPRegressor
 from prismgp.cli import main
 from prismgp._system import peak_bytes
 from prismgp.data import from_parquet
 
 torch.set_num_threads(1)
-source_module._KEPT_BYTES = 0
+prismgp.data.sources.KEPT_BYTES = 0
 path, model_path, out = sys.argv[1:]
 peaks = []
 
@@ -58,6 +58,7 @@ def peaks(rows: int, folder: Path) -> list[int]:
     return [int(peak) for peak in json.loads(done.stdout)]
 
 
+@pytest.mark.slow
 def test_a_fit_and_predictions_stream(tmp_path: Path) -> None:
     """600,000 rows more are 60 MiB more as an array of inputs and targets, and more with the output."""
     small, large = peaks(200_000, tmp_path), peaks(800_000, tmp_path)

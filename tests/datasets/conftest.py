@@ -6,10 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from prismgp.datasets._download import Patience
 from tests.datasets.server import Site, serving
-
-IMPATIENT = Patience(timeout=5.0, attempts=2, wait=0.01)
 
 
 @pytest.fixture(autouse=True)
@@ -19,7 +16,8 @@ def cache(tmp_path, monkeypatch) -> Path:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("no_proxy", "*")
     monkeypatch.setenv("PRISMGP_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("prismgp.datasets._resources._PATIENCE", IMPATIENT)
+    monkeypatch.setattr("prismgp.datasets.cache.RETRIES", 1)
+    monkeypatch.setattr("time.sleep", lambda _: None)  # between attempts
     return tmp_path / "cache"
 
 

@@ -16,10 +16,8 @@ class Site:
     Attributes
     ----------
     content : bytes
-    tag : str or None
-        ETag of the file.
-    ranges : bool
-        Whether Range is honoured.
+    length : bool
+        Whether the length is announced.
     cut : list of int
         Bytes after which successive answers break off.
     status : list of int
@@ -29,8 +27,6 @@ class Site:
     """
 
     content: bytes = b""
-    tag: str | None = '"one"'
-    ranges: bool = True
     length: bool = True
     cut: list[int] = field(default_factory=list)
     status: list[int] = field(default_factory=list)
@@ -51,25 +47,11 @@ def serving(site: Site) -> Iterator[Site]:
             if site.status:
                 self.send_error(site.status.pop(0))
                 return
-            start = 0
-            asked = self.headers.get("Range")
-            fresh = self.headers.get("If-Range") in (None, site.tag)
-            if asked and site.ranges and fresh:
-                start = int(asked.removeprefix("bytes=").removesuffix("-"))
-                if start >= len(site.content):
-                    self.send_error(416)
-                    return
-                self.send_response(206)
-                self.send_header("Content-Range", f"bytes {start}-{len(site.content) - 1}/{len(site.content)}")
-            else:
-                self.send_response(200)
-            body = site.content[start:]
+            self.send_response(200)
             if site.length:
-                self.send_header("Content-Length", str(len(body)))
-            if site.tag:
-                self.send_header("ETag", site.tag)
+                self.send_header("Content-Length", str(len(site.content)))
             self.end_headers()
-            self.wfile.write(body[: site.cut.pop(0)] if site.cut else body)
+            self.wfile.write(site.content[: site.cut.pop(0)] if site.cut else site.content)
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)

@@ -13,7 +13,7 @@ import pytest
 
 import prismgp
 from prismgp.cli import main
-from prismgp.cli._common import splits
+from prismgp.cli.common import splits
 from prismgp.exceptions import DataError
 from tests.experiments.conftest import alive, wait_for
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from prismgp.model.observe import Observation, Watch
 
 from experiments.lab._scores import scores
 from experiments.lab.reproduce._curve import Recorder
 from prismgp import ExactGPRegressor, PrismGPRegressor, SSGPRegressor
-from prismgp.model.observe import Observation, Watch
 
 MODELS = {
     "exact": lambda: ExactGPRegressor(random_state=0, max_iter=20),

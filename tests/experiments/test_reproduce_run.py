@@ -122,7 +122,7 @@ def test_bad_usage(arguments: list[str], words: str, tmp_path: Path, capfd: pyte
 def test_absent_files_say_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    from prismgp.datasets import _gas_sensor
+    from prismgp.datasets import gas_sensor as _gas_sensor
     from prismgp.exceptions import DataError
 
     def absent(_: Any) -> Path:

@@ -13,8 +13,7 @@ from sklearn.exceptions import NotFittedError
 import prismgp
 from prismgp import ExactGPRegressor, SSGPRegressor
 from prismgp._system import atomic_path
-from prismgp.data._schema import InputColumn
-from prismgp.data._table import TableEncoder
+from prismgp.data import InputColumn, TableEncoder
 from prismgp.exceptions import DataError, PrismGPError
 
 MODELS = [SSGPRegressor(4, random_state=0, optimize=False), ExactGPRegressor(optimize=False)]

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from prismgp.prism._experts import MapStatistics
 from scipy import stats as distributions
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
@@ -21,7 +22,6 @@ from prismgp.core.parameters import Parameters
 from prismgp.estimators import _recipes
 from prismgp.exceptions import DataError, ModelFileError, PrismGPWarning
 from prismgp.prism import Expert, JointRecipe, RevisedMap, _train, held_out_rows
-from prismgp.prism._experts import MapStatistics
 from prismgp.prism._stack import _convincing as CONVINCING  # noqa: N812 - before it is replaced below
 from tests.model.test_io import rewritten
 

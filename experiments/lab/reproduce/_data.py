@@ -17,8 +17,8 @@ from prismgp._files import atomic_path
 from prismgp._types import AnyArray
 from prismgp.data import from_parquet
 from prismgp.datasets import gas_sensor_files, load_abalone, load_gas_sensor, make_gas_sensor, write_gas_sensor
-from prismgp.datasets._dataset import held_out
-from prismgp.datasets._gas_columns import GAS_INPUTS, GAS_TARGET
+from prismgp.datasets.dataset import held_out
+from prismgp.datasets.gas_sensor import GAS_INPUTS, GAS_TARGET
 from prismgp.exceptions import DataError
 
 __all__ = ["RunData", "check_available", "load", "prepare"]
@@ -124,7 +124,7 @@ def _link(file: Path, target: Path) -> None:
 
 def _convert(folder: Path, rows: int, run: int) -> None:
     """The measured files, a random fifth of the rows apart; memory is that of one piece."""
-    from prismgp.datasets._gas_sensor import _read
+    from prismgp.datasets.gas_sensor import read_rows as _read
 
     rng = np.random.default_rng([run, 82])
     schema = pa.schema([(name, pa.float32()) for name in (GAS_TARGET, *GAS_INPUTS)])

@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import Any
 
 import prismgp
-from prismgp.cli._common import Parser, complain, one_line
+from prismgp.cli.common import Parser, complain, one_line
 from prismgp.exceptions import PrismGPError, PrismGPWarning
 
 __all__ = ["main"]
@@ -37,8 +37,8 @@ def main(argv: list[str] | None = None) -> int:
     Returns
     -------
     int
-        0 on success; 1 for a certificate that does not hold or a comparison in which something failed; 2, with one
-        line on stderr, on bad usage or bad input; 130 when interrupted; 141 when the reader of the output went away.
+        0 on success; 1 for a certificate that does not hold; 2, with one line on stderr, on bad usage or bad input;
+        130 when interrupted; 141 when the reader of the output has closed it.
     """
     try:
         args = _parser(sys.argv[1:] if argv is None else argv).parse_args(argv)
@@ -68,16 +68,16 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _parser(argv: list[str]) -> Parser:
-    """That of the command asked for, where there is one: each loads what it needs, and predictions need little."""
+    """The parser of the given command only, if there is one: commands load what they need, and predict needs little."""
     parser = Parser(
         prog="prismgp",
-        description="Gaussian process regression on tables: fit, predict with uncertainty, certify, look into models.",
+        description="Gaussian process regression on tables: fit, predict with uncertainty, certify, inspect models.",
         epilog="Exit code: 0 on success, 1 when a certificate does not hold, 2 on bad usage or bad input.",
     )
     parser.add_argument("--version", action="version", version=f"prismgp {prismgp.__version__}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name in argv[:1] if argv and argv[0] in _SUBCOMMANDS else _SUBCOMMANDS:
-        import_module(f"prismgp.cli._{name}").add_parser(subparsers)
+        import_module(f"prismgp.cli.{name}").add_parser(subparsers)
     return parser
 
 
@@ -86,6 +86,6 @@ def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
 
 
 def _abandon_stdout() -> None:
-    """Let the interpreter's last flush of stdout go nowhere instead of failing."""
+    """Redirect stdout to nothing, so that the interpreter's last flush does not fail."""
     with suppress(OSError, ValueError):  # a stdout without a descriptor needs no care
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -10,9 +10,8 @@ import torch
 
 from prismgp._types import AnyArray, Array, Tensor
 from prismgp.core.parameters import Parameters, default_start
-from prismgp.data._chunks import Chunks, auto_chunk_rows
-from prismgp.data._source import ArraySource, Source
-from prismgp.data._standardise import Standardiser
+from prismgp.data.chunks import Chunks, Standardiser, auto_chunk_rows
+from prismgp.data.sources import ArraySource, Source
 from prismgp.exceptions import DataError
 
 __all__ = ["StandardisedRows"]

@@ -4,14 +4,13 @@ Files are looked for in ``$PRISMGP_DATA``, then in the cache (``$PRISMGP_CACHE``
 otherwise.
 """
 
-from prismgp.datasets._abalone import load_abalone
-from prismgp.datasets._beijing import load_beijing_pm25
-from prismgp.datasets._dataset import Dataset
-from prismgp.datasets._flights import load_flights
-from prismgp.datasets._folders import cache_folder, data_folder
-from prismgp.datasets._gas_sensor import gas_sensor_files, load_gas_sensor
-from prismgp.datasets._gas_simulated import gas_sensor_chunks, make_gas_sensor, write_gas_sensor
-from prismgp.datasets._uci import UCI_NAMES, load_uci
+from prismgp.datasets.beijing import load_beijing_pm25
+from prismgp.datasets.cache import cache_folder, data_folder
+from prismgp.datasets.dataset import Dataset
+from prismgp.datasets.flights import load_flights
+from prismgp.datasets.gas_sensor import gas_sensor_files, load_gas_sensor
+from prismgp.datasets.gas_simulation import gas_sensor_chunks, make_gas_sensor, write_gas_sensor
+from prismgp.datasets.uci import UCI_NAMES, load_abalone, load_uci
 
 __all__ = [
     "UCI_NAMES",

@@ -27,7 +27,7 @@ from prismgp._validate import (
 from prismgp.context import FitContext, FitEvent
 from prismgp.core.kernels import KERNELS
 from prismgp.core.models import Predictor
-from prismgp.data import ArraySource, Source, StandardisedRows, Standardiser, prefetched
+from prismgp.data import ArraySource, Source, StandardisedRows, Standardiser, prefetch
 from prismgp.estimators.sources import (
     adopt_source,
     apply_where_rows_are,
@@ -248,7 +248,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
             return self._shape_out(mean), cov[:, :, 0] if model.target_ndim == 1 else cov
         blocks: AnyArray | Iterable[AnyArray]
         if isinstance(X, Source):
-            blocks = (x for x, _ in prefetched(match_source(self, X).blocks(model.prediction_rows)))
+            blocks = (x for x, _ in prefetch(match_source(self, X).blocks(model.prediction_rows)))
         else:
             blocks = self.read_inputs(X)
         mean, std = model.predict(blocks, std=return_std, include_noise=include_noise)

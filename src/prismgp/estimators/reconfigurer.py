@@ -15,7 +15,7 @@ from prismgp._random import Streams
 from prismgp._types import AnyArray, RandomState, Tensor
 from prismgp._validate import DEVICES, check_choice, check_inputs, check_number, compute_device
 from prismgp.context import FitContext
-from prismgp.data import ArraySource, Source, StandardisedRows, Standardiser, prefetched
+from prismgp.data import ArraySource, Source, StandardisedRows, Standardiser, prefetch
 from prismgp.estimators.sources import (
     adopt_source,
     apply_where_rows_are,
@@ -248,7 +248,7 @@ class Reconfigurer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     def _latent(self, X: Any) -> tuple[Iterator[Tensor], np.dtype[Any]]:
         """Means of ``q(z | x)`` of checked rows, and the precision these came in."""
         if isinstance(X, Source):
-            blocks = prefetched(match_source(self, X).blocks(_CHUNK_ROWS))
+            blocks = prefetch(match_source(self, X).blocks(_CHUNK_ROWS))
             return self._latent_chunks(x for x, _ in blocks), np.dtype(np.float64)
         x = check_inputs(self, encode_frame(self, X))
         return self._latent_chunks(x[start : start + _CHUNK_ROWS] for start in range(0, len(x), _CHUNK_ROWS)), x.dtype

@@ -84,7 +84,7 @@ def match_source(estimator: BaseEstimator, source: Source, y: Any = None, *, nee
         _check_target(source)
     encoder = getattr(estimator, "table_encoder_", None)
     if source.encoder is not None and encoder is not None:
-        return source.encoded_by(encoder)
+        return source.encode_with(encoder)
     known = getattr(estimator, "feature_names_in_", None)
     if known is not None and source.feature_names is not None and list(known) != source.feature_names:
         raise DataError(

@@ -172,7 +172,7 @@ class SSGPRegressor(UpdatableRegressor):
         context = self._context(rows)
         if self.partition is not None:
             labels = given_labels(self.partition, rows.n_rows, rows.n_inputs)
-            rows = replace(rows, source=rows.source.labelled(labels))
+            rows = replace(rows, source=rows.source.with_labels(labels))
         streams = Streams(self.random_state)
         settings = SSGPSettings(
             kernel=get_kernel(self.kernel),

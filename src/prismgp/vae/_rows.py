@@ -11,7 +11,7 @@ import torch
 from prismgp._random import Streams
 from prismgp._system import available_bytes
 from prismgp._types import AnyArray, Array, Tensor
-from prismgp.data._chunks import standardise
+from prismgp.data import standardise
 
 __all__ = ["Indices", "Rows", "draw_rows", "torch_generator"]
 

@@ -50,4 +50,4 @@ def client(cluster: Any) -> Any:
 @pytest.fixture
 def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every row group a shard."""
-    monkeypatch.setattr("prismgp.data._dask._SHARD_ROWS", 1)
+    monkeypatch.setattr("prismgp.data.dask.SHARD_ROWS", 1)

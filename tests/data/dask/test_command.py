@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pytest
 
 from prismgp import load
 from prismgp.cli import main
@@ -15,8 +16,9 @@ from prismgp.cli import main
 INPUTS = ["a", "b", "c"]
 
 
+@pytest.mark.slow
 def test_fit_with_a_scheduler(folder, frame, cluster, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("prismgp.data._dask._SHARD_ROWS", 150)  # two shards
+    monkeypatch.setattr("prismgp.data.dask.SHARD_ROWS", 150)  # two shards
 
     def fitted(name, *more):
         path = tmp_path / name
@@ -37,13 +39,14 @@ def test_fit_with_a_scheduler(folder, frame, cluster, tmp_path, capsys, monkeypa
 
 
 def test_a_wrong_address(folder, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("prismgp.data._cluster._CONNECT_SECONDS", 1)
+    monkeypatch.setattr("prismgp.data.cluster.CONNECT_SECONDS", 1)
     argv = ["fit", str(folder), "-t", "y", "-o", str(tmp_path / "m.prism"), "--scheduler", "tcp://127.0.0.1:9"]
     assert main(argv) == 2
     assert capsys.readouterr().err.startswith("prismgp: error: no Dask scheduler answers at 'tcp://127.0.0.1:9'")
     assert not (tmp_path / "m.prism").exists()
 
 
+@pytest.mark.slow
 def test_nothing_of_dask_is_loaded_before_it_is_needed():
     code = "import sys, prismgp, prismgp.cli, prismgp.data; assert not {'dask', 'distributed'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

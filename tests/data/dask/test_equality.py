@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 
@@ -36,12 +38,13 @@ def assert_alike(found, expected):
 
 @pytest.fixture(scope="module")
 def expected(frame):
-    return {name: results(model, frame[INPUTS], frame.y) for name, model in MODELS.items()}
+    return cache(lambda name: results(MODELS[name], frame[INPUTS], frame.y))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_files_read_by_workers(name, expected, folder, client, small_shards):
-    assert_alike(results(MODELS[name], from_parquet(folder, "y", client=client)), expected[name])
+    assert_alike(results(MODELS[name], from_parquet(folder, "y", client=client)), expected(name))
 
 
 @pytest.mark.parametrize("name", ["ssgp", "prism"])
@@ -52,16 +55,16 @@ def test_collections(name, expected, frame):
 
     X = da.from_array(frame[INPUTS].to_numpy(), chunks=(160, 2))  # chunked along the columns too
     y = da.from_array(frame.y.to_numpy(), chunks=160)
-    assert_alike(results(MODELS[name], X, y), expected[name])
+    assert_alike(results(MODELS[name], X, y), expected(name))
     table = dd.from_pandas(frame, npartitions=4)
-    assert_alike(results(MODELS[name], table[INPUTS], table.y), expected[name])
+    assert_alike(results(MODELS[name], table[INPUTS], table.y), expected(name))
 
 
 def test_collections_on_a_cluster(expected, frame, client):
     import dask.dataframe as dd
 
     table = dd.from_pandas(frame, npartitions=4).persist()
-    assert_alike(results(MODELS["ssgp"], table[INPUTS], table["y"]), expected["ssgp"])
+    assert_alike(results(MODELS["ssgp"], table[INPUTS], table["y"]), expected("ssgp"))
 
 
 def test_the_number_of_workers_does_not_matter(folder, client, small_shards):

@@ -39,6 +39,7 @@ def deadly(tokens):
     return call
 
 
+@pytest.mark.slow
 def test_a_worker_killed_in_the_middle_of_a_pass(folder, client, small_shards, tmp_path):
     source = from_parquet(folder, "y", client=client)
     # Moments and the first statistics are done, the gradient is under way.
@@ -99,7 +100,7 @@ def test_nobody_answers(folder):
 
 def _short_patience():
     patch = pytest.MonkeyPatch()
-    patch.setattr("prismgp.data._cluster._CONNECT_SECONDS", 1)
+    patch.setattr("prismgp.data.cluster.CONNECT_SECONDS", 1)
     return patch.context()
 
 

@@ -11,9 +11,8 @@ import torch
 from prismgp import SSGPRegressor
 from prismgp.core.evidence import ProjectionGradient
 from prismgp.core.statistics import SpectralStatistics
-from prismgp.data import Chunks, Standardiser, from_parquet
-from prismgp.data._chunks import Pass
-from prismgp.data._cluster import Cluster, Packed, _loaded
+from prismgp.data import Chunks, Pass, Standardiser, from_parquet
+from prismgp.data.cluster import Cluster, Packed, run_shard
 
 P, OVERHEAD = 4, 3_000  # bytes of names and classes in a pickle
 
@@ -27,7 +26,7 @@ def test_a_pass_returns_one_small_matrix(kind, folder):
     standardiser = Standardiser.fit(from_parquet(folder, "y"), normalize=True)
     one = Pass(work, standardiser, rows=256, dtype=torch.float64, device=torch.device("cpu"))
     shard = source._shards[1]
-    outcome = _loaded(Packed((one, work.merge)), shard.recipe, shard.n_rows)
+    outcome = run_shard(Packed((one, work.merge)), shard.loader, shard.n_rows)
     assert outcome.error is None
     returned = len(pickle.dumps(outcome))
     assert returned < 8 * size**2 + OVERHEAD < 8 * 4 * shard.n_rows
@@ -38,14 +37,14 @@ def test_a_pass_returns_one_small_matrix(kind, folder):
 
 def test_a_fit_moves_no_rows_but_the_sample(folder, client, monkeypatch):
     came: list[int] = []
-    gathered = Cluster._gathered
+    gather = Cluster.gather
 
     def watched(self, tasks):
-        back = gathered(self, tasks)
+        back = gather(self, tasks)
         came.append(len(pickle.dumps(back)))
         return back
 
-    monkeypatch.setattr(Cluster, "_gathered", watched)
+    monkeypatch.setattr(Cluster, "gather", watched)
     SSGPRegressor(P, random_state=0, optimize=False).fit(from_parquet(folder, "y", client=client))
     assert len(came) == 2  # moments, statistics
     assert max(came) < 3 * OVERHEAD < 600 * 4 * 8

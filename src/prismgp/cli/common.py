@@ -1,0 +1,345 @@
+"""Parts shared by the subcommands: arguments, messages, layout, checks of paths, scores."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import math
+import os
+import re
+import shutil
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from prismgp import metrics
+from prismgp._types import Array
+from prismgp.core.density import normal_quantile
+from prismgp.data import TableFiles, open_tables
+from prismgp.exceptions import DataError
+
+if TYPE_CHECKING:
+    from prismgp.model import FittedModel
+
+__all__ = [
+    "Parser",
+    "Scores",
+    "Subparsers",
+    "above_zero",
+    "add_delimiter",
+    "add_output_options",
+    "columns",
+    "complain",
+    "fraction",
+    "half_width",
+    "held_out_rows",
+    "json_text",
+    "most_relevant",
+    "not_negative",
+    "one_line",
+    "open_data",
+    "positive",
+    "print_json",
+    "print_rows",
+    "printable",
+    "relative_lengthscale",
+    "say",
+    "show_progress",
+    "splits",
+    "ticking",
+    "whole",
+    "writable",
+]
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are one line."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        # Abbreviated options in scripts would break when an option is added.
+        super().__init__(**{**kwargs, "allow_abbrev": False})
+
+    def error(self, message: str) -> NoReturn:
+        complain(f"error: {message} (see {self.prog} --help)")
+        raise SystemExit(2)
+
+
+N = TypeVar("N", int, float)
+Subparsers: TypeAlias = "argparse._SubParsersAction[Parser]"
+
+
+# -- arguments -----------------------------------------------------------------------------------
+
+
+def columns(text: str) -> list[str]:
+    """Parse ``a,b,c``; a name with a comma is in double quotes."""
+    return next(csv.reader([text]), [""])
+
+
+def splits(text: str) -> list[int]:
+    """Parse ``3``, the first three, or a range ``0-2``, or a list ``1,4``."""
+    if re.fullmatch(r"[1-9]\d{0,2}", text):
+        return list(range(int(text)))
+    between = re.fullmatch(r"(\d{1,3})-(\d{1,3})", text)
+    if between and int(between[1]) <= int(between[2]):
+        return list(range(int(between[1]), int(between[2]) + 1))
+    if re.fullmatch(r"\d{1,3}(,\d{1,3})+", text):
+        return sorted({int(part) for part in text.split(",")})
+    raise argparse.ArgumentTypeError(f"{text!r}: give a number of splits (3), a range (0-2) or a list (1,4)")
+
+
+def _number(kind: type[N], accepts: Callable[[N], bool], what: str) -> Callable[[str], N]:
+    """A parser of numbers whose error says what is accepted."""
+
+    def parse(text: str) -> N:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = None
+        if value is None or not accepts(value):
+            raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
+        return value
+
+    return parse
+
+
+positive = _number(int, lambda value: value >= 1, "a whole number of at least 1")
+whole = _number(int, lambda value: value >= 0, "a whole number of at least 0")
+fraction = _number(float, lambda value: 0 < value < 1, "a number between 0 and 1")
+above_zero = _number(float, lambda value: 0 < value < math.inf, "a number above 0")
+not_negative = _number(float, lambda value: 0 <= value < math.inf, "a number of at least 0")
+
+
+def _delimiter(text: str) -> str:
+    text = "\t" if text == "\\t" else text
+    if len(text) != 1 or not text.isascii() or text in '"\r\n':
+        raise argparse.ArgumentTypeError(f"{text!r} is not one character")
+    return text
+
+
+def add_delimiter(parser: Parser) -> None:
+    """Add the option of commands that read tables."""
+    parser.add_argument(
+        "--delimiter",
+        type=_delimiter,
+        metavar="CHAR",
+        help=r"separator of a text file (default: comma, or tab for .tsv; \t means tab)",
+    )
+
+
+def add_output_options(parser: Parser) -> None:
+    """Add the options of commands that print a summary."""
+    parser.add_argument("--json", action="store_true", help="print the summary as one JSON object")
+    parser.add_argument("-q", "--quiet", action="store_true", help="no progress bar and no summary for people")
+
+
+def open_data(args: argparse.Namespace) -> TableFiles:
+    """Open the file or the folder of the argument DATA."""
+    return open_tables(args.data, delimiter=args.delimiter)
+
+
+def writable(path: str, *, inputs: Iterable[str]) -> Path:
+    """Check that a path can be written, before any work that would be lost."""
+    target = Path(path)
+    folder = target.parent
+    if not folder.is_dir():
+        raise DataError(f"{path}: the folder {str(folder)!r} does not exist")
+    if target.is_dir():
+        raise DataError(f"{path}: is a folder")
+    if not os.access(folder, os.W_OK):
+        raise DataError(f"{path}: the folder {str(folder)!r} cannot be written to")
+    for name in inputs:
+        if target.exists() and Path(name).exists() and target.samefile(name):
+            raise DataError(f"{path}: the output would replace an input")
+    return target
+
+
+def held_out_rows(n: int, share: float, seed: int) -> npt.NDArray[np.bool_]:
+    """Choose the rows that ``--holdout`` keeps out of a fit, (n,)."""
+    count = max(1, round(share * n))
+    if n - count < 2:
+        raise DataError(f"--holdout {share:g} leaves {n - count} of {n} rows for the fit; at least 2 are needed")
+    chosen = np.zeros(n, dtype=bool)
+    chosen[np.random.default_rng(seed).permutation(n)[:count]] = True
+    return chosen
+
+
+# -- output --------------------------------------------------------------------------------------
+
+
+def one_line(text: str) -> str:
+    """Remove line breaks and control characters, which may come from the contents of files."""
+    return "".join(character if character.isprintable() else "?" for character in " ".join(text.split()))
+
+
+def printable(name: str) -> str:
+    """A column's name, quoted if it has characters that do not show."""
+    return name if name.isprintable() and name.strip() == name and name else repr(name)
+
+
+def complain(message: str) -> None:
+    """Print one line on stderr."""
+    _write(f"prismgp: {one_line(message)}", sys.stderr)
+
+
+def say(text: str = "", *, error: bool = False) -> None:
+    """Print a line on stdout, or on stderr if stdout is used for data."""
+    _write(text, sys.stderr if error else sys.stdout)
+
+
+def _write(text: str, stream: Any) -> None:
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    print(text.encode(encoding, "backslashreplace").decode(encoding), file=stream)
+
+
+def print_rows(rows: Sequence[tuple[str, str]], *, indent: int = 2, error: bool = False, wrapped: bool = False) -> None:
+    """Print labels and values in two columns; ``wrapped``: break long values into several lines."""
+    width = max((len(label) for label, _ in rows), default=0)
+    room = min(shutil.get_terminal_size((100, 24)).columns, 110) - indent - width - 2
+    for label, value in rows:
+        lines = [value]
+        if wrapped:  # paths are not broken
+            lines = textwrap.wrap(value, max(room, 40), break_long_words=False, break_on_hyphens=False)
+        for start, line in zip([label, *([""] * len(lines))], lines, strict=False):
+            say(f"{'':{indent}}{start:<{width}}  {line}".rstrip(), error=error)
+
+
+def print_json(value: dict[str, Any]) -> None:
+    """Print one JSON object."""
+    say(json_text(value))
+
+
+def json_text(value: dict[str, Any], *, indent: int | None = 2) -> str:
+    """One JSON object; numbers that JSON cannot represent become null."""
+    return json.dumps(_jsonable(value), allow_nan=False, indent=indent)
+
+
+def _jsonable(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _jsonable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_jsonable(item) for item in value]
+    if isinstance(value, np.ndarray | np.generic):
+        return _jsonable(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def show_progress(args: argparse.Namespace) -> bool:
+    """Whether to show a progress bar: only on a terminal, and not with --quiet."""
+    return sys.stderr.isatty() and not args.quiet
+
+
+@contextmanager
+def ticking(label: str, *, shown: bool) -> Iterator[None]:
+    """Show the elapsed seconds, for work that cannot report its progress."""
+    if not shown:
+        yield
+        return
+    done, began = threading.Event(), time.monotonic()
+
+    def tick() -> None:
+        while not done.wait(1.0):
+            print(f"\r{label}: {time.monotonic() - began:.0f} s ", end="", file=sys.stderr, flush=True)
+
+    thread = threading.Thread(target=tick, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+        print(f"\r{'':{len(label) + 12}}\r", end="", file=sys.stderr, flush=True)
+
+
+# -- numbers -------------------------------------------------------------------------------------
+
+
+def half_width(level: float) -> float:
+    """Half the width of a central interval of a standard normal variable."""
+    return normal_quantile(0.5 + level / 2)
+
+
+def relative_lengthscale(model: FittedModel) -> Array | None:
+    """Length-scales in units of the columns' standard deviations; infinite for a column the model ignores.
+
+    None for a model without length-scales of its inputs.
+    """
+    relative = model.input_lengthscale
+    if relative is None:
+        return None
+    return np.asarray(np.where(model.standardiser.constant_inputs, np.inf, relative))
+
+
+def most_relevant(model: FittedModel, names: Sequence[str], limit: int | None = None) -> list[tuple[str, float]]:
+    """Encoded inputs by relative length-scale, the shortest first: the function varies most along these."""
+    relative = relative_lengthscale(model)
+    if relative is None:
+        return []
+    order = np.argsort(relative, kind="stable")[:limit]
+    return [(names[index], float(relative[index])) for index in order]
+
+
+class Scores:
+    """Accuracy of predictions, accumulated over batches in constant memory.
+
+    Parameters
+    ----------
+    level : float
+        Of the interval whose coverage is counted.
+    """
+
+    def __init__(self, level: float) -> None:
+        self.level = level
+        self.rows = 0
+        self._squares = self._covered = self._log_density = 0.0
+
+    def add(self, y: Array, mean: Array, std: Array, log_density: Array | None = None) -> None:
+        """Compare predictions with observations; pairs with a NaN do not count.
+
+        Parameters
+        ----------
+        y, mean, std : ndarray, (n,)
+        log_density : ndarray, (n,), or None
+            Of the observations under the model; None: under normal distributions with these means and deviations.
+        """
+        scored = np.isfinite(y) & np.isfinite(mean)
+        rows = int(scored.sum())
+        if not rows:
+            return
+        y, mean, std = y[scored], mean[scored], std[scored]
+        margin = half_width(self.level) * std
+        self.rows += rows
+        self._squares += rows * metrics.rmse(y, mean) ** 2
+        self._covered += rows * metrics.coverage(y, mean - margin, mean + margin)
+        if log_density is None:
+            self._log_density -= rows * metrics.nlpd(y, mean, std)
+        else:
+            self._log_density += float(log_density[scored].sum())
+
+    def merge(self, other: Scores) -> Scores:
+        """Scores of both sets of rows."""
+        both = Scores(self.level)
+        for name in ("rows", "_squares", "_covered", "_log_density"):
+            setattr(both, name, getattr(self, name) + getattr(other, name))
+        return both
+
+    def to_dict(self, *, density: bool = True) -> dict[str, Any]:
+        """RMSE, and for predictions of observations NLPD (mean negative log density) and coverage."""
+        if not self.rows:
+            return {"rows": 0}
+        scores: dict[str, Any] = {"rows": self.rows, "rmse": math.sqrt(self._squares / self.rows)}
+        if density:
+            nlpd, coverage = -self._log_density / self.rows, self._covered / self.rows
+            scores |= {"nlpd": nlpd, "level": self.level, "coverage": coverage}
+        return scores

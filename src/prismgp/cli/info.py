@@ -1,0 +1,152 @@
+"""``prismgp info``: show the contents of a model file."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from prismgp._system import format_bytes
+from prismgp.cli import common
+from prismgp.cli.common import Parser, Subparsers, printable, say
+from prismgp.core.models import SpectralModel
+from prismgp.model import FORMAT_VERSION, FittedModel, load_model
+
+__all__ = ["add_parser", "run"]
+
+_SHOWN_INPUTS = 20
+_ESTIMATORS = {"exact": "ExactGPRegressor", "ssgp": "SSGPRegressor", "prism": "PrismGPRegressor"}
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Declare the command."""
+    parser: Parser = subparsers.add_parser(
+        "info", help="show the contents of a model file", description="Show the contents of a model file."
+    )
+    parser.add_argument("model", metavar="MODEL", help="model file")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Load and describe."""
+    description = _describe(load_model(args.model, device="cpu"), args.model)
+    if args.json:
+        common.print_json(description)
+    else:
+        _print(description)
+    return 0
+
+
+def _describe(model: FittedModel, path: str) -> dict[str, Any]:
+    encoder, rows = model.encoder, model.n_rows
+    names = model.feature_names or [f"column {index}" for index in range(model.n_inputs)]
+    relative = common.relative_lengthscale(model)
+    order = range(len(names)) if relative is None else np.argsort(relative, kind="stable")
+    scale = model.standardiser.x_scale
+
+    def per_output(value: Any) -> Any:
+        return float(value[0]) if model.target_ndim == 1 else value
+
+    return {
+        "file": path,
+        "bytes": Path(path).stat().st_size,
+        "format_version": FORMAT_VERSION,
+        "estimator": _ESTIMATORS[model.kind],
+        "kernel": model.kernel,
+        "frequencies": model.arguments.get("n_frequencies"),
+        "gating": _gating(model),
+        "rows": rows,
+        "target": None if encoder is None else encoder.target,
+        "columns": None if encoder is None else encoder.to_dict()["columns"],
+        "inputs": [
+            {
+                "name": names[index],
+                "lengthscale": None if relative is None else float(relative[index] * scale[index]),
+                "relative_lengthscale": None if relative is None else float(relative[index]),
+            }
+            for index in order
+        ],
+        "signal_std": per_output(np.sqrt(model.signal_variance)),
+        "noise_std": per_output(np.sqrt(model.noise_variance)),
+        "mean": per_output(model.mean),
+        "log_evidence": model.log_evidence,
+        "log_evidence_per_row": model.log_evidence / rows,
+        "fit_status": model.status,
+    }
+
+
+def _gating(model: FittedModel) -> dict[str, Any] | None:
+    """The gates of a sparse spectrum GP, if any."""
+    gate = model.predictor.gating.gate if isinstance(model.predictor, SpectralModel) else None
+    return None if gate is None else {"kind": gate.kind, "clusters": gate.n_clusters}
+
+
+def _print(info: dict[str, Any]) -> None:
+    frequencies = f", {info['frequencies']} frequencies" if info["frequencies"] else ""
+    say(f"{info['estimator']} ({info['kernel']}{frequencies})")
+    say()
+    rows = [
+        ("File", f"{info['file']}, {format_bytes(info['bytes'])}, format version {info['format_version']}"),
+        ("Rows", f"{info['rows']:,}"),
+    ]
+    if info["gating"] is not None:
+        rows.append(("Gating", f"{info['gating']['kind']}, {info['gating']['clusters']:,} clusters"))
+    if info["target"] is not None:
+        rows.append(("Target", printable(info["target"])))
+    per_row = f" ({info['log_evidence_per_row']:.4f} per row)"
+    rows += [
+        ("Mean", _numbers(info["mean"])),
+        ("Signal std", _numbers(info["signal_std"])),
+        ("Noise std", _numbers(info["noise_std"])),
+        ("Log evidence", f"{info['log_evidence']:.6g}{per_row}"),
+    ]
+    common.print_rows(rows)
+    say()
+    _print_inputs(info["inputs"])
+    stages = _stages(info["fit_status"])
+    if stages:
+        say()
+        say("  Fit stages")
+        for stage in stages:
+            say(f"    {stage}")
+
+
+def _print_inputs(inputs: list[dict[str, Any]]) -> None:
+    shown = inputs[:_SHOWN_INPUTS]
+    width = max(12, *(len(printable(each["name"])) for each in shown))
+    known = shown[0]["relative_lengthscale"] is not None
+    say(f"  {'Inputs':<{width}}  {'length-scale':>12}  {'/ column std':>12}" if known else "  Inputs")
+    for each in shown:
+        name = printable(each["name"])
+        if each["relative_lengthscale"] is None:
+            say(f"  {name}")
+        elif np.isfinite(each["relative_lengthscale"]):
+            say(f"  {name:<{width}}  {each['lengthscale']:>12.4g}  {each['relative_lengthscale']:>12.3g}")
+        else:
+            say(f"  {name:<{width}}  {'-':>12}  never varied in training, or in very few rows")
+    if len(inputs) > len(shown):
+        say(f"  ... and {len(inputs) - len(shown):,} more (all with --json)")
+
+
+def _numbers(value: Any) -> str:
+    return ", ".join(f"{number:.4g}" for number in np.atleast_1d(value))
+
+
+def _stages(status: dict[str, Any]) -> list[str]:
+    """One line per stage; the file may lack the keys that this version writes."""
+    lines = []
+    stages = status.get("stages")
+    for stage in stages if isinstance(stages, list) else []:
+        if not isinstance(stage, dict):
+            continue
+        parts = [f"{stage[key]} {key}" for key in ("rows", "evaluations") if key in stage]
+        seconds = stage.get("seconds")
+        if isinstance(seconds, float):
+            parts.append(f"{seconds:.1f} s")
+        if "message" in stage:
+            parts.append(str(stage["message"]))
+        lines.append(common.one_line(f"{stage.get('method', 'stage')}: {', '.join(parts)}"))
+    return lines

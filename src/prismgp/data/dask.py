@@ -1,0 +1,312 @@
+"""Rows on a Dask cluster: every pass is done by the workers, and only small results come back.
+
+Rows come from files, which the workers read, or from Dask arrays and frames.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from typing import Any, Self, TypeVar
+
+import numpy as np
+import pandas as pd
+
+from prismgp._types import AnyArray
+from prismgp.data.cluster import Cluster, FileLoader, Outcome, PartitionLoader, SelectionLoader, Shard
+from prismgp.data.columns import quote_names
+from prismgp.data.encoder import TableEncoder, warn_unseen
+from prismgp.data.reader import TableReader
+from prismgp.data.sources import ArraySource, Block, Moments, Source, compute_moments, merge_moments, rechunk
+from prismgp.exceptions import DataError
+
+__all__ = ["SHARD_ROWS", "DaskFileSource", "DaskSource", "collection_source", "is_collection"]
+
+T = TypeVar("T")
+SHARD_ROWS = 65_536  # row groups are combined up to this number: every task costs milliseconds
+
+
+class DaskSource(Source):
+    """Rows in shards, each of which is loaded inside a task; made from Dask collections and from files.
+
+    Results do not depend on the number of workers, nor on the assignment of shards to them: the data determine the
+    shards, and results are merged in a fixed order.
+
+    Attributes
+    ----------
+    n_rows, n_inputs, n_outputs : int
+    n_shards : int
+        Shards that have rows.
+    rows_read : int
+        Rows of the files, also those with missing values; known after a pass.
+    """
+
+    distributed = True
+    rows_read: int = 0
+
+    def __init__(
+        self,
+        shards: Sequence[Shard],
+        cluster: Cluster,
+        *,
+        n_inputs: int,
+        n_outputs: int,
+        feature_names: list[str] | None = None,
+        single: bool = True,
+    ) -> None:
+        self._shards, self._cluster = list(shards), cluster
+        self.n_inputs, self.n_outputs = n_inputs, n_outputs
+        self.feature_names, self.single = feature_names, single
+        if any(shard.n_rows is None for shard in self._shards):
+            _ = self.moments  # the pass that counts also computes the moments, which are needed anyway
+        self._shards = [shard for shard in self._shards if shard.n_rows]
+        self.n_rows = sum(shard.n_rows or 0 for shard in self._shards)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.n_rows:,} rows in {self.n_shards} shards, {self.n_inputs} inputs)"
+
+    @property
+    def n_shards(self) -> int:
+        return len(self._shards)
+
+    @property
+    def small(self) -> bool:
+        return False
+
+    def map(self, function: Callable[[Source], T]) -> list[T]:
+        outcomes = self._cluster.map(function, self._shards)
+        self._collect(outcomes)
+        return [outcome.value for outcome in outcomes]  # type: ignore[misc]  # a value, as there is no error
+
+    def reduce(self, function: Callable[[Source], T], merge: Callable[[T, T], T]) -> T:
+        if not self._shards:
+            return function(ArraySource(np.empty((0, self.n_inputs)), np.empty((0, self.n_outputs))))
+        outcome = self._cluster.reduce(function, merge, self._shards)
+        self._collect([outcome])
+        return outcome.value  # type: ignore[return-value]  # as above
+
+    def _collect(self, outcomes: Sequence[Outcome[Any]]) -> None:
+        for outcome in outcomes:
+            if outcome.error is not None:
+                raise outcome.error
+        self.rows_read = sum(outcome.rows_read for outcome in outcomes) or self.rows_read
+        for outcome in outcomes[1:]:
+            outcomes[0].unseen.update(outcome.unseen)
+        if outcomes:
+            warn_unseen(outcomes[0].unseen)
+
+    @cached_property
+    def moments(self) -> tuple[Moments, Moments]:
+        """Moments of inputs and of targets, in one pass, which also counts the rows of each shard."""
+        found = self.map(compute_moments)
+        for shard, (x, _) in zip(self._shards, found, strict=True):
+            shard.n_rows = x.count
+        total = Moments(self.n_inputs), Moments(self.n_outputs)
+        for each in found:
+            total = merge_moments(total, each)
+        return total
+
+    def select(self, rows: AnyArray) -> DaskSource:
+        """A source of the rows of increasing indices; each shard keeps its own."""
+        lengths = [shard.n_rows or 0 for shard in self._shards]
+        ends = np.cumsum(lengths)
+        cuts = np.searchsorted(rows, ends)
+        shards, done = [], 0
+        for shard, length, end, cut in zip(self._shards, lengths, ends, cuts, strict=True):
+            if cut > done:
+                own = rows[done:cut] - (end - length)
+                shards.append(Shard(SelectionLoader(shard.loader, length, own), shard.parts, len(own)))
+            done = int(cut)
+        return DaskSource(
+            shards,
+            self._cluster,
+            n_inputs=self.n_inputs,
+            n_outputs=self.n_outputs,
+            feature_names=self.feature_names,
+            single=self.single,
+        )
+
+    def take(self, index: AnyArray) -> ArraySource:
+        """Load the rows of increasing indices; no others leave the workers."""
+        return self.select(index).load()
+
+    def load(self) -> ArraySource:
+        parts = self.map(_load_rows) or [(np.empty((0, self.n_inputs)), np.empty((0, self.n_outputs)))]
+        return ArraySource(np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts]))
+
+    def blocks(self, rows: int) -> Iterator[Block]:
+        """The rows themselves, one shard after the other; slow, because all of them are sent to this process."""
+        return rechunk(self._fetch(), rows)
+
+    def _fetch(self) -> Iterator[Block]:
+        for shard in self._shards:
+            outcomes = self._cluster.map(_load_rows, [shard])
+            for outcome in outcomes:
+                if outcome.error is not None:
+                    raise outcome.error
+                if outcome.value is not None:
+                    yield outcome.value
+
+    def with_labels(self, labels: AnyArray | None) -> Self:
+        if labels is not None:
+            raise DataError(
+                "partition: labels of single rows cannot be used with rows on a cluster; pass a fitted clusterer "
+                "with a predict method, or None, and the clusters are found on a sample"
+            )
+        return self
+
+
+class DaskFileSource(DaskSource):
+    """Rows of files that the workers read; made by ``from_parquet`` and ``from_csv`` with ``client=``.
+
+    Attributes
+    ----------
+    encoder : TableEncoder
+    targets : list of str
+    """
+
+    encoder: TableEncoder
+
+    def __init__(self, reader: TableReader, cluster: Cluster, *, single: bool = True) -> None:
+        self._reader, self.encoder, self.targets = reader, reader.encoder, reader.targets
+        for file in reader.files.files:
+            file.path = os.path.abspath(file.path)  # workers have working folders of their own
+        shards = []
+        for part, count in reader.split(SHARD_ROWS):
+            loader = FileLoader(part, single=single)
+            shards.append(Shard(loader, n_rows=count if reader.missing == "error" else None))
+        names = self.encoder.feature_names
+        super().__init__(
+            shards, cluster, n_inputs=len(names), n_outputs=len(self.targets), feature_names=names, single=single
+        )
+        if not self.n_rows:
+            reader.rows_read = self.rows_read
+            raise reader.no_rows_error()
+
+    def encode_with(self, encoder: TableEncoder) -> DaskFileSource:
+        return DaskFileSource(self._reader.encode_with(encoder), self._cluster, single=self.single)
+
+
+def _load_rows(source: Source) -> Block:
+    rows = source.load()
+    return rows.x, rows.y
+
+
+# -- Dask arrays and frames ------------------------------------------------------------------------
+
+
+def is_collection(data: Any) -> bool:
+    """Whether this is a Dask array, frame or series."""
+    return _is_array(data) or _is_frame(data)
+
+
+def _is_array(data: Any) -> bool:
+    module = sys.modules.get("dask.array")  # an array cannot exist before its module is imported
+    return module is not None and isinstance(data, module.Array)
+
+
+def _is_frame(data: Any) -> bool:
+    module = sys.modules.get("dask.dataframe")
+    return module is not None and isinstance(data, module.DataFrame | module.Series)
+
+
+def collection_source(X: Any, y: Any = None) -> DaskSource:
+    """Rows of Dask collections; partitions of X and of y must hold the same rows.
+
+    Tasks run on the current client, or else in threads of this process.
+
+    Parameters
+    ----------
+    X : dask array, (n, d), or frame
+    y : dask array, (n,) or (n, q), series or frame, or None
+        None: rows to predict from.
+    """
+    if X.ndim != 2:
+        raise DataError(f"X has {X.ndim} dimension(s); it must have rows and columns")
+    if y is not None and not is_collection(y):
+        raise DataError(
+            f"X is a Dask collection, but y is {type(y).__name__}; make it one with the same partitions, "
+            "e.g. dask.array.from_array(y, chunks=(X.chunks[0],))"
+        )
+    if y is not None and y.ndim > 2:
+        raise DataError(f"y has {y.ndim} dimensions; it must have one or two")
+    _check_types(X, "X")
+    names = _column_names(X)
+    tasks, lengths = _partitions(X)
+    parts: list[tuple[Any, ...]] = [(task,) for task in tasks]
+    if y is not None:
+        _check_types(y, "y")
+        y_tasks, y_lengths = _partitions(y)
+        _check_same_rows(lengths, y_lengths)
+        parts = [(*own, task) for own, task in zip(parts, y_tasks, strict=True)]
+    width = _width(X)
+    outputs = 0 if y is None else _width(y)
+    if not width:
+        raise DataError("X has no columns")
+    single = y is None or y.ndim == 1
+    shards = [
+        Shard(PartitionLoader(number, width, outputs, single=single), own, length)
+        for number, (own, length) in enumerate(zip(parts, lengths, strict=True))
+    ]
+    source = DaskSource(shards, Cluster(), n_inputs=width, n_outputs=outputs, feature_names=names, single=single)
+    if not source.n_rows:
+        raise DataError("X has no rows")
+    return source
+
+
+def _width(data: Any) -> int:
+    return 1 if data.ndim == 1 else int(data.shape[1])
+
+
+def _column_names(X: Any) -> list[str] | None:
+    """Names of the columns if all are text, as in scikit-learn."""
+    names = list(X.columns) if _is_frame(X) else []
+    return names if names and all(isinstance(name, str) for name in names) else None
+
+
+def _partitions(data: Any) -> tuple[list[Any], list[int | None]]:
+    """A delayed value for each partition, and its number of rows, if known."""
+    if _is_frame(data):
+        tasks = list(data.to_delayed())
+        return tasks, [None] * len(tasks)
+    if data.ndim == 2 and data.numblocks[1] > 1:
+        data = data.rechunk({1: -1})
+    lengths = [None if np.isnan(length) else int(length) for length in data.chunks[0]]
+    return list(data.to_delayed().ravel()), lengths
+
+
+def _check_same_rows(x: list[int | None], y: list[int | None]) -> None:
+    remedy = "make them alike, e.g. with y.rechunk((X.chunks[0],)), or take both from one frame"
+    if len(x) != len(y):
+        raise DataError(f"X has {len(x):,} partitions and y has {len(y):,}; {remedy}")
+    for number, (own, other) in enumerate(zip(x, y, strict=True)):
+        if own is not None and other is not None and own != other:
+            raise DataError(f"partition {number} (counting from 0): X has {own:,} rows and y has {other:,}; {remedy}")
+
+
+def _check_types(data: Any, what: str) -> None:
+    """Raise an error for columns that are not numeric, before anything is computed."""
+    if not _is_frame(data):
+        if data.dtype.kind not in "fiub":
+            raise DataError(f"{what} is a Dask array of {data.dtype}; it must hold real numbers")
+        return
+    meta = data._meta if data.ndim == 2 else data._meta.to_frame()
+    twice = [name for name, count in Counter(meta.columns).items() if count > 1]
+    if twice:
+        raise DataError(f"{what}: duplicate column {quote_names(twice)}; every column needs a name of its own")
+    for name, kind in meta.dtypes.items():
+        if pd.api.types.is_bool_dtype(kind) or (
+            pd.api.types.is_numeric_dtype(kind) and not pd.api.types.is_complex_dtype(kind)
+        ):
+            continue
+        if pd.api.types.is_datetime64_any_dtype(kind) or pd.api.types.is_timedelta64_dtype(kind):
+            remedy = "convert it to numbers, e.g. to days since a start, or drop it"
+        else:
+            remedy = (
+                "encode it, or fit from the files: prismgp.data.from_parquet(path, target, client=client) "
+                "encodes text and categories"
+            )
+        raise DataError(f"column {name!r} of {what} holds {kind}, which is not a number; {remedy}")

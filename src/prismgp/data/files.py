@@ -1,0 +1,233 @@
+"""Rows in files larger than memory: Parquet and CSV, one file or a folder, read again on every pass."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from prismgp._validate import check_choice
+from prismgp.data.encoder import TableEncoder, learn_encoder, warn_unseen
+from prismgp.data.reader import TableReader
+from prismgp.data.sources import ArraySource, Block, Source, rechunk
+from prismgp.data.tables import PARQUET_SUFFIXES, TEXT_SUFFIXES, TableFiles, open_tables
+
+if TYPE_CHECKING:
+    from prismgp.data.dask import DaskFileSource
+
+__all__ = ["FileSource", "file_source", "from_csv", "from_parquet"]
+
+_MISSING = ("error", "drop")
+_LOADED_ROWS = 65_536
+
+
+def from_parquet(
+    path: Any,
+    target: str | Sequence[str] | None = None,
+    *,
+    columns: Sequence[str] | None = None,
+    exclude: Collection[str] = (),
+    categorical: Collection[str] = (),
+    missing: str = "error",
+    max_categories: int = 100,
+    client: Any = None,
+) -> FileSource | DaskFileSource:
+    """Rows of a Parquet file, or of all Parquet files of a folder, to fit or to predict.
+
+    Rows are read again on every pass, in chunks, each while the previous one is used in the computations: memory is
+    that of a few chunks. The files must not change while they are in use.
+
+    Parameters
+    ----------
+    path : path, or sequence of paths
+        A file, a folder (with its subfolders, in the order of the names), or files.
+    target : str, sequence of str, or None
+        The column or columns to predict; None: rows to predict from.
+    columns : sequence of str, optional
+        Inputs, in order. None: all but the target, ``exclude`` and saved row indices.
+    exclude : collection of str
+        Columns to ignore.
+    categorical : collection of str
+        Whole numbers to be taken as categories. Text always is: one indicator column for each category, as
+        on the command line, saved with the model.
+    missing : {"error", "drop"}, default "error"
+        What to do with rows in which an input or a target is missing or infinite.
+    max_categories : int, default 100
+        A text column with more distinct values is refused.
+    client : distributed.Client, str or None, default None
+        A Dask client, or the address of a scheduler: every pass over the rows is done by its workers, each of which
+        reads its own part. They must reach the files by the same path. None: by this process.
+
+    Returns
+    -------
+    FileSource, or DaskFileSource with ``client``
+
+    Examples
+    --------
+    >>> import tempfile, pathlib
+    >>> import numpy as np, pandas as pd
+    >>> from prismgp import SSGPRegressor
+    >>> from prismgp.data import from_parquet
+    >>> rng = np.random.default_rng(0)
+    >>> folder = pathlib.Path(tempfile.mkdtemp())
+    >>> for part in range(3):
+    ...     frame = pd.DataFrame({"a": rng.uniform(-3, 3, 200), "b": rng.uniform(size=200)})
+    ...     frame.assign(y=np.sin(frame.a)).to_parquet(folder / f"part-{part}.parquet")
+    >>> source = from_parquet(folder, target="y")
+    >>> source
+    FileSource(600 rows, 2 inputs, target 'y')
+    >>> model = SSGPRegressor(16, random_state=0).fit(source)
+    >>> model.predict(source).shape
+    (600,)
+    """
+    return file_source(
+        open_tables(path, suffixes=PARQUET_SUFFIXES),
+        target,
+        columns=columns,
+        exclude=exclude,
+        categorical=categorical,
+        missing=missing,
+        max_categories=max_categories,
+        client=client,
+    )
+
+
+def from_csv(
+    path: Any,
+    target: str | Sequence[str] | None = None,
+    *,
+    columns: Sequence[str] | None = None,
+    exclude: Collection[str] = (),
+    categorical: Collection[str] = (),
+    missing: str = "error",
+    max_categories: int = 100,
+    delimiter: str | None = None,
+    client: Any = None,
+) -> FileSource | DaskFileSource:
+    """Rows of a CSV file, or of all CSV files of a folder; see :func:`from_parquet`.
+
+    Text is parsed again on every pass: convert large tables to Parquet once.
+
+    Parameters
+    ----------
+    path : path, or sequence of paths
+        .csv or .tsv, either also .gz; UTF-8, with a header.
+    target, columns, exclude, categorical, missing, max_categories
+        As for :func:`from_parquet`.
+    delimiter : str, optional
+        None: a comma, or a tab for .tsv.
+    client : distributed.Client, str or None, default None
+        As for :func:`from_parquet`; a file is read by one worker, so use several files.
+    """
+    return file_source(
+        open_tables(path, delimiter=delimiter, suffixes=TEXT_SUFFIXES),
+        target,
+        columns=columns,
+        exclude=exclude,
+        categorical=categorical,
+        missing=missing,
+        max_categories=max_categories,
+        client=client,
+    )
+
+
+def file_source(
+    files: TableFiles,
+    target: str | Sequence[str] | None,
+    *,
+    columns: Sequence[str] | None,
+    exclude: Collection[str],
+    categorical: Collection[str],
+    missing: str,
+    max_categories: int,
+    client: Any,
+) -> FileSource | DaskFileSource:
+    """Rows of opened files; see :func:`from_parquet`."""
+    check_choice("from_csv" if files.is_text else "from_parquet", "missing", missing, _MISSING)
+    targets = _to_list(target)
+    encoder, booleans = learn_encoder(
+        files,
+        targets,
+        columns=None if columns is None else _to_list(columns),
+        exclude=_to_list(exclude),
+        categorical=_to_list(categorical),
+        max_categories=max_categories,
+    )
+    reader = TableReader(files, encoder, targets, missing=missing, booleans=booleans)
+    single = isinstance(target, str)
+    if client is None:
+        return FileSource(reader, single=single)
+    from prismgp.data.cluster import Cluster  # an optional extra, and a weight at start-up
+    from prismgp.data.dask import DaskFileSource
+
+    return DaskFileSource(reader, Cluster(client), single=single)
+
+
+def _to_list(names: Collection[str] | None) -> list[str]:
+    """A single name may be given for a list of one."""
+    return [] if names is None else [names] if isinstance(names, str) else list(names)
+
+
+class FileSource(Source):
+    """Rows of table files, encoded block by block; made by :func:`from_parquet` and :func:`from_csv`.
+
+    Attributes
+    ----------
+    n_rows, n_inputs, n_outputs : int
+        Rows without missing values, encoded inputs, targets.
+    feature_names : list of str
+        Encoded inputs.
+    encoder : TableEncoder
+    targets : list of str
+    rows_read : int
+        Rows of the files, also those with missing values.
+    """
+
+    encoder: TableEncoder
+
+    def __init__(self, reader: TableReader, *, single: bool = True, n_rows: int | None = None) -> None:
+        self._reader = reader
+        self.encoder, self.targets, self.single = reader.encoder, reader.targets, single
+        self.feature_names = reader.encoder.feature_names
+        self.n_inputs, self.n_outputs = len(self.feature_names), len(self.targets)
+        complete = reader.missing == "error"
+        known = (reader.files.n_rows if n_rows is None else n_rows) if complete else None
+        # If the files do not tell, the pass that counts also computes the moments, which are needed anyway.
+        self.n_rows = known if known is not None else self.moments[0].count
+        if complete:
+            reader.rows_read = self.n_rows
+        if not self.n_rows:
+            raise reader.no_rows_error()
+
+    @property
+    def rows_read(self) -> int:
+        return self._reader.rows_read
+
+    def __repr__(self) -> str:
+        target = f", target {', '.join(map(repr, self.targets))}" if self.targets else ""
+        return f"FileSource({self.n_rows:,} rows, {self.n_inputs} inputs{target})"
+
+    def encode_with(self, encoder: TableEncoder) -> FileSource:
+        return FileSource(self._reader.encode_with(encoder), single=self.single, n_rows=self.n_rows)
+
+    def blocks(self, rows: int) -> Iterator[Block]:
+        """Encoded rows, (n, d) and (n, q), float64, in blocks of exactly ``rows``."""
+        return rechunk(self._read(rows), rows)
+
+    def load(self) -> ArraySource:
+        # Filled block by block: no second copy of all rows.
+        x, y = np.empty((self.n_rows, self.n_inputs)), np.empty((self.n_rows, self.n_outputs))
+        start = 0
+        for x_block, y_block in self._read(_LOADED_ROWS):
+            room = slice(start, start + len(x_block))
+            start += len(x_block)
+            if start > self.n_rows:  # the file grows; the error comes at its end
+                continue
+            x[room], y[room] = x_block, y_block
+        return ArraySource(x, y)
+
+    def _read(self, rows: int) -> Iterator[Block]:
+        for block in self._reader.blocks(rows):
+            yield block.x, block.y
+        warn_unseen(self._reader.unseen)

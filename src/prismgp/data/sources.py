@@ -1,0 +1,438 @@
+"""Sources of rows. A source returns blocks of raw rows, as often as asked; it never copies all of them.
+
+All fits see rows through a source, so an array, a folder of files and a cluster give the same model: they return the
+same rows, and choose the same ones for a subsample.
+
+A source also decides where a pass over its rows runs: :meth:`Source.map` and :meth:`Source.reduce` take a function
+of a source. It is called in this process with local rows, and on the workers, shard by shard, with those of a cluster.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Generic, Self, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from prismgp._types import AnyArray, Array
+
+if TYPE_CHECKING:
+    from prismgp.data.encoder import TableEncoder
+
+__all__ = [
+    "KEPT_BYTES",
+    "MOMENT_ROWS",
+    "ArraySource",
+    "Block",
+    "MappedSource",
+    "Moments",
+    "Selection",
+    "Source",
+    "compute_moments",
+    "merge_moments",
+    "rechunk",
+]
+
+T = TypeVar("T")
+Block = tuple[AnyArray, AnyArray]
+MOMENT_ROWS = 65_536  # rows of a block in passes that compute little
+KEPT_BYTES = 2**27  # rows that take less are read once and kept in memory
+_DIGEST_ROWS = 1_024
+_CONSTANT = 1e-13  # a range below this share of the magnitude is rounding, not signal
+
+
+class Source(ABC):
+    """Rows in a fixed order.
+
+    Attributes
+    ----------
+    n_rows, n_inputs, n_outputs : int
+    feature_names : list of str or None
+        Of the inputs.
+    labels : ndarray, (n,), or None
+        The clusters of the rows, if given with them.
+    in_memory : bool
+        Whether rows can be taken by index at no cost.
+    distributed : bool
+        Whether other processes do the passes; rows should not be loaded into this one.
+    encoder : TableEncoder or None
+        How columns became the inputs, if the rows come from tables.
+    single : bool
+        Whether one target makes a one-dimensional y.
+    """
+
+    n_rows: int
+    n_inputs: int
+    n_outputs: int
+    feature_names: list[str] | None = None
+    labels: AnyArray | None = None
+    in_memory: bool = False
+    distributed: bool = False
+    encoder: TableEncoder | None = None
+    single: bool = True
+
+    @property
+    def n_whole(self) -> int:
+        """Rows of the source that these rows are a part of."""
+        return self.n_rows
+
+    @abstractmethod
+    def blocks(self, rows: int) -> Iterator[Block]:
+        """Inputs and targets of consecutive blocks of ``rows`` rows; the last block has the remaining rows."""
+
+    def map(self, function: Callable[[Source], T]) -> list[T]:
+        """Apply a function to the rows: a list of results, one for each part of them, in order; here one part.
+
+        The function can be pickled, and takes a source of local rows.
+        """
+        return [function(self)]
+
+    def reduce(self, function: Callable[[Source], T], merge: Callable[[T, T], T]) -> T:  # noqa: ARG002
+        """As :meth:`map`, but merge the results of neighbouring parts into one."""
+        return function(self)
+
+    def encode_with(self, encoder: TableEncoder) -> Source:  # noqa: ARG002
+        """The same rows with inputs encoded as another table was; rows that are no table stay as they are."""
+        return self
+
+    @cached_property
+    def moments(self) -> tuple[Moments, Moments]:
+        """Moments of inputs and of targets, in one pass."""
+        return self.reduce(compute_moments, merge_moments)
+
+    @property
+    def digest(self) -> str:
+        """A hash of the moments of all rows and of the first rows, to tell these rows from others."""
+        found = hashlib.sha256(repr((self.n_rows, self.feature_names)).encode())
+        for moments in self.moments:
+            found.update(moments.tobytes())
+        for block in next(iter(self.blocks(_DIGEST_ROWS)), ()):
+            found.update(np.ascontiguousarray(block, dtype=np.float64).tobytes())
+        return found.hexdigest()[:32]
+
+    def take(self, index: AnyArray) -> ArraySource:
+        """Load the rows of increasing indices, in one pass."""
+        picked = list(_pick_rows(self.blocks(MOMENT_ROWS), index))
+        if not picked:
+            return ArraySource(np.empty((0, self.n_inputs)), np.empty((0, self.n_outputs)))
+        return ArraySource(
+            np.concatenate([x for x, _ in picked]),
+            np.concatenate([y for _, y in picked]),
+            None if self.labels is None else self.labels[index],
+        )
+
+    def load(self) -> ArraySource:
+        """Load all rows into memory."""
+        return self.take(np.arange(self.n_rows))
+
+    @property
+    def small(self) -> bool:
+        """Whether it is worthwhile to load all rows into memory."""
+        return self.in_memory or self._few
+
+    @property
+    def _few(self) -> bool:
+        return 8 * self.n_rows * (self.n_inputs + self.n_outputs) <= KEPT_BYTES
+
+    def subsamples(self, sizes: list[int], rng: np.random.Generator) -> list[ArraySource]:
+        """Nested uniform random subsamples, of about the given increasing sizes.
+
+        Memory is that of the largest one: when it is a small part of the rows, indices are drawn
+        with replacement and repetitions removed, which leaves it smaller by a few rows.
+        """
+        largest = sizes[-1]
+        if largest > self.n_rows // 8:
+            order = rng.permutation(self.n_rows)[:largest]
+        else:
+            drawn = rng.integers(self.n_rows, size=largest)
+            order = drawn[np.sort(np.unique(drawn, return_index=True)[1])]
+        # Sorted, so that rows are gathered in their order.
+        all_picked = np.sort(order)
+        whole = self.take(all_picked)
+        picks = [np.searchsorted(all_picked, np.sort(order[:size])) for size in sizes]
+        return [whole if len(pick) == whole.n_rows else whole.take(pick) for pick in picks]
+
+    def with_labels(self, labels: AnyArray | None) -> Self:
+        """The same rows with their clusters."""
+        other = copy.copy(self)
+        other.labels = labels
+        return other
+
+    def split(self, labels: AnyArray, n_clusters: int) -> Sequence[Source]:
+        """A source of the rows of each cluster; rows are copied block by block, when they are read."""
+        order = np.argsort(labels, kind="stable")
+        ends = np.cumsum(np.bincount(labels, minlength=n_clusters))
+        return [self.select(rows) for rows in np.split(order, ends[:-1])]
+
+    def select(self, rows: AnyArray) -> Source:
+        """A source of the rows of increasing indices; rows are copied block by block, when they are read."""
+        return Selection(self, rows)
+
+
+class ArraySource(Source):
+    """Rows held in memory.
+
+    Parameters
+    ----------
+    x : ndarray, (n, d)
+    y : ndarray, (n, q)
+    labels : ndarray, (n,), or None
+    """
+
+    in_memory = True
+
+    def __init__(self, x: AnyArray, y: AnyArray, labels: AnyArray | None = None) -> None:
+        self.x = x
+        self.y = y
+        self.labels = labels
+        self.n_rows, self.n_inputs = x.shape
+        self.n_outputs = y.shape[1]
+
+    def blocks(self, rows: int) -> Iterator[Block]:
+        """Consecutive views of at most ``rows`` rows."""
+        for start in range(0, self.n_rows, rows):
+            yield self.x[start : start + rows], self.y[start : start + rows]
+
+    def take(self, index: AnyArray) -> ArraySource:
+        return ArraySource(self.x[index], self.y[index], None if self.labels is None else self.labels[index])
+
+    def load(self) -> ArraySource:
+        return self
+
+
+class Selection(Source):
+    """Some rows of a source, gathered block by block.
+
+    Parameters
+    ----------
+    source : Source
+    rows : ndarray of int, (m,)
+        Increasing, so that they are gathered in their order.
+    """
+
+    def __init__(self, source: Source, rows: AnyArray) -> None:
+        self._source = source
+        self._rows = rows
+        self.n_rows, self.n_inputs, self.n_outputs = len(rows), source.n_inputs, source.n_outputs
+        self.in_memory, self.feature_names = source.in_memory, source.feature_names
+
+    @property
+    def n_whole(self) -> int:
+        return self._source.n_rows
+
+    def blocks(self, rows: int) -> Iterator[Block]:
+        """Copies of at most ``rows`` rows."""
+        if not self._source.in_memory:
+            yield from rechunk(_pick_rows(self._source.blocks(rows), self._rows), rows)
+            return
+        for start in range(0, self.n_rows, rows):
+            part = self._source.take(self._rows[start : start + rows])
+            yield part.x, part.y
+
+    def take(self, index: AnyArray) -> ArraySource:
+        return self._source.take(self._rows[index])
+
+
+class MappedSource(Source):
+    """The rows of a source with transformed inputs, computed again on every pass.
+
+    Parameters
+    ----------
+    source : Source
+    function : callable
+        From raw inputs, (n, d), to new ones, (n, n_inputs).
+    n_inputs : int
+    """
+
+    def __init__(self, source: Source, function: Callable[[AnyArray], AnyArray], n_inputs: int) -> None:
+        self._source, self._function = source, function
+        self.n_rows, self.n_inputs, self.n_outputs = source.n_rows, n_inputs, source.n_outputs
+        self.in_memory, self.distributed = source.in_memory, source.distributed
+
+    @property
+    def n_whole(self) -> int:
+        return self._source.n_whole
+
+    @property
+    def small(self) -> bool:
+        return not self.distributed and self._few  # in_memory is about the rows before the transformation
+
+    def map(self, function: Callable[[Source], T]) -> list[T]:
+        return self._source.map(_AfterMapping(self._function, self.n_inputs, function))
+
+    def reduce(self, function: Callable[[Source], T], merge: Callable[[T, T], T]) -> T:
+        return self._source.reduce(_AfterMapping(self._function, self.n_inputs, function), merge)
+
+    def select(self, rows: AnyArray) -> Source:
+        return MappedSource(self._source.select(rows), self._function, self.n_inputs)
+
+    def blocks(self, rows: int) -> Iterator[Block]:
+        for x, y in self._source.blocks(rows):
+            yield self._function(x), y
+
+    def take(self, index: AnyArray) -> ArraySource:
+        part = self._source.take(index)
+        return ArraySource(self._function(part.x), part.y)
+
+    def load(self) -> ArraySource:
+        """Load all rows, without loading those beneath, which may take more memory."""
+        x, y = zip(*self.blocks(MOMENT_ROWS), strict=True)
+        return ArraySource(np.concatenate(x), np.concatenate(y))
+
+
+class _AfterMapping(Generic[T]):
+    """A function of a mapped source as a function of the source beneath it, so that workers map their own rows."""
+
+    def __init__(self, mapping: Callable[[AnyArray], AnyArray], n_inputs: int, function: Callable[[Source], T]) -> None:
+        self._mapping, self._n_inputs, self._function = mapping, n_inputs, function
+
+    def __call__(self, source: Source) -> T:
+        return self._function(MappedSource(source, self._mapping, self._n_inputs))
+
+
+class Moments:
+    """Moments of columns, merged block by block (Chan, Golub and LeVeque).
+
+    Parameters
+    ----------
+    width : int
+        Columns.
+    """
+
+    def __init__(self, width: int) -> None:
+        self.count = 0
+        self._mean: Array = np.zeros(width)
+        self._squares: Array = np.zeros(width)
+        self._low: Array = np.full(width, np.inf)
+        self._high: Array = np.full(width, -np.inf)
+        self._at_low = np.zeros(width, dtype=np.int64)  # rows that have the smallest value, and the largest
+        self._at_high = np.zeros(width, dtype=np.int64)
+
+    def add(self, block: AnyArray) -> None:
+        """Add rows, (n, width)."""
+        if not len(block):
+            return
+        # In one memory order, so that the sums do not depend on that of the user's array.
+        block = np.ascontiguousarray(block, dtype=np.float64)
+        own = Moments(block.shape[1])
+        own.count, own._mean = len(block), block.mean(0)
+        own._squares = np.square(block - own._mean).sum(0)
+        own._low, own._high = block.min(0), block.max(0)
+        own._at_low, own._at_high = (block == own._low).sum(0), (block == own._high).sum(0)
+        self.merge(own)
+
+    @classmethod
+    def of_all(cls, parts: Iterable[Moments]) -> Moments:
+        """Merge those of several sets of rows, in order; the arguments are not changed."""
+        parts = list(parts)
+        total = cls(len(parts[0]._mean))
+        for part in parts:
+            total.merge(part)
+        return total
+
+    def merge(self, other: Moments) -> Moments:
+        """Add the rows of another; returns this one."""
+        if not other.count:
+            return self
+        low, high = np.minimum(self._low, other._low), np.maximum(self._high, other._high)
+        self._at_low = (self._low == low) * self._at_low + (other._low == low) * other._at_low
+        self._at_high = (self._high == high) * self._at_high + (other._high == high) * other._at_high
+        self._low, self._high = low, high
+        total = self.count + other.count
+        delta = other._mean - self._mean
+        self._squares += other._squares + delta**2 * (self.count * other.count / total)
+        self._mean += delta * (other.count / total)
+        self.count = total
+        return self
+
+    def tobytes(self) -> bytes:
+        """As bytes, for a hash."""
+        return b"".join(each.tobytes() for each in (self._mean, self._squares, self._low, self._high))
+
+    @property
+    def _constant(self) -> AnyArray:
+        """Columns of one value, by their range; their deviation would be a rounding error."""
+        return np.asarray(self._high - self._low <= _CONSTANT * np.maximum(np.abs(self._low), np.abs(self._high)))
+
+    @property
+    def mean(self) -> Array:
+        """Mean of every column."""
+        return np.where(self._constant, self._low, self._mean)
+
+    @property
+    def std(self) -> Array:
+        """Standard deviation of every column; 0 where it is constant."""
+        return np.where(self._constant, 0.0, np.sqrt(self._squares / self.count))
+
+    @property
+    def apart(self) -> npt.NDArray[np.int64]:
+        """Rows of every column that differ from the value most rows have, where that is the smallest or the largest."""
+        return np.asarray(self.count - np.maximum(self._at_low, self._at_high))
+
+    @property
+    def usual(self) -> Array:
+        """The smallest or the largest value of every column, whichever more rows have."""
+        return np.where(self._at_low >= self._at_high, self._low, self._high)
+
+    @property
+    def largest(self) -> Array:
+        """The largest magnitude in every column; not a number where a cell is none."""
+        return np.maximum(-self._low, self._high)
+
+
+def compute_moments(source: Source) -> tuple[Moments, Moments]:
+    """Moments of inputs and of targets, in one pass over local rows."""
+    x, y = Moments(source.n_inputs), Moments(source.n_outputs)
+    for x_block, y_block in source.blocks(MOMENT_ROWS):
+        x.add(x_block)
+        y.add(y_block)
+    return x, y
+
+
+def merge_moments(first: tuple[Moments, Moments], second: tuple[Moments, Moments]) -> tuple[Moments, Moments]:
+    """Moments of both sets of rows; the arguments are not changed."""
+    x, y = (Moments.of_all(pair) for pair in zip(first, second, strict=True))
+    return x, y
+
+
+def rechunk(blocks: Iterator[Block], rows: int) -> Iterator[Block]:
+    """The same rows in blocks of exactly ``rows``; the last block has the remaining rows."""
+    waiting: list[Block] = []
+    count = 0
+    for x, y in blocks:
+        start = 0
+        while start < len(x):
+            part = slice(start, start + rows - count)
+            waiting.append((x[part], y[part]))
+            count += len(waiting[-1][0])
+            start += len(waiting[-1][0])
+            if count == rows:
+                yield _concatenate(waiting)
+                waiting, count = [], 0
+    if waiting:
+        yield _concatenate(waiting)
+
+
+def _concatenate(parts: list[Block]) -> Block:
+    if len(parts) == 1:
+        return parts[0]
+    return np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts])
+
+
+def _pick_rows(blocks: Iterator[Block], index: AnyArray) -> Iterator[Block]:
+    """The rows of increasing indices out of consecutive blocks; nothing is read after the last of them."""
+    start = done = 0
+    for x, y in blocks:
+        stop = start + len(x)
+        upto = int(np.searchsorted(index, stop))
+        if upto > done:
+            own = index[done:upto] - start
+            yield x[own], y[own]
+        start, done = stop, upto
+        if done == len(index):
+            break

@@ -1,0 +1,289 @@
+"""Files of the data sets: found in the user's folder or the cache, or downloaded into the cache and checked."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import shutil
+import sys
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+import pandas as pd
+import pooch
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from prismgp._system import atomic_path
+from prismgp.exceptions import DataError
+
+__all__ = [
+    "RETRIES",
+    "Resource",
+    "cache_folder",
+    "cache_table",
+    "data_folder",
+    "extract_matching",
+    "fetch",
+    "find",
+    "search_folders",
+    "sha256_of",
+]
+
+RETRIES = 2  # of a download that fails, after one second and two
+_TIMEOUT = 30.0  # seconds without a byte
+_PIECE_BYTES = 1 << 18
+_LARGEST_MEMBER = 4 << 30  # bytes of a file in an archive; none of the data sets has a larger one
+
+
+# -- folders ---------------------------------------------------------------------------------------
+
+
+def data_folder() -> Path | None:
+    """The user's folder with data files.
+
+    Returns
+    -------
+    Path or None
+        ``$PRISMGP_DATA``; None if it is not set or not a folder.
+    """
+    named = os.environ.get("PRISMGP_DATA")
+    folder = Path(named).expanduser() if named else None
+    return folder if folder is not None and folder.is_dir() else None
+
+
+def cache_folder() -> Path:
+    """The folder of downloads; it need not exist yet.
+
+    Returns
+    -------
+    Path
+        ``$PRISMGP_CACHE``, else the system's folder for caches, such as ``~/.cache/prismgp`` on Linux.
+    """
+    own = os.environ.get("PRISMGP_CACHE")
+    return Path(own).expanduser() if own else Path(pooch.os_cache("prismgp"))
+
+
+def search_folders() -> Iterator[Path]:
+    """The folders in which files are looked for, in order."""
+    own = data_folder()
+    if own is not None:
+        yield own
+    yield cache_folder()
+
+
+def find(path: str) -> Path | None:
+    """The file in the data folder or in the cache, or None."""
+    return next((folder / path for folder in search_folders() if (folder / path).is_file()), None)
+
+
+# -- downloads -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Resource:
+    """A file that can be downloaded.
+
+    Attributes
+    ----------
+    path : str
+        Below the data folder or the cache.
+    addresses : tuple of str
+        Tried in order.
+    sha256 : str or None
+        None if the publisher states none: then that of the first download is kept beside the file, and later uses are
+        checked against it. This detects damage, not a wrong first download.
+    """
+
+    path: str
+    addresses: tuple[str, ...]
+    sha256: str | None
+
+
+def fetch(resource: Resource) -> Path:
+    """The file, from the data folder, the cache, or the network.
+
+    Raises
+    ------
+    DataError
+        It is damaged or not available; the message says what to do.
+    """
+    found, cached = find(resource.path), cache_folder() / resource.path
+    record = cached.with_name(cached.name + ".sha256")
+    if found is not None:
+        wanted = resource.sha256
+        if wanted is None and found == cached and record.is_file():
+            wanted = record.read_text().split()[0]
+        if wanted is None or sha256_of(found) == wanted:
+            return found
+        if found != cached:
+            raise DataError(
+                f"{found} is not the published file: its sha256 should be {wanted}; put the original there, "
+                f"from {resource.addresses[0]}"
+            )
+        found.unlink()  # damaged since it was downloaded
+    problems = []
+    for address in resource.addresses:
+        problem = _download(resource, address)
+        if problem is None:
+            if resource.sha256 is None:
+                with atomic_path(record) as temporary:
+                    temporary.write_text(f"{sha256_of(cached)}  {cached.name}\n")
+            return cached
+        problems.append(problem)
+    raise DataError(
+        f"{'; '.join(problems)}. Download {resource.addresses[0]} by hand and put it at {cached}, "
+        f"or at {resource.path} under a folder named by PRISMGP_DATA"
+    )
+
+
+def _download(resource: Resource, address: str) -> str | None:
+    """Download into the cache; the file appears only when it is complete and its checksum is right.
+
+    Returns
+    -------
+    str or None
+        The reason of a failure, None on success.
+    """
+    store = pooch.create(
+        path=cache_folder(),
+        base_url="",
+        registry={resource.path: resource.sha256},
+        urls={resource.path: address},
+        retry_if_failed=RETRIES,
+    )
+    downloader = pooch.HTTPDownloader(
+        timeout=_TIMEOUT,
+        chunk_size=_PIECE_BYTES,
+        progressbar=sys.stderr.isatty(),
+        headers={"Accept-Encoding": "identity"},  # as published: an archive must not be unpacked on its way
+    )
+    try:
+        store.fetch(resource.path, downloader=downloader)
+    except OSError as error:
+        if error.errno is None:  # those of the network have no number, those of the disk do
+            return f"{address} cannot be downloaded: {error}"
+        place = cache_folder() / resource.path
+        raise DataError(f"cannot store {place}: {error.strerror or error}; free space or set PRISMGP_CACHE") from error
+    except ValueError as error:
+        return f"{address} is not the expected file: {error} The download was removed"
+    return None
+
+
+def sha256_of(path: Path) -> str:
+    """Checksum of a file, in hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+# -- archives --------------------------------------------------------------------------------------
+
+
+def extract_matching(archive: Path, pattern: str, folder: Path) -> list[Path]:
+    """Extract the files whose bare name matches, from the archive and from archives inside it.
+
+    Folders in the archive are ignored: every file is written directly into ``folder``, whatever the archive says.
+
+    Parameters
+    ----------
+    archive : Path
+    pattern : str
+        Regular expression for the whole bare name.
+    folder : Path
+        Created if needed.
+
+    Returns
+    -------
+    list of Path
+        Sorted by name.
+
+    Raises
+    ------
+    DataError
+        The archive is damaged, has no such file, has one twice, or the disk is full.
+    """
+    found: dict[str, Path] = {}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with archive.open("rb") as file:
+            _extract(file, re.compile(pattern), folder, found, depth=2)
+    except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError) as error:
+        raise DataError(f"{archive} is not a usable zip archive: {error}; remove it to download it again") from error
+    except OSError as error:
+        raise DataError(f"cannot extract {archive} into {folder}: {error.strerror or error}") from error
+    if not found:
+        raise DataError(f"{archive} has no file named like {pattern}: it is not the expected archive")
+    return [found[name] for name in sorted(found)]
+
+
+def _extract(file: IO[bytes], pattern: re.Pattern[str], folder: Path, found: dict[str, Path], depth: int) -> None:
+    with zipfile.ZipFile(file) as archive:
+        for member in archive.infolist():
+            name = PurePosixPath(member.filename.replace("\\", "/")).name
+            wanted = pattern.fullmatch(name) is not None
+            inner = depth > 1 and name.lower().endswith(".zip")
+            if member.is_dir() or not (wanted or inner):
+                continue
+            if member.file_size > _LARGEST_MEMBER:
+                raise zipfile.BadZipFile(f"{name} claims {member.file_size:,} bytes")
+            if name in found:
+                raise zipfile.BadZipFile(f"{name} is there twice")
+            # A zip file's directory is at its end: reading it from a compressed stream would unpack it several times.
+            with archive.open(member) as source, contextlib.ExitStack() as stack:
+                if wanted:
+                    target = stack.enter_context(stack.enter_context(atomic_path(folder / name)).open("wb"))
+                    shutil.copyfileobj(source, target, 1 << 20)
+                    found[name] = folder / name
+                else:
+                    temporary = stack.enter_context(tempfile.TemporaryFile(dir=folder))
+                    shutil.copyfileobj(source, temporary, 1 << 20)
+                    temporary.seek(0)
+                    _extract(temporary, pattern, folder, found, depth - 1)
+
+
+# -- tables made from published files --------------------------------------------------------------
+
+
+def cache_table(name: str, columns: Sequence[str], make: Callable[[], pd.DataFrame]) -> pd.DataFrame:
+    """Read a table from the data folder or the cache, or make it and keep it in the cache as Parquet.
+
+    Parameters
+    ----------
+    name : str
+        File in the data folder or the cache.
+    columns : sequence of str
+        The columns that it must have, in order.
+    make : callable
+        Makes the table from the published files.
+    """
+    found = find(name)
+    if found is not None:
+        return _read_table(found, columns)
+    frame = make()
+    target = cache_folder() / name
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_path(target) as temporary:
+            frame.to_parquet(temporary, index=False)
+    except OSError as error:
+        raise DataError(f"cannot store {target}: {error.strerror or error}; free space or set PRISMGP_CACHE") from error
+    return frame
+
+
+def _read_table(path: Path, columns: Sequence[str]) -> pd.DataFrame:
+    try:
+        file = pq.ParquetFile(path)
+        absent = [name for name in columns if name not in file.schema_arrow.names]
+        if absent:
+            raise DataError(f"{path} has no column {', '.join(absent)}: it is not the expected table")
+        frame: pd.DataFrame = file.read(columns=list(columns)).to_pandas()
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{path} cannot be read: {error}; replace or remove it") from error
+    return frame[list(columns)]
