@@ -14,7 +14,7 @@ from prismgp.complexity._inputs import exact_inputs
 from prismgp.complexity._samples import condition_caps
 from prismgp.core.kernels import get_kernel
 from prismgp.exceptions import DataError
-from tests.certificates.data import clusters, condition_data, squared_distances
+from tests.complexity.data import clusters, condition_data, squared_distances
 
 
 def by_name(checks) -> dict:

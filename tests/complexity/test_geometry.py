@@ -13,7 +13,7 @@ from prismgp.complexity._cells import cell_bounds
 from prismgp.complexity._geometry import cluster_geometry, kernel_values
 from prismgp.complexity._inputs import box_inputs, exact_inputs, linear_inputs
 from prismgp.core.kernels import KERNELS, get_kernel
-from tests.certificates.data import clusters, norm, squared_distances
+from tests.complexity.data import clusters, norm, squared_distances
 
 SLACK = 2e-9  # relative: both sides carry the slack of upper bounds
 ABOVE = ("tau_out", "variance", "square_sum", "fourth_sum", "clipped", "theory_clipped", "largest_square", "diameter")

@@ -15,9 +15,7 @@ import pandas as pd
 
 from prismgp._files import atomic_path
 from prismgp._types import Array
-from prismgp.certificates import Certificate, certify
-from prismgp.certificates._certificate_text import MEMBER_HEADER, certificate_lines, member_rows
-from prismgp.certificates._effort import PARTS
+from prismgp.certificates import MEMBER_HEADER, PARTS, Certificate, certificate_lines, certify, member_rows
 from prismgp.cli import _common as common
 from prismgp.cli._common import Parser, Subparsers, complain, printable, say
 from prismgp.data._columns import listed, to_numbers

@@ -14,7 +14,7 @@ from prismgp import SampleSizes, sample_size
 from prismgp.complexity._uniform import entry_error, expansion_error
 from prismgp.core.kernels import KERNELS, get_kernel
 from prismgp.exceptions import DataError
-from tests.certificates.data import approximation, clusters, norm, squared_distances
+from tests.complexity.data import approximation, clusters, norm, squared_distances
 
 DRAWS = 400
 DELTA = 0.2  # large, so that a bound that is wrong by a little shows

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,8 +11,8 @@ import torch
 
 import prismgp
 from prismgp import ExactGPRegressor, PrismGPRegressor, SSGPRegressor, certify
-from prismgp.certificates._certify import _mixed
-from prismgp.certificates._interval import Interval
+from prismgp.certificates import Interval
+from prismgp.certificates.certify_model import mix_intervals
 from prismgp.exceptions import DataError, PrismGPWarning
 from prismgp.prism import ReconfiguredMap, RevisedMap
 from prismgp.prism._network import limited
@@ -380,35 +379,16 @@ def test_mixtures_of_intervals():
     for _ in range(200):
         k, shape = int(rng.integers(1, 5)), (3, 2)
         weights, temperature = rng.dirichlet(np.ones(k)), rng.uniform(0.5, 2.0, 2)
-        model = SimpleNamespace(
-            _mixture=SimpleNamespace(temperature=temperature),
-            _standardiser=SimpleNamespace(y_scale=np.array([2.0, 3.0]), y_shift=np.array([1.0, -1.0])),
-            _target_ndim=2,
-        )
         ends = [np.sort(rng.normal(size=(2, k, *shape)), axis=0) for _ in range(2)]
         ends[1] = np.abs(ends[1])
         ends[1].sort(axis=0)
-        nothing = np.zeros(shape)
-        test = SimpleNamespace(mean=nothing, variance=nothing, noise=nothing)
-        members = [SimpleNamespace(weight=w, problem=SimpleNamespace(test=test)) for w in weights]
-        found = [
-            SimpleNamespace(
-                reason="",
-                mean=Interval(ends[0][0, i], ends[0][1, i], 1.0, ""),
-                variance=Interval(ends[1][0, i], ends[1][1, i], 1.0, ""),
-            )
-            for i in range(k)
-        ]
-        mean, variance, _ = _mixed(model, members, found)
+        means, variances = ([Interval(*each[:, i], 1.0, "", np.zeros(shape)) for i in range(k)] for each in ends)
+        mean, variance = mix_intervals(weights, temperature, means, variances)
         for corner in range(30):
             share = rng.integers(0, 2, size=(2, k, *shape)) if corner < 20 else rng.uniform(size=(2, k, *shape))
-            means, variances = ((1 - t) * low + t * high for t, (low, high) in zip(share, ends, strict=True))
-            m, v = reference.mixture_moments(weights, means, variances)
-            inside = (
-                mean.lower - 1e-9 <= m * [2.0, 3.0] + [1.0, -1.0],
-                m * [2.0, 3.0] + [1.0, -1.0] <= mean.upper + 1e-9,
-            )
-            assert all(each.all() for each in inside)
-            v = v * temperature * [4.0, 9.0]
-            assert (variance.lower - 1e-9 <= v).all()
-            assert (v <= variance.upper + 1e-9).all()
+            inside = ((1 - t) * low + t * high for t, (low, high) in zip(share, ends, strict=True))
+            m, v = reference.mixture_moments(weights, *inside)
+            assert (mean.lower - 1e-9 <= m).all()
+            assert (m <= mean.upper + 1e-9).all()
+            assert (variance.lower - 1e-9 <= v * temperature).all()
+            assert (v * temperature <= variance.upper + 1e-9).all()

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from prismgp._types import Tensor
-from prismgp.certificates._problem import Features, Problem, TestPoints
-from prismgp.certificates._reference import ReferenceKernel
+from prismgp.certificates.kernel_matrix import ReferenceKernel
+from prismgp.certificates.problem import Features, Problem, TestPoints
 from prismgp.core.features import spectral_features
 from prismgp.core.gating import hard_gates
 from prismgp.core.kernels import get_kernel
@@ -172,8 +172,7 @@ def _problem(
     where = "with the gated kernel on the same" if gated else "on the same"
     return Problem(
         rows=rows,
-        features=features.rows,
-        width=features.phi.shape[1] * (1 if features.gates is None else features.gates.shape[1]),
+        features=features,
         target=target - torch.as_tensor(params.mean).to(target),
         weight=weight,
         signal=params.signal,

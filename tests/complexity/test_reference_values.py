@@ -14,7 +14,7 @@ from prismgp import check_conditions, sample_size
 from prismgp.complexity import _samples as formulas
 from prismgp.complexity._inputs import exact_inputs
 from prismgp.core.kernels import get_kernel
-from tests.certificates.data import approximation, condition_data, norm, squared_distances
+from tests.complexity.data import approximation, condition_data, norm, squared_distances
 
 DIGITS = 1e-8  # relative: the slack of 1e-9 on upper bounds, and rounding
 

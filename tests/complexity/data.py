@@ -1,4 +1,4 @@
-"""Data that satisfy the conditions of the paper, and dense references, for the tests of the guarantees."""
+"""Data that satisfy the conditions of the paper, and dense references."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The certificate of one model against one exact GP, in the units of a kernel of variance one.
+"""All bounds for one problem, in the units of a kernel of variance one.
 
-The order of things: a pivoted Cholesky factor; what it says of the variances; then all linear systems and Lanczos runs
-together, on the same products with the kernel; one more product for residuals that can be trusted; the bounds.
+The order of the work: a pivoted Cholesky factor; all linear systems and Lanczos runs together, on the same products
+with the kernel; linear systems of single test points; one more product for residuals that can be trusted; the bounds.
 """
 
 from __future__ import annotations
@@ -15,16 +15,9 @@ import numpy as np
 import torch
 
 from prismgp._types import Array, Tensor
-from prismgp.certificates._effort import Effort, Findings
-from prismgp.certificates._evidence_bounds import (
-    Solution,
-    logdet_by_probes,
-    logdet_by_rank,
-    logdet_task,
-    quadratic,
-)
-from prismgp.certificates._interval import Interval
-from prismgp.certificates._kernel_error import (
+from prismgp.certificates.certificate import Interval
+from prismgp.certificates.evidence import Solution, logdet_by_probes, logdet_by_rank, logdet_task, quadratic
+from prismgp.certificates.kernel_error import (
     FrobeniusSum,
     frobenius_by_pairs,
     frobenius_exact,
@@ -32,30 +25,40 @@ from prismgp.certificates._kernel_error import (
     spectral_by_rank,
     spectral_task,
 )
-from prismgp.certificates._krylov import Lanczos, conjugate_gradients, lanczos, random_starts, ritz_shortfall
-from prismgp.certificates._lowrank import LowRank, Solved
-from prismgp.certificates._matrix import KernelMatrix
-from prismgp.certificates._passes import Budget, Task, run_together
-from prismgp.certificates._prediction_bounds import Crossed, VarianceByRank, mean_half_width, variance_by_solution
-from prismgp.certificates._problem import Problem
-from prismgp.certificates._sketch import sketch_task
+from prismgp.certificates.kernel_matrix import KernelMatrix
+from prismgp.certificates.krylov import (
+    Budget,
+    Lanczos,
+    Task,
+    conjugate_gradients,
+    lanczos,
+    random_starts,
+    ritz_shortfall,
+    run_together,
+)
+from prismgp.certificates.lowrank import LowRank, Solved
+from prismgp.certificates.predictions import (
+    CrossProducts,
+    VarianceByRank,
+    mean_half_width,
+    sketch_task,
+    variance_by_solution,
+)
+from prismgp.certificates.problem import Effort, Findings, Problem
 
-__all__ = ["certify_problem"]
+__all__ = ["Run", "certify_problem"]
 
 _PROBES = 8  # random starts of every Lanczos run
-_FEWER = 2  # of a run for a norm, of which more starts prove little more, and every one is a column of all products
+_FEWER = 2  # starts of a run for a norm: more prove little more, and every one is a column of all products
 _STEPS = 12  # of Lanczos, where there are not products for more
-_PAIRS = 1_000_000
-_EVERY_ENTRY = 50_000  # rows up to which the Frobenius norm is computed from all entries
-_FEW = 2_000  # rows up to which all entries cost no more than a sample
-_KEPT = 8  # products kept for the systems of single test points, which are chosen after the others are done
+_RESERVE = 8  # products for the systems of single test points, which are chosen after the others are done
 _SOLVED, _SOLVED_LEAST = 256, 16  # test points, the least well known ones, that get a linear system of their own
 _COLUMN_WORK = 2e10  # multiply-adds that their columns may add to a product
-_SOLVED_SHARE = 256  # rows for each of them and each product where a sketch has looked at all: few are left unclear
-# Random vectors that look at what the low rank leaves, for the variances: so many, as many for each product, and as
-# many numbers; with fewer than the least, Student's factor is too large to be of use.
-_LOOKS, _LOOKS_EACH, _LOOKS_NUMBERS, _LOOKS_LEAST = 256, 8, 2**25, 24
-_MOST_SLACK = 0.25  # of the noise that rounding may take
+_SOLVED_SHARE = 256  # rows for each of them and each product where a sketch covers all points: few remain unclear
+# Random vectors of the sketch, for the variances: at most so many, so many for each product, and so many numbers; with
+# fewer than the least, Student's factor is too large.
+_VECTORS, _VECTORS_EACH, _VECTORS_NUMBERS, _VECTORS_LEAST = 256, 8, 2**25, 24
+_MOST_SLACK = 0.25  # share of the noise that rounding may take
 
 
 def certify_problem(problem: Problem, effort: Effort) -> Findings:
@@ -74,31 +77,30 @@ def certify_problem(problem: Problem, effort: Effort) -> Findings:
             "the model explains the targets to the last digits"
         )
         return Findings.nothing(problem, effort, spent(0), reason)
-    # Random statements: a log determinant per output; the spectral norm, and the Frobenius norm where it is sampled; of
-    # the variances, the norm of the rest, and all of them by the sketch.
+    # Random statements: a log determinant per output; the spectral norm, and the Frobenius norm where it is sampled;
+    # for the variances, the norm of K - L L', and all of them by the sketch.
     statements = len(problem.ratio) * ("evidence" in effort.parts) + 2 * ("kernel" in effort.parts)
     statements += 2 * (problem.test is not None)
-    run = _Run(problem, low, effort, generator, effort.delta / statements)
+    run = Run(problem, low, effort, generator, effort.delta / statements)
     seconds = None if effort.seconds is None else max(effort.seconds - (time.monotonic() - clock), 0.0)
-    # The last product recomputes the residuals; it is not for the others to spend.
-    budget = Budget.of(max(effort.products - 1, 0), seconds)
+    budget = Budget(max(effort.products - 1, 0), seconds)  # the last product is for the residuals
     run.work(budget)
     spectral, frobenius = run.kernel_error() if "kernel" in effort.parts else (None, None)
     evidence = run.evidence() if "evidence" in effort.parts else None
-    mean, variance = run.predictions() if problem.test is not None else (None, None)
+    mean, variance = (run.mean(), run.variance()) if problem.test is not None else (None, None)
     products = budget.used + (run.solution is not None)
     intervals = [each for each in (spectral, frobenius, evidence, mean, variance) if each is not None]
     if not all(each.ordered for each in intervals):
         reason = (
-            "the bounds contradict each other: rounding has the upper hand, or a random one is among the few that fail "
-            "(another random_state tells)"
+            "the bounds contradict each other: rounding errors dominate, or a random bound failed; "
+            "try another random_state"
         )
         return Findings.nothing(problem, effort, spent(products), reason)
     quadratics = float(run.quadratics[1].sum()) if "kernel" in effort.parts else math.inf
     return Findings(spectral, frobenius, evidence, mean, variance, low.norm, quadratics, spent(products), "")
 
 
-class _Run:
+class Run:
     """The pieces of one certificate that share a problem and its low rank."""
 
     def __init__(
@@ -106,11 +108,11 @@ class _Run:
     ) -> None:
         self.problem, self.low, self.effort, self.generator = problem, low, effort, generator
         self.delta = delta  # of each random statement
-        self.matrix = KernelMatrix(problem.rows)
+        self.matrix, self.limits = KernelMatrix(problem.rows), problem.rows.limits
         self.noise = torch.as_tensor(problem.ratio).to(problem.target)
         self.q = len(self.noise)
         # Right-hand sides of the linear systems: the targets, then kernels of test points.
-        self.b = problem.whitened(problem.target) / torch.as_tensor(problem.signal).to(problem.target).sqrt()
+        self.b = problem.whiten(problem.target) / torch.as_tensor(problem.signal).to(problem.target).sqrt()
         self.levels = self.noise
         self.column_error = torch.zeros_like(self.noise)
         self.chosen = torch.empty(0, dtype=torch.long, device=self.b.device)
@@ -122,43 +124,41 @@ class _Run:
 
     def work(self, budget: Budget) -> None:
         """Everything that needs products with the kernel."""
-        if not self.effort.products or budget.over:
+        problem = self.problem
+        if not self.effort.products or budget.out_of_time:
             return
-        # For single test points; of a few products the mean gets all.
-        kept = 0 if self.problem.test is None or budget.products < _KEPT else min(_KEPT, budget.products // 4)
-        tasks = self._tasks(budget.products - kept)
+        # Some products are for single test points; the mean gets all where there are few.
+        reserve = 0 if problem.test is None or budget.products < _RESERVE else min(_RESERVE, budget.products // 4)
+        tasks = self._tasks(budget.products - reserve)
         riders = [k for k, name in enumerate(tasks) if name == "rest"]
-        done = run_together(self.matrix.product, list(tasks.values()), budget, keep=kept, riders=riders)
+        done = run_together(self.matrix.product, list(tasks.values()), budget, reserve=reserve, riders=riders)
         self.found = dict(zip(tasks, done, strict=True))
         a = self.found["solve"]
-        every_entry = "kernel" in self.effort.parts and self.problem.n <= _EVERY_ENTRY and not budget.over
-        if self.problem.test is not None:
+        every_entry = "kernel" in self.effort.parts and problem.n <= self.limits.every_entry_rows
+        every_entry = every_entry and not budget.out_of_time
+        if problem.test is not None:
             self._choose_points()
         if len(self.chosen):
             levels = self.levels[self.q :]
-            # Of a variance, a share of the noise variance is wanted, which is the square of what a mean would have.
+            # A variance is wanted to a share of the noise variance, which is the square of that of a mean.
             points = self._solve(self.b[:, self.q :], levels, 0.5 * (self.effort.tolerance * levels).sqrt())
             a = torch.cat([a, *run_together(self.matrix.product, [points], budget)], 1)
-        whitened = self.problem.whitened
-        weights = 1.0 if self.low.root_weight is None else float(self.low.root_weight.max())
-        self.entries = FrobeniusSum(self.problem) if every_entry else None
-        look = None if self.entries is None else self.entries.look
-        product, error = self.matrix.bounded_product(whitened(a), closely=self.q, norm=self._norm(), look=look)
-        self.solution = Solution.of_product(self.b, a, self.levels, whitened(product), weights * error)
-
-    def _norm(self) -> float:
-        """``|K|`` without weights, from above: no row sum is above n, and K is what the low rank knows and leaves."""
+        self.entries = FrobeniusSum(problem) if every_entry else None
+        visit = None if self.entries is None else self.entries.add
+        # |K| without weights, from above: no row sum is above n.
+        weights, norm = 1.0, min(float(problem.n), self.low.norm)
         if self.low.root_weight is not None:
-            return float(self.problem.n)
-        return min(float(self.problem.n), self.low.norm)
+            weights, norm = float(self.low.root_weight.max()), float(problem.n)
+        product, error = self.matrix.bounded_product(problem.whiten(a), closely=self.q, norm=norm, visit=visit)
+        self.solution = Solution.of_product(self.b, a, self.levels, problem.whiten(product), weights * error)
 
     def _choose_points(self) -> None:
-        """A system of its own, per output, for each of the test points of which least is known by now."""
+        """Choose the test points of which least is known; each gets a linear system of its own, per output."""
         assert self.problem.test is not None
         lower, upper, _ = self._closer
         width = upper - lower
-        # Half of the width, as a standard deviation with noise, in units of the noise: below the tolerance nothing is
-        # to be gained.
+        # Half of the width, as a standard deviation with noise, in units of the noise: there is nothing to gain below
+        # the tolerance.
         unclear = (width / (4.0 * (self.noise * (self.noise + lower)).sqrt())).amax(1)
         n, products = self.problem.n, self.effort.products
         most = min(_SOLVED, int(_COLUMN_WORK / n**2))
@@ -169,8 +169,8 @@ class _Run:
         self.chosen = unclear.topk(count).indices
         rows, test = self.problem.rows, self.problem.test.rows.rows(self.chosen)
         block = rows.block(test)
-        off = self.problem.whitened((rows.row_error[:, None] + test.row_error) * block).square().sum(0).sqrt()
-        self.b = torch.cat([self.b, self.problem.whitened(block).repeat(1, self.q)], 1)
+        off = self.problem.whiten((rows.row_error[:, None] + test.row_error) * block).square().sum(0).sqrt()
+        self.b = torch.cat([self.b, self.problem.whiten(block).repeat(1, self.q)], 1)
         self.levels = torch.cat([self.noise, self.noise.repeat_interleave(count)])
         self.column_error = torch.cat([self.column_error, off.repeat(self.q)])
 
@@ -179,8 +179,8 @@ class _Run:
         return conjugate_gradients(
             b,
             solve=lambda v: self.low.solve(noise, v),
-            before=self.problem.whitened,
-            after=lambda v, product: self.problem.whitened(product) + noise * v,
+            before=self.problem.whiten,
+            after=lambda v, product: self.problem.whiten(product) + noise * v,
             noise=noise,
             enough=enough,
         )
@@ -196,32 +196,32 @@ class _Run:
             for k in range(self.q):
                 tasks[f"logdet {k}"] = logdet_task(low, float(self.noise[k]), delta=self.delta, **common)
         if "kernel" in self.effort.parts:
-            # Half of the steps count; where they prove nothing from above, one start is as good from below as several.
+            # Half of the steps count. Where they prove no upper bound, one start is as good for the lower one.
             proved = ritz_shortfall(problem.n, steps // 2, _PROBES, self.delta) < 1.0
             tasks["spectral"] = spectral_task(problem, **{**common, "starts": _PROBES if proved else 1})
-        count = min(_LOOKS, _LOOKS_EACH * products, _LOOKS_NUMBERS // problem.n)
-        if problem.test is not None and count >= _LOOKS_LEAST:
+        count = min(_VECTORS, _VECTORS_EACH * products, _VECTORS_NUMBERS // problem.n)
+        if problem.test is not None and count >= _VECTORS_LEAST:
             tasks["sketch"] = sketch_task(problem, low, count=count, generator=self.generator)
-        # Where so few steps prove nothing of the norm, the trace stands, and the steps are not made; no product is made
-        # for it alone, as the random vectors know more of most points.
+        # Where so few steps prove nothing about the norm, the trace is used instead. No product is made for the norm
+        # alone, as the sketch knows more of most points.
         if problem.test is not None and ritz_shortfall(problem.n, steps, _FEWER, self.delta) < 1.0:
             # For the t of (E12): the norm of K - L L'.
             tasks["rest"] = lanczos(
                 random_starts(problem.n, _FEWER, self.generator, like=self.b),
-                before=problem.whitened,
-                after=lambda v, product: low.rest(v, problem.whitened(product)),
+                before=problem.whiten,
+                after=lambda v, product: low.rest(v, problem.whiten(product)),
                 steps=steps,
             )
         return tasks
 
     @cached_property
-    def _points(self) -> tuple[VarianceByRank, Crossed]:
-        """What one pass over the kernel between test points and rows tells; made when sketch and solution are there."""
+    def _points(self) -> tuple[VarianceByRank, CrossProducts]:
+        """One pass over the kernel between test points and rows, once sketch and solution are known."""
         problem, test = self.problem, self.problem.test
         assert test is not None
         by_rank = VarianceByRank(problem, self.low, test.rows, self.found.pop("sketch", None))
         solved = [self.found["solve"]] if self.found else []
-        crossed = Crossed(problem, test.rows, torch.cat([self._middle[0], *solved], 1))
+        crossed = CrossProducts(problem, test.rows, torch.cat([self._middle[0], *solved], 1))
 
         def use(j: slice, block: Tensor) -> None:
             crossed.add(j, block)
@@ -236,12 +236,10 @@ class _Run:
 
     # -- bounds ----------------------------------------------------------------------------------
 
-    def _columns(self, columns: slice) -> Solution | None:
-        return None if self.solution is None else self.solution.columns(columns)
-
-    @property
+    @cached_property
     def targets(self) -> Solution | None:
-        return self._columns(slice(0, self.q))
+        """The linear systems of the targets."""
+        return None if self.solution is None else self.solution.columns(slice(0, self.q))
 
     def kernel_error(self) -> tuple[Interval, Interval]:
         """Spectral and Frobenius norm of ``K - K'``."""
@@ -252,33 +250,30 @@ class _Run:
             spectral = better.within(spectral, method=f"{better.method}; {spectral.method}")
         if self.entries is not None:
             return spectral, self.entries.interval()
-        if problem.n <= _FEW:
+        if problem.n <= self.limits.few_rows:
             return spectral, frobenius_exact(problem)
         if self.effort.delta:
-            return spectral, frobenius_by_pairs(problem, pairs=_PAIRS, delta=self.delta, seed=self.effort.seed)
+            return spectral, frobenius_by_pairs(
+                problem, pairs=self.limits.pairs, delta=self.delta, seed=self.effort.seed
+            )
         upper = math.sqrt(problem.n) * spectral.upper
         return spectral, Interval(spectral.lower, upper, 1.0, "from the spectral norm")
 
     @cached_property
     def _ends(self) -> tuple[Solved, Solved]:
-        """The targets solved with P and with ``P + t I``, the two ends of what Q can be."""
+        """The targets solved with P and with ``P + t I``, between which Q lies."""
         b, low = self.b[:, : self.q], self.low
         return low.checked_solve(self.noise - low.slack, b), low.checked_solve(self.noise + low.excess, b)
 
     @cached_property
-    def _forms(self) -> tuple[Tensor, Tensor]:
-        """``y'Q^-1 y`` from the rank alone: ``(P + t I)^-1 <= Q^-1 <= P^-1``, (E8b)."""
-        first, second = self._ends
-        return second.form_below, first.form_above
-
-    @cached_property
     def quadratics(self) -> tuple[Array, Array]:
         """Bounds on ``y'Q^-1 y`` by output, once the work is done."""
-        lower, upper = self._forms
+        first, second = self._ends
+        lower, upper = second.form_below, first.form_above  # (E8b)
         if self.targets is not None:
             closer = quadratic(self.targets, self.low)
             lower, upper = torch.maximum(lower, closer[0]), torch.minimum(upper, closer[1])
-        return _host(lower), _host(upper)
+        return _to_array(lower), _to_array(upper)
 
     def evidence(self) -> Interval:
         """Log evidence of all outputs together, in the model's units."""
@@ -299,21 +294,19 @@ class _Run:
         certain = _total(sure, self.problem.log_evidence, None)
         return certain if all(each.probability == 1.0 for each in best) else _total(best, certain.ours, certain)
 
-    def predictions(self) -> tuple[Interval, Interval]:
-        """Mean and variance of the function at the test points, in the model's units, (m, q)."""
-        return self._mean(), self._variance()
-
-    def _mean(self) -> Interval:
+    def mean(self) -> Interval:
+        """Mean of the function at the test points, in the model's units, (m, q)."""
         problem, low, q, targets = self.problem, self.low, self.q, self.targets
         assert problem.test is not None
         _, wrong = self._middle
         by_rank, crossed = self._points
         products, errors = crossed.products, crossed.errors
-        quad_low, quad_high = self._forms
+        first, second = self._ends
+        quad_low, quad_high = second.form_below, first.form_above  # (E8b)
         explained = by_rank.most_explained.clamp_min(0.0)
         spread = (explained - by_rank.least_explained).clamp_min(0.0)
         half = 0.5 * (spread * (quad_high - quad_low).clamp_min(0.0)).sqrt() + explained.sqrt() * wrong + errors[:, :q]
-        # (E11) with nothing known, a = 0: the exact mean cannot be further than this from the constant.
+        # (E11) with a = 0: the exact mean cannot be further than this from the constant.
         furthest = torch.minimum(self.b[:, :q].square().sum(0).sqrt() / (2.0 * self.noise.sqrt()), quad_high.sqrt())
         left = torch.maximum(products[:, :q] - half, -furthest)
         right = torch.minimum(products[:, :q] + half, furthest)
@@ -324,11 +317,11 @@ class _Run:
             right = torch.minimum(right, products[:, q:] + half)
             method = f"conjugate gradients, rank {low.rank}"
         root, shift = np.sqrt(problem.signal), problem.mean
-        return Interval(_host(left) * root + shift, _host(right) * root + shift, 1.0, method, problem.test.mean)
+        return Interval(_to_array(left) * root + shift, _to_array(right) * root + shift, 1.0, method, problem.test.mean)
 
     @cached_property
     def _middle(self) -> tuple[Tensor, Tensor]:
-        """Half way between the solutions with P and with ``P + t I``, the two ends of what Q can be.
+        """Half way between the solutions with P and with ``P + t I``, between which Q lies.
 
         ``|k'(Q^-1 - M) y| <= sqrt(k'D k  y'D y)`` for the middle M of the two inverses and half their difference D:
         Cauchy and Schwarz, as ``-D <= Q^-1 - M <= D``. A solution that leaves ``o = y - P z`` is wrong at k by  (E15)
@@ -337,30 +330,29 @@ class _Run:
         first, second = self._ends
         return 0.5 * (first.z + second.z), 0.5 * (first.off / first.level.sqrt() + second.off / second.level.sqrt())
 
-    def _variance(self) -> Interval:
-        problem, low = self.problem, self.low
+    def variance(self) -> Interval:
+        """Variance of the function at the test points, in the model's units, (m, q)."""
+        problem, low, chosen = self.problem, self.low, self.chosen
         assert problem.test is not None
-        solved = self._columns(slice(self.q, None))
-        below = above = None
-        method = f"rank {low.rank}"
-        if solved is not None and len(self.chosen):
-            bounds = variance_by_solution(solved, low, self.column_error[self.q :])
-            below, above = (each.view(self.q, -1).T for each in bounds)
-            method += f", {len(self.chosen)} points solved"
+        ours, method = problem.test.variance, f"rank {low.rank}"
+        solved: tuple[Tensor, Tensor] | None = None
+        if self.solution is not None and len(chosen):
+            points = self.solution.columns(slice(self.q, None))
+            below, above = variance_by_solution(points, low, self.column_error[self.q :])
+            solved = below.view(self.q, -1).T, above.view(self.q, -1).T
+            method += f", {len(chosen)} points solved"
 
         def interval(least: Tensor, most: Tensor, probability: float, how: str, certain: Interval | None) -> Interval:
-            low_, high_ = least.clone(), most.clone()
-            if below is not None and above is not None:
-                low_[self.chosen] = torch.maximum(low_[self.chosen], below)
-                high_[self.chosen] = torch.minimum(high_[self.chosen], above)
-            ours = problem.test.variance if problem.test is not None else None
-            return Interval(
-                _host(low_) * problem.signal, _host(high_) * problem.signal, probability, how, ours, certain
-            )
+            least, most = least.clone(), most.clone()
+            if solved is not None:
+                least[chosen] = torch.maximum(least[chosen], solved[0])
+                most[chosen] = torch.minimum(most[chosen], solved[1])
+            ends = (_to_array(each) * problem.signal for each in (least, most))
+            return Interval(*ends, probability, how, ours, certain)
 
         sure = interval(self.by_rank.lower, self.by_rank.most, 1.0, method, None)
         lower, upper, how = self._closer
-        if not how or len(self.chosen) == problem.test.rows.n:
+        if not how or len(chosen) == problem.test.rows.n:
             return sure
         closer = interval(lower, upper, 1.0 - len(how) * self.delta, f"{method}, {', '.join(how)}", sure)
         # Random bounds that contradict certain ones have failed; that is what their probability is for.
@@ -368,11 +360,11 @@ class _Run:
 
     @cached_property
     def _closer(self) -> tuple[Tensor, Tensor, list[str]]:
-        """The best bounds on the variance without systems of single points, and the random ones among them."""
+        """The best bounds on the variance without systems of single points, and the random methods among them."""
         by_rank = self.by_rank
         lower, upper = by_rank.lower, by_rank.most
         used = []
-        norm = self._norm_left()
+        norm = self.norm_left()
         if norm is not None:
             upper = torch.minimum(upper, by_rank.upper(norm))
             used.append("norm of the rest by Lanczos")
@@ -382,7 +374,7 @@ class _Run:
             used.append("rest seen by random vectors")
         return lower, upper, used
 
-    def _norm_left(self) -> float | None:
+    def norm_left(self) -> float | None:
         """``|K - L L'|`` from above with probability ``1 - delta``, where that is better than the trace.       (K2)"""
         found: Lanczos | None = self.found.get("rest")
         if found is None:
@@ -403,5 +395,5 @@ def _total(parts: list[Interval], ours: Any, certain: Interval | None) -> Interv
     return Interval(lower, upper, probability, parts[0].method, ours, certain)
 
 
-def _host(values: Tensor) -> Array:
+def _to_array(values: Tensor) -> Array:
     return np.asarray(values.cpu().numpy())

@@ -1,17 +1,102 @@
-"""Conjugate gradients and Lanczos, as tasks that ask for products with the kernel, and what they prove."""
+"""Conjugate gradients and Lanczos, what they prove, and how they share products with the kernel matrix.
+
+An algorithm is a generator, a task, that yields a block of vectors, (n, k), and is sent its product with K; when the
+budget is spent it is sent None instead, and returns what it has. Tasks run together: one pass over the kernel serves
+all of them. The cost of a pass is that of computing the entries of K; more columns cost little.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from prismgp._types import Tensor
-from prismgp.certificates._passes import Task
 
-__all__ = ["Lanczos", "conjugate_gradients", "lanczos", "random_starts", "ritz_shortfall"]
+__all__ = [
+    "Budget",
+    "Lanczos",
+    "Task",
+    "conjugate_gradients",
+    "lanczos",
+    "random_starts",
+    "ritz_shortfall",
+    "run_together",
+]
+
+Task = Generator[Tensor, Tensor | None, Any]
+_ENTRIES = 32  # columns that take about as long as computing the entries of K
+
+
+class Budget:
+    """What may still be spent on products: their number, and seconds from now."""
+
+    def __init__(self, products: int, seconds: float | None = None) -> None:
+        self.products, self.used = products, 0
+        self._deadline = None if seconds is None else time.monotonic() + seconds
+        self._pace = 0.0  # seconds of the last product for each of its columns, the entries of K counted as some more
+
+    def allows(self, columns: int, reserve: int = 0) -> bool:
+        """Whether another product may be made, ``reserve`` being for later, and there is time for it and a last one."""
+        if self.used + reserve >= self.products:
+            return False
+        expected = 2.0 * self._pace * (columns + _ENTRIES)
+        return self._deadline is None or time.monotonic() + expected < self._deadline
+
+    @property
+    def out_of_time(self) -> bool:
+        return self._deadline is not None and time.monotonic() >= self._deadline
+
+    def spend(self, product: Callable[[Tensor], Tensor], v: Tensor) -> Tensor:
+        """Make a product, and record what it took."""
+        start = time.monotonic()
+        done = product(v)
+        if v.device.type == "cuda":
+            torch.cuda.synchronize(v.device)
+        self._pace = (time.monotonic() - start) / (v.shape[1] + _ENTRIES)
+        self.used += 1
+        return done
+
+
+def run_together(
+    product: Callable[[Tensor], Tensor],
+    tasks: list[Task],
+    budget: Budget,
+    *,
+    reserve: int = 0,
+    riders: Sequence[int] = (),
+) -> list[Any]:
+    """Run all tasks to their end or to the end of the budget, less ``reserve`` products; their results, in order.
+
+    ``riders`` take part in the products that others ask for, and end with the others.
+    """
+    results: list[Any] = [None] * len(tasks)
+    waiting: dict[int, Tensor] = {}
+
+    def advance(k: int, answer: Tensor | None) -> None:
+        try:
+            waiting[k] = tasks[k].send(answer)
+        except StopIteration as end:
+            waiting.pop(k, None)
+            results[k] = end.value
+
+    for k in range(len(tasks)):  # a generator starts when it is sent None
+        advance(k, None)
+    while waiting:
+        order = list(waiting)
+        sizes = [waiting[k].shape[1] for k in order]
+        if all(k in riders for k in order) or not budget.allows(sum(sizes), reserve):
+            for k in order:
+                advance(k, None)
+            break
+        answers = budget.spend(product, torch.cat([waiting[k] for k in order], 1))
+        for k, answer in zip(order, answers.split(sizes, 1), strict=True):
+            advance(k, answer)
+    return results
 
 
 def conjugate_gradients(
@@ -26,8 +111,8 @@ def conjugate_gradients(
     """Solve ``Q x = b`` for every column by preconditioned conjugate gradients; returns x, (n, k).
 
     The columns are independent systems in step. The residuals of the recursion decide when to stop and which
-    x is best, that of the smallest bound (E11), and nothing else: they are no certificate, and are computed again
-    by who uses x.
+    x is best, that of the smallest bound (E11), and nothing else: they prove nothing, and the caller computes them
+    again.
 
     Parameters
     ----------
@@ -74,7 +159,7 @@ class Lanczos:
     Attributes
     ----------
     diagonal, beside : Tensor, (steps, k)
-        ``beside[j]`` couples steps j and j + 1; the last one is the norm of what is left.
+        ``beside[j]`` couples steps j and j + 1; the last one is the norm of the remainder.
     size : Tensor, (k,)
         Norms of the starting vectors.
     """
@@ -100,30 +185,27 @@ class Lanczos:
         return torch.diag_embed(diagonal.T) + torch.diag_embed(off, offset=1) + torch.diag_embed(off, offset=-1)
 
     def extremes(self) -> tuple[float, float]:
-        """Smallest and largest Ritz value over all starts: inside the spectrum, always."""
+        """Smallest and largest Ritz value over all starts; they are always inside the spectrum."""
         values = torch.linalg.eigvalsh(self.matrices())
         return float(values.min()), float(values.max())
 
-    def quadrature(self, function: Callable[[Tensor], Tensor], *, floor: float) -> tuple[Tensor, Tensor]:
-        """Bounds on ``g'f(A) g`` for every start g, for f = log and A with no eigenvalue below ``floor``.   (K3)
+    def log_quadrature(self, *, floor: float) -> tuple[Tensor, Tensor]:
+        """Bounds on ``g'log(A) g`` for every start g, for A with no eigenvalue below ``floor``.   (K3)
 
         Even derivatives of the logarithm are negative and odd ones positive, so Gauss' rule is an upper bound
         and the Gauss-Radau rule with a node at the floor a lower one (Golub and Meurant, 1994).
         """
         inner = self.matrices()
-        upper = _rule(inner, function) * self.size**2
         eye = torch.eye(self.steps).to(inner)
         last = torch.zeros_like(inner[:, :, :1])
         last[:, -1, 0] = self.beside[-1] ** 2
         delta = torch.linalg.solve(inner - floor * eye, last)[:, -1, 0]
-        lower = _rule(self.matrices(extra=floor + delta), function) * self.size**2
-        return lower, upper
 
+        def rule(matrices: Tensor) -> Tensor:
+            values, vectors = torch.linalg.eigh(matrices)
+            return (vectors[:, 0, :].square() * torch.log(values)).sum(1) * self.size**2
 
-def _rule(matrices: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
-    values, vectors = torch.linalg.eigh(matrices)
-    total: Tensor = (vectors[:, 0, :].square() * function(values)).sum(1)
-    return total
+        return rule(self.matrices(extra=floor + delta)), rule(inner)
 
 
 def random_starts(n: int, count: int, generator: torch.Generator, *, like: Tensor) -> Tensor:
@@ -141,7 +223,7 @@ def lanczos(
 ) -> Task:
     """Lanczos with full re-orthogonalisation from every column of ``start``; returns :class:`Lanczos` or None.
 
-    The operator is ``v -> after(v, K before(v))``. Ends early when what is there is ``enough``.
+    The operator is ``v -> after(v, K before(v))``. Ends early when ``enough`` says so.
     """
     size = start.square().sum(0).sqrt()
     q = start / size
@@ -155,7 +237,7 @@ def lanczos(
             break
         w = after(q, answer)
         basis.append(q)
-        # A column that has found an invariant space goes on with nothing, and a Ritz value it has already.
+        # A column that has found an invariant space goes on with zeros, and a Ritz value it has already.
         diagonal.append(torch.where(beside[-1] > 0.0, (q * w).sum(0), diagonal[0]) if beside else (q * w).sum(0))
         for _ in range(2):  # twice is enough
             for each in basis:
@@ -176,7 +258,7 @@ def ritz_shortfall(n: int, steps: int, starts: int, delta: float) -> float:
 
     Kuczynski and Wozniakowski (SIAM J. Matrix Anal. Appl. 13, 1992), for a start uniform on the sphere: the probability
     of a relative error above e is at most ``1.648 sqrt(n) exp(-sqrt(e) (2k - 1))``. The largest of
-    several independent starts fails only if all do. One, that is nothing proved, where the steps do not suffice.
+    several independent starts fails only if all do. It is 1, which proves nothing, where the steps do not suffice.
     """
     if steps < 1 or delta <= 0.0:
         return 1.0

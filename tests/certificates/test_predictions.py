@@ -1,4 +1,4 @@
-"""Variances from random looks at what the low rank leaves, (E16): true as often as they say, and far closer."""
+"""Variances from a sketch of what the low rank leaves, (E16): true as often as they say, and far closer."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ import pytest
 import torch
 from scipy import stats
 
-from prismgp.certificates._effort import Effort
-from prismgp.certificates._lowrank import LowRank
-from prismgp.certificates._member import certify_problem
-from prismgp.certificates._nystrom import NystromMap, select_pivots
-from prismgp.certificates._prediction_bounds import VarianceByRank
-from prismgp.certificates._sketch import quantiles, sketch_task
+from prismgp.certificates.certify_problem import certify_problem
+from prismgp.certificates.kernel_matrix import Limits
+from prismgp.certificates.lowrank import LowRank, NystromMap, select_pivots
+from prismgp.certificates.predictions import VarianceByRank, quantiles, sketch_task
+from prismgp.certificates.problem import Effort
+from tests.certificates.coverage import SEEDS, cases, low_rank, rarely, run, start
 from tests.certificates.exact import KERNELS, random_case, truth, unit_gates
-from tests.certificates.test_certify_coverage import SEEDS, cases, low_rank, rarely, run, start
 
 NOTHING = 1e-12  # a probability of failure that no number of tries will see
 
@@ -104,7 +103,7 @@ def test_random_problems_and_rounding(kernel):
         if k % 3 == 2:
             case = replace(case, gates=unit_gates(rng, n, 3, hard=False), test_gates=unit_gates(rng, 12, 3, hard=False))
         far = case.x_test.copy()
-        far[-1] += 60.0  # where the kernel is nothing: no vector to look at
+        far[-1] += 60.0  # where the kernel is nothing: no vector to sketch
         case = replace(case, x_test=far)
         problem, value = case.problem(), truth(case).variance / case.signal
         low = low_rank(problem, int(rng.integers(1, n)))
@@ -165,34 +164,32 @@ def test_closer_than_the_norm_of_the_rest():
     case = random_case(rng, n=400, d=3, kernel="rbf", noise=0.01, m=60)
     problem = case.problem()
     common = {"rank": 90, "products": 8, "seconds": None, "tolerance": 1.0, "seed": 0}
-    with_looks = certify_problem(problem, Effort(delta=0.01, **common))
-    assert "random vectors" in with_looks.variance.method
+    with_sketch = certify_problem(problem, Effort(delta=0.01, **common))
+    assert "random vectors" in with_sketch.variance.method
     value = truth(case).variance
-    assert (with_looks.variance.lower <= value).all()
-    assert (value <= with_looks.variance.upper).all()
-    assert with_looks.variance.probability < 1.0
-    sure = with_looks.variance.certain
+    assert (with_sketch.variance.lower <= value).all()
+    assert (value <= with_sketch.variance.upper).all()
+    assert with_sketch.variance.probability < 1.0
+    sure = with_sketch.variance.certain
     assert (sure.lower <= value).all()
     assert (value <= sure.upper).all()
-    assert np.median(with_looks.variance.width / sure.width) < 0.05
+    assert np.median(with_sketch.variance.width / sure.width) < 0.05
     without = certify_problem(problem, Effort(delta=0.0, **common))
     assert without.variance.probability == 1.0
 
 
-def test_looks_do_not_depend_on_blocks(monkeypatch):
+def test_sketch_does_not_depend_on_blocks():
     """The same numbers for test points in one block and in many."""
     case = random_case(np.random.default_rng(3), n=70, d=2, kernel="rbf", noise=0.05, m=20, q=2)
-    problem = case.problem()
-    low = low_rank(problem, 20)
-    whole = bounds(problem, low, count=40, seed=1, delta=0.1)
-    monkeypatch.setattr("prismgp.certificates._reference._CROSS_BYTES", {"cpu": 0})
-    monkeypatch.setattr("prismgp.certificates._reference._CROSS_COLUMNS", 3)
-    parts = bounds(problem, low, count=40, seed=1, delta=0.1)
-    for a, b in zip(whole, parts, strict=True):
+    found = []
+    for limits in (None, Limits(cross_bytes=0, cross_columns=3)):
+        problem = case.problem(limits)
+        found.append(bounds(problem, low_rank(problem, 20), count=40, seed=1, delta=0.1))
+    for a, b in zip(*found, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-9)
 
 
-def test_no_products_no_looks():
+def test_no_products_no_sketch():
     case = random_case(np.random.default_rng(3), n=70, d=2, kernel="rbf", noise=0.05)
     problem = case.problem()
     low = low_rank(problem, 20)

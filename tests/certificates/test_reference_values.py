@@ -12,17 +12,13 @@ import numpy as np
 import pytest
 import torch
 
-from prismgp.certificates._effort import Effort
-from prismgp.certificates._evidence_bounds import Solution, logdet_by_rank, quadratic
-from prismgp.certificates._kernel_error import spectral_by_rank
-from prismgp.certificates._krylov import conjugate_gradients, ritz_shortfall
-from prismgp.certificates._lowrank import LowRank
-from prismgp.certificates._matrix import KernelMatrix
-from prismgp.certificates._member import certify_problem
-from prismgp.certificates._nystrom import NystromMap, select_pivots
-from prismgp.certificates._passes import Budget, run_together
-from prismgp.certificates._problem import Features, Problem, TestPoints
-from prismgp.certificates._reference import ReferenceKernel
+from prismgp.certificates.certify_problem import certify_problem
+from prismgp.certificates.evidence import Solution, logdet_by_rank, quadratic
+from prismgp.certificates.kernel_error import spectral_by_rank
+from prismgp.certificates.kernel_matrix import KernelMatrix, ReferenceKernel
+from prismgp.certificates.krylov import Budget, conjugate_gradients, ritz_shortfall, run_together
+from prismgp.certificates.lowrank import LowRank, NystromMap, select_pivots
+from prismgp.certificates.problem import Effort, Features, Problem, TestPoints
 from prismgp.core.kernels import get_kernel
 
 N, NOISE = 1500, 0.1
@@ -62,8 +58,7 @@ def problem() -> Problem:
     rows = ReferenceKernel.on(get_kernel("rbf"), torch.as_tensor(x[:N]))
     return Problem(
         rows=rows,
-        features=Features(torch.as_tensor(phi[:N]), None).rows,
-        width=512,
+        features=Features(torch.as_tensor(phi[:N]), None),
         target=torch.as_tensor(y[:N, None]),
         weight=None,
         signal=np.ones(1),
@@ -111,7 +106,7 @@ def solved(problem, solve, steps):
         noise=noise,
         enough=torch.zeros(1),
     )
-    a = run_together(KernelMatrix(problem.rows).product, [task], Budget.of(steps + 1 if steps else 0, None))[0]
+    a = run_together(KernelMatrix(problem.rows).product, [task], Budget(steps + 1 if steps else 0))[0]
     product, error = KernelMatrix(problem.rows).bounded_product(a, closely=1, norm=float(N))
     return Solution.of_product(problem.target, a, noise, product, error)
 
@@ -143,7 +138,7 @@ def test_half_widths_of_conjugate_gradients(problem, rank, expected):
 
 def test_half_widths_with_the_model_as_preconditioner(problem):
     """No choice of pivots here: to the digits given."""
-    phi = problem.features(slice(None)).phi
+    phi = problem.features.phi
     inner = torch.linalg.cholesky(phi.T @ phi + NOISE * torch.eye(512, dtype=torch.float64))
 
     def solve(v):
@@ -178,7 +173,7 @@ def test_certificate(problem, exact):
 
 
 def test_kernel_error(problem):  # (F1)
-    x, phi = problem.rows.points.numpy(), problem.features(slice(None)).phi.numpy()
+    x, phi = problem.rows.points.numpy(), problem.features.phi.numpy()
     values = np.linalg.eigvalsh(np.exp(-0.5 * ((x[:, None] - x[None]) ** 2).sum(-1)) - phi @ phi.T)
     assert values[-1] == pytest.approx(LARGEST, abs=5e-4)
     norm = spectral_by_rank(problem, low_rank(problem, 400))

@@ -21,15 +21,14 @@ from dataclasses import dataclass
 import torch
 
 from prismgp._types import Tensor
-from prismgp.certificates._interval import Interval
-from prismgp.certificates._krylov import Lanczos, lanczos, random_starts, ritz_shortfall
-from prismgp.certificates._lowrank import LowRank
-from prismgp.certificates._passes import Task
-from prismgp.certificates._rounding import growth
+from prismgp.certificates.certificate import Interval
+from prismgp.certificates.kernel_matrix import growth
+from prismgp.certificates.krylov import Lanczos, Task, lanczos, random_starts, ritz_shortfall
+from prismgp.certificates.lowrank import LowRank
 
 __all__ = ["Solution", "logdet_by_probes", "logdet_by_rank", "logdet_task", "quadratic"]
 
-_NEGLIGIBLE = 0.02  # of the width of an interval, what more steps of Lanczos could take from it
+_NEGLIGIBLE = 0.02  # share of the width of an interval that more steps of Lanczos could save
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ class Solution:
     residual : Tensor, (n, k)
         ``b - Q a``, computed again after the last step.
     error : Tensor, (k,)
-        Bound on the norm of what rounding has done to the residual.
+        Bound on the norm of the residual's rounding error.
     inner_low, inner_high : Tensor, (k,)
         Bounds on ``a'(b - Q a)``.
     """
@@ -104,39 +103,35 @@ def logdet_by_rank(low: LowRank, noise: float) -> Interval:
 def logdet_task(
     low: LowRank, noise: float, *, steps: int, starts: int, generator: torch.Generator, delta: float
 ) -> Task:
-    """Lanczos on ``P^-1/2 Q P^-1/2`` from Gaussian probes; no more steps than are of use."""
+    """Lanczos on ``P^-1/2 Q P^-1/2`` from Gaussian probes; it ends when more steps would gain next to nothing."""
     start = random_starts(low.n, starts, generator, like=low.values)
     level = torch.full((1,), noise, dtype=torch.float64, device=low.values.device)
-    root = low.root_weight
+
+    held: list[Tensor] = []
 
     def half(v: Tensor) -> Tensor:
         return low.apply(torch.rsqrt, level, v)
 
-    def weighted(v: Tensor) -> Tensor:
-        return v if root is None else v * root
-
-    held: list[Tensor] = []
-
     def before(v: Tensor) -> Tensor:
         held[:] = [half(v)]
-        return weighted(held[0])
+        return low.weight(held[0])
 
     def after(_: Tensor, product: Tensor) -> Tensor:
-        return half(weighted(product) + noise * held[0])
+        return half(low.weight(product) + noise * held[0])
 
     def enough(found: Lanczos) -> bool:
-        # What is not known of the probes, beside what they leave open.
-        lower, upper = found.quadrature(torch.log, floor=1.0 - 2.0 * _seen_wrong(low, noise)[1])
+        # What the quadrature leaves open, compared with what the probes leave open.
+        lower, upper = found.log_quadrature(floor=1.0 - 2.0 * _operator_error(low, noise)[1])
         interval = logdet_by_probes(found, low, noise, delta=delta)
         return interval is None or float((upper - lower).mean()) < _NEGLIGIBLE * interval.width
 
-    # Steps that bound the largest eigenvalue are of use beyond the quadrature.
+    # Steps that bound the largest eigenvalue are useful beyond the quadrature.
     patient = ritz_shortfall(low.n, steps, starts, 0.5 * delta) < 1.0
     return lanczos(start, before=before, after=after, steps=steps, enough=None if patient else enough)
 
 
-def _seen_wrong(low: LowRank, noise: float) -> tuple[float, float]:
-    """To what the operator that Lanczos has seen is the true one, in norm; its eigenvalues are not below 1 - below."""
+def _operator_error(low: LowRank, noise: float) -> tuple[float, float]:
+    """Norm of the rounding error of the operator in Lanczos; and how far its eigenvalues may be below one."""
     seen = (low.product_error + growth(4096 + low.n) * (noise + low.largest)) / noise
     return seen, low.slack / noise + seen
 
@@ -151,18 +146,18 @@ def logdet_by_probes(found: Lanczos | None, low: LowRank, noise: float, *, delta
     """
     if found is None:
         return None
-    seen, below = _seen_wrong(low, noise)
+    seen, below = _operator_error(low, noise)
     if not below < 0.25:
         return None
     shift = -math.log1p(-below)
-    lower, upper = found.quadrature(torch.log, floor=1.0 - 2.0 * below)
+    lower, upper = found.log_quadrature(floor=1.0 - 2.0 * below)
     _, ritz = found.extremes()
     shortfall = ritz_shortfall(low.n, found.steps, found.starts, 0.5 * delta)
     largest = math.log1p(low.excess / noise)
     if shortfall < 1.0:
         largest = min(largest, math.log1p(max((ritz - 1.0 + 2.0 * below) / (1.0 - shortfall), 0.0)))
     norms = float(found.size.square().mean())
-    # A + shift I is psd; so everything is said of it, and the shift taken away again.
+    # A + shift I is psd; the bounds are for it, and the shift is subtracted again.
     c = (largest + shift) * math.log(4.0 / delta) / found.starts
     low_mean, high_mean = (float(each.mean()) + shift * norms for each in (lower, upper))
     least = max(math.sqrt(max(low_mean - c, 0.0)) - math.sqrt(c), 0.0) ** 2

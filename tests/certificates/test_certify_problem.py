@@ -7,14 +7,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from prismgp.certificates import _kernel_error, _lowrank, _matrix, _member, _nystrom, _prediction_bounds, _reference
-from prismgp.certificates._effort import Effort
-from prismgp.certificates._member import certify_problem
+from prismgp.certificates.certify_problem import Run, certify_problem
+from prismgp.certificates.kernel_matrix import Limits
+from prismgp.certificates.krylov import Budget, ritz_shortfall
+from prismgp.certificates.problem import Effort
+from tests.certificates.coverage import cases, low_rank, start
 from tests.certificates.exact import (
     KERNELS,
-    LONG,
     Case,
     Truth,
+    kernel_matrix,
     random_case,
     spectral_features,
     truth,
@@ -38,16 +40,16 @@ def effort(
     )
 
 
-def check(case: Case, exact: Truth, spent: Effort, *, random: bool = True) -> bool:
+def check(case: Case, exact: Truth, spent: Effort, limits: Limits | None = None) -> bool:
     """Whether there is a certificate; all of its intervals contain the exact values then."""
-    found = certify_problem(case.problem(), spent)
+    found = certify_problem(case.problem(limits), spent)
     if found.reason:
         assert not any(getattr(found, name).finite for name in NAMES if np.size(getattr(exact, name)))
         return False
     for name in NAMES:
         interval, value = getattr(found, name), getattr(exact, name)
         for each in (interval, interval.certain):
-            if each is None or (each.probability < 1.0 and not random):
+            if each is None:
                 continue
             assert each.ordered
             worst = np.max(np.maximum(each.lower - value, value - each.upper), initial=-np.inf)
@@ -154,8 +156,7 @@ HOSTILE = {
 MAY_FAIL = {"less noise", "duplicated rows, less noise"}
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_cases(name):
+def check_hostile_cases(name: str, limits: Limits | None = None) -> None:
     held = total = 0
     for seed in range(4):
         rng = np.random.default_rng([3, seed])
@@ -165,24 +166,16 @@ def test_hostile_cases(name):
         case = HOSTILE[name](random_case(rng, n=30, d=1 + seed % 3, kernel=kernel, noise=1e-2, m=4), seed)
         exact, n = truth(case), len(case.x)
         for rank, products, delta in ((1, 0, 0.0), (n, 1, 0.0), (n // 3, 2, 1e-9), (n // 2, 25, 1e-9), (n, 0, 0.0)):
-            held += check(case, exact, effort(case, rank, products, delta=delta, seed=seed))
+            held += check(case, exact, effort(case, rank, products, delta=delta, seed=seed), limits)
             total += 1
     assert total == 20
     if name not in MAY_FAIL:
         assert held == total
 
 
-def test_sums_of_a_million_equal_entries():
-    """A single binary input: errors of the entries take three values, and rounding of their sum has one direction."""
-    x = np.repeat([[0.0], [1.0]], [900, 600], 0)
-    case = with_rows(random_case(np.random.default_rng(0), n=1500, d=1, kernel="rbf", noise=0.1), x, 1)
-    k = np.exp(LONG(-0.5) * (x - x.T).astype(LONG) ** 2)
-    phi = case.phi.astype(LONG)
-    error = {(i, j): k[i, j] - (phi[i] * phi[j]).sum() for i in (0, -1) for j in (0, -1)}
-    squares = 900**2 * error[0, 0] ** 2 + 2 * 900 * 600 * error[0, -1] ** 2 + 600**2 * error[-1, -1] ** 2
-    found = _kernel_error.frobenius_exact(case.problem())
-    assert found.lower <= np.sqrt(squares) <= found.upper
-    assert found.width < 1e-9 * found.upper
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_cases(name):
+    check_hostile_cases(name)
 
 
 def test_noise_below_rounding_is_refused():
@@ -194,56 +187,69 @@ def test_noise_below_rounding_is_refused():
     assert check(replace(case, noise=np.array([1e-3])), exact, effort(case, 60, 5))
 
 
+def shortcuts(limit: float) -> Limits:
+    """Shortcuts where rounding is harmless: (E12b) without features, (F1b), tiles that are kept; never or always."""
+    return Limits(harmless=limit, gram_share=limit, gram_share_of_norm=limit, held_bytes=limit)
+
+
 @pytest.mark.parametrize("limit", [0.0, np.inf], ids=["never", "always"])
 @pytest.mark.parametrize("name", HOSTILE)
-def test_short_cuts_are_never_wrong(name, limit, monkeypatch):
-    """The ways that are taken where rounding is harmless hold where it is not, with wider bounds, and the others do."""
-    monkeypatch.setattr(_prediction_bounds, "_HARMLESS", limit)  # (E12b) without features
-    monkeypatch.setattr(_kernel_error, "_BESIDE", limit)  # (F1b)
-    monkeypatch.setattr(_kernel_error, "_OF_NORM", limit)
-    monkeypatch.setattr(_matrix, "_HELD_BYTES", limit)
-    test_hostile_cases(name)
+def test_shortcuts_are_never_wrong(name, limit):
+    """Shortcuts that are taken where rounding is harmless hold where it is not, with wider bounds; and so without."""
+    check_hostile_cases(name, shortcuts(limit))
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_short_cuts_cost_little(seed, monkeypatch):
+def test_shortcuts_cost_little(seed):
     case = some_case(seed)
+    exact, spent = truth(case), effort(case, len(case.x) // 3, 0)
     widths = []
     for limit in (0.0, np.inf):
-        monkeypatch.setattr(_prediction_bounds, "_HARMLESS", limit)
-        monkeypatch.setattr(_kernel_error, "_BESIDE", limit)
-        monkeypatch.setattr(_kernel_error, "_OF_NORM", limit)
-        spent = effort(case, len(case.x) // 3, 0)
-        assert check(case, truth(case), spent)
-        found = certify_problem(case.problem(), spent)
+        assert check(case, exact, spent, shortcuts(limit))
+        found = certify_problem(case.problem(shortcuts(limit)), spent)
         widths.append((found.spectral.width, found.variance.width))
     for careful, short in zip(*widths, strict=True):
         np.testing.assert_allclose(short, careful, rtol=1e-2, atol=1e-5 * float(case.noise.min()))
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_what_many_rows_would_take(seed, monkeypatch):
-    """Small tiles and chunks, features made again for every use, pivots from a part of the rows, sampled entries."""
+def test_what_many_rows_would_take(seed):
+    """Small tiles and chunks, features computed for every use, pivots from a part of the rows, sampled entries."""
     case = some_case(5 * seed + 1)
     exact, spent = truth(case), effort(case, 12, 5, delta=1e-9)
-    whole = certify_problem(case.problem(), spent)
-    monkeypatch.setattr(_matrix, "_TILE", {"cpu": (7, 11)})
-    monkeypatch.setattr(_matrix, "_HELD_BYTES", 0)
-    monkeypatch.setattr(_reference, "_CROSS_BYTES", {"cpu": 0})
-    monkeypatch.setattr(_reference, "_CROSS_COLUMNS", 3)
-    monkeypatch.setattr(_lowrank, "_KEPT_BYTES", 0)
-    monkeypatch.setattr(_nystrom.NystromMap, "chunks", lambda _, n: [slice(i, min(i + 9, n)) for i in range(0, n, 9)])
-    pieces = certify_problem(case.problem(), spent)
+    small = Limits(
+        tile=(7, 11),
+        held_bytes=0,
+        cross_bytes=0,
+        cross_columns=3,
+        feature_bytes=0,
+        chunk_rows=9,
+        chunk_numbers=0,
+    )
+    whole, pieces = (certify_problem(case.problem(limits), spent) for limits in (None, small))
     for name in NAMES:
         for side in ("lower", "upper"):
             a, b = getattr(getattr(whole, name), side), getattr(getattr(pieces, name), side)
             np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
-    monkeypatch.setattr(_nystrom, "_CANDIDATES", 15)
-    monkeypatch.setattr(_member, "_EVERY_ENTRY", 5)
-    monkeypatch.setattr(_member, "_FEW", 5)
-    monkeypatch.setattr(_member, "_PAIRS", 3000)
-    monkeypatch.setattr(_kernel_error, "_NUMBERS", 5000)
+    sampled = replace(small, candidates=15, every_entry_rows=5, few_rows=5, pairs=3000, pair_numbers=5000)
     for products, delta in ((5, 1e-9), (0, 1e-9), (0, 0.0)):
-        assert check(case, exact, effort(case, 12, products, delta=delta))
-    monkeypatch.setattr(_kernel_error, "_WIDEST", 1)
-    assert check(case, exact, effort(case, 12, 5, delta=1e-9))
+        assert check(case, exact, effort(case, 12, products, delta=delta), sampled)
+    assert check(case, exact, effort(case, 12, 5, delta=1e-9), replace(sampled, widest=1))
+
+
+def test_norm_of_what_is_left():  # (K2)
+    """The t of (E12) by Lanczos is above the norm of ``K - L L'``, and below the trace."""
+    for k, case in enumerate(cases()):
+        problem = case.problem()
+        spent = Effort(rank=6, products=20, seconds=None, delta=0.2, tolerance=0.0, seed=k)
+        run_of = Run(problem, low_rank(problem, 6), spent, start(k), 0.2)
+        run_of.work(Budget(19))
+        norm, low = run_of.norm_left(), run_of.low
+        w = np.ones(60) if case.weight is None else case.weight
+        whole = kernel_matrix(case, case.x, case.x, None, None).astype(float) * np.sqrt(np.multiply.outer(w, w))
+        own = low.features(slice(0, 60)).numpy()
+        value = np.linalg.eigvalsh(whole - own @ own.T)[-1]
+        assert norm is not None
+        assert value <= norm < low.excess
+        found = run_of.found["rest"]
+        assert norm >= found.extremes()[1] / (1.0 - ritz_shortfall(60, found.steps, found.starts, 0.2))
