@@ -9,9 +9,9 @@ import pytest
 from scipy import special, stats
 from scipy.integrate import quad
 
-from prismgp.complexity import _samples as formulas
-from prismgp.complexity._geometry import kernel_values
-from prismgp.complexity._uniform import entry_error, expansion_error, uniform_expansion, uniform_net
+from prismgp.complexity import formulas
+from prismgp.complexity.formulas import entry_error, expansion_error, uniform_expansion, uniform_net
+from prismgp.complexity.geometry import kernel_values
 from prismgp.core.kernels import KERNELS, get_kernel
 
 

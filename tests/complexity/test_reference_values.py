@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from prismgp import check_conditions, sample_size
-from prismgp.complexity import _samples as formulas
-from prismgp.complexity._inputs import exact_inputs
+from prismgp.complexity import formulas
+from prismgp.complexity.inputs import exact_inputs
 from prismgp.core.kernels import get_kernel
 from tests.complexity.data import approximation, condition_data, norm, squared_distances
 

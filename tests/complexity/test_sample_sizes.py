@@ -11,7 +11,7 @@ from scipy import stats
 from sklearn.cluster import KMeans
 
 from prismgp import SampleSizes, sample_size
-from prismgp.complexity._uniform import entry_error, expansion_error
+from prismgp.complexity.formulas import entry_error, expansion_error
 from prismgp.core.kernels import KERNELS, get_kernel
 from prismgp.exceptions import DataError
 from tests.complexity.data import approximation, clusters, norm, squared_distances

@@ -44,9 +44,9 @@ class Interval:
     @classmethod
     def unknown(cls, ours: Any = None, *, least: float = -math.inf) -> Interval:
         """All values from ``least`` up, of the shape of ``ours``: an interval that says nothing."""
-        shape = np.shape(ours)
-        ends = (np.full(shape, least), np.full(shape, math.inf)) if shape else (least, math.inf)
-        return cls(*ends, 1.0, "none", ours)
+        if np.ndim(ours) == 0:
+            return cls(least, math.inf, 1.0, "none", ours)
+        return cls(np.full_like(ours, least), np.full_like(ours, math.inf), 1.0, "none", ours)
 
     @property
     def width(self) -> Any:

@@ -347,8 +347,8 @@ class Run:
             if solved is not None:
                 least[chosen] = torch.maximum(least[chosen], solved[0])
                 most[chosen] = torch.minimum(most[chosen], solved[1])
-            ends = (_to_array(each) * problem.signal for each in (least, most))
-            return Interval(*ends, probability, how, ours, certain)
+            lower, upper = (_to_array(each) * problem.signal for each in (least, most))
+            return Interval(lower, upper, probability, how, ours, certain)
 
         sure = interval(self.by_rank.lower, self.by_rank.most, 1.0, method, None)
         lower, upper, how = self._closer

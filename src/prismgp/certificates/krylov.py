@@ -51,7 +51,7 @@ class Budget:
     def out_of_time(self) -> bool:
         return self._deadline is not None and time.monotonic() >= self._deadline
 
-    def spend(self, product: Callable[[Tensor], Tensor], v: Tensor) -> Tensor:
+    def spend(self, product: Callable[[Tensor], Tensor], v: Tensor) -> Any:
         """Make a product, and record what it took."""
         start = time.monotonic()
         done = product(v)
@@ -203,7 +203,8 @@ class Lanczos:
 
         def rule(matrices: Tensor) -> Tensor:
             values, vectors = torch.linalg.eigh(matrices)
-            return (vectors[:, 0, :].square() * torch.log(values)).sum(1) * self.size**2
+            total: Tensor = (vectors[:, 0, :].square() * torch.log(values)).sum(1)
+            return total * self.size**2
 
         return rule(self.matrices(extra=floor + delta)), rule(inner)
 

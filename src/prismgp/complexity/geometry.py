@@ -11,10 +11,19 @@ cluster c to the centre of cluster e, and rows v of e within ``r_v`` of that cen
 
 - (S12) ``tau_out <= |N|``, ``N_ce^2 = min(F_ce, F_ec)``, ``F_ce = sum_u sum_v k((r_u - r_v)_+^2)^2``
 
-for the b x b matrix N of zero diagonal. It is never above ``sqrt(n_c n_e) k((D_ce - R_c - R_e)_+^2)`` of centre
-distances and radii but for the bins, and unlike it is not spoilt by one far row.
+for the b x b matrix N of zero diagonal. Up to the bins it is never above ``sqrt(n_c n_e) k((D_ce - R_c - R_e)_+^2)``
+of centre distances and radii, and unlike that it is not spoilt by one far row.
 
-The kernel's own norm, from above, by cells: see ``_cells.py``. Sums are accurate to about 1e-12; ``SLACK`` covers them.
+The kernel's own norm and squares, from above, by counting rows in cells. Rows are projected on a few orthonormal axes,
+which only brings them closer, and counted in the cells of a grid. Two rows in cells i and j are at least ``g_ij``
+apart, the gap between the cells, so entry by entry the kernel matrix is below one that is constant on pairs of cells.
+For matrices without negative entries the norm grows with the entries, and with m_i rows in cell i
+
+- (S13) ``|K| <= max_i (M x)_i / x_i`` for any positive x, ``M_ij = sqrt(m_i m_j) k(g_ij^2)`` (Collatz and Wielandt).
+
+A few power iterations make x close to the best one.
+
+Sums are accurate to about 1e-12; ``SLACK`` covers them.
 """
 
 from __future__ import annotations
@@ -26,14 +35,14 @@ import numpy as np
 import torch
 
 from prismgp._types import AnyArray, Array
-from prismgp.complexity._cells import cell_bounds
 from prismgp.core.kernels import Kernel
 
-__all__ = ["SLACK", "ClusterGeometry", "cluster_geometry", "kernel_values"]
+__all__ = ["SLACK", "ClusterGeometry", "cell_bounds", "cluster_geometry", "kernel_values"]
 
 SLACK = 1.0 + 1e-9  # relative, on every quantity that must be an upper bound
 _BIN_PAIRS = 2**24  # most pairs of bins in one evaluation of S12
 _CHUNK_BYTES = 2**25
+_CELLS = 1024  # of a grid, over all its axes
 
 
 def kernel_values(kernel: Kernel, s: Array) -> Array:
@@ -43,7 +52,7 @@ def kernel_values(kernel: Kernel, s: Array) -> Array:
 
 @dataclass(frozen=True)
 class ClusterGeometry:
-    """What the conditions and the sample sizes need to know of a partition; b clusters, in scaled units.
+    """The quantities of a partition that conditions and sample sizes use; b clusters, in scaled units.
 
     Attributes
     ----------
@@ -120,20 +129,20 @@ def cluster_geometry(
     ends = np.cumsum(sizes)
     members = [order[end - size : end] for end, size in zip(ends, sizes, strict=True)]
 
-    clusters = [_one_cluster(x, rows, lengthscale, kernel, chunk) for rows in members]
-    centres = np.stack([cluster.centre for cluster in clusters])
-    radii = np.array([cluster.radius for cluster in clusters])
+    # One row for each cluster, and a column for each quantity.
+    columns = zip(*(_measure_cluster(x, rows, lengthscale, kernel, chunk) for rows in members), strict=True)
+    centres, radii, variances, distance_sums, square_sums, norms, kernel_squares = map(np.array, columns)
     bins, shells = (64, 16) if b * b * 1024 <= _BIN_PAIRS else (max(2, _BIN_PAIRS // (b * b * 4)), 4)
     start, width, counts, own = _count_distances(x, members, centres, radii, lengthscale, (bins, shells), chunk)
     return ClusterGeometry(
         sizes=sizes,
         centres=centres,
         radii=radii,
-        variances=np.stack([cluster.variance for cluster in clusters]),
-        distance_sums=np.array([cluster.distance_sum for cluster in clusters]),
-        square_sums=np.array([cluster.square_sum for cluster in clusters]),
-        norms=np.array([cluster.norm for cluster in clusters]),
-        kernel_squares=np.array([cluster.kernel_squares for cluster in clusters]),
+        variances=variances,
+        distance_sums=distance_sums,
+        square_sums=square_sums,
+        norms=norms,
+        kernel_squares=kernel_squares,
         bin_start=start,
         bin_width=width,
         bin_counts=counts,
@@ -141,23 +150,15 @@ def cluster_geometry(
     )
 
 
-@dataclass(frozen=True)
-class _Cluster:
-    centre: Array
-    radius: float
-    variance: Array
-    distance_sum: float
-    square_sum: float
-    norm: float
-    kernel_squares: float
-
-
 def _chunks(x: AnyArray, rows: AnyArray, lengthscale: Array, centre: Array | float, chunk: int) -> Iterator[Array]:
     for begin in range(0, len(rows), chunk):
         yield x[rows[begin : begin + chunk]].astype(np.float64) / lengthscale - centre
 
 
-def _one_cluster(x: AnyArray, rows: AnyArray, lengthscale: Array, kernel: Kernel, chunk: int) -> _Cluster:
+def _measure_cluster(
+    x: AnyArray, rows: AnyArray, lengthscale: Array, kernel: Kernel, chunk: int
+) -> tuple[Array, float, Array, float, float, float, float]:
+    """Centre, radius, variances, sums of s and s^2, and bounds of the kernel's norm and squares."""
     size, d = len(rows), x.shape[1]
     # About the first row, so that a cluster far from the origin loses no digits in its mean.
     first = x[rows[0]].astype(np.float64) / lengthscale
@@ -184,16 +185,16 @@ def _one_cluster(x: AnyArray, rows: AnyArray, lengthscale: Array, kernel: Kernel
     if size > 1 and radius > 0.0:
         axes = _leading_axes(second)
         projected = (a @ axes for a in _chunks(x, rows, lengthscale, centre, chunk))
-        found = cell_bounds(np.concatenate(list(projected)), kernel)
-        norm, kernel_squares = min(norm, found.norm), min(kernel_squares, found.squares)
-    return _Cluster(
-        centre=centre,
-        radius=float(np.sqrt(radius)) * SLACK,
-        variance=column_squares / max(size - 1, 1),
-        distance_sum=max(distance_sum, 0.0) * SLACK,
-        square_sum=max(square_sum, 0.0) * SLACK,
-        norm=norm * SLACK,
-        kernel_squares=kernel_squares * SLACK,
+        cells_norm, cells_squares = cell_bounds(np.concatenate(list(projected)), kernel)
+        norm, kernel_squares = min(norm, cells_norm), min(kernel_squares, cells_squares)
+    return (
+        centre,
+        float(np.sqrt(radius)) * SLACK,
+        column_squares / max(size - 1, 1),
+        max(distance_sum, 0.0) * SLACK,
+        max(square_sum, 0.0) * SLACK,
+        norm * SLACK,
+        kernel_squares * SLACK,
     )
 
 
@@ -203,6 +204,45 @@ def _leading_axes(second: Array) -> Array:
     for _ in range(8):
         axes = np.linalg.qr(second @ axes + 1e-12 * np.trace(second) * axes)[0]
     return axes
+
+
+def cell_bounds(projected: Array, kernel: Kernel) -> tuple[float, float]:
+    """Upper bounds of ``|K|`` and of ``sum_uv k_uv^2``, the diagonal included.
+
+    The best over grids on the first one, two, ... columns of ``projected`` (n, q).
+    """
+    norms, squares = zip(*(_grid(projected[:, :q], kernel) for q in range(1, projected.shape[1] + 1)), strict=True)
+    return min(norms), min(squares)
+
+
+def _grid(projected: Array, kernel: Kernel) -> tuple[float, float]:
+    q = projected.shape[1]
+    per_axis = int(_CELLS ** (1.0 / q) + 1e-9)
+    low = projected.min(0)
+    width = (projected.max(0) - low) / per_axis
+    place = ((projected - low) / np.maximum(width, np.finfo(float).tiny)).astype(np.int64)
+    place = np.clip(place, 0, per_axis - 1)
+    _, cell, counts = np.unique(place @ per_axis ** np.arange(q), return_inverse=True, return_counts=True)
+
+    # The gap between the rows' bounding boxes, which is at least that between the cells.
+    shape = (len(counts), q)
+    lower, upper = np.full(shape, np.inf), np.full(shape, -np.inf)
+    np.minimum.at(lower, cell, projected)
+    np.maximum.at(upper, cell, projected)
+    gap = np.maximum(lower[:, None, :] - upper[None, :, :], 0.0)
+    gap += gap.transpose(1, 0, 2)  # at most one of the two is positive
+    values = kernel_values(kernel, (gap * gap).sum(2) * (1.0 - 1e-9))
+    root = np.sqrt(counts.astype(np.float64))
+    matrix = root[:, None] * values * root[None, :]
+    x = root
+    best = np.inf
+    for _ in range(30):
+        product = matrix @ x
+        best = min(best, float((product / x).max()))
+        x = product / product.max()
+        # Entries that vanish would need a ratio of two roundings; any positive x is allowed.
+        x = np.maximum(x, 1e-12)
+    return best, float(counts @ values**2 @ counts)
 
 
 def _count_distances(

@@ -1,7 +1,7 @@
 """Conditions 1 to 3 of the paper, measured on data: as printed, and as corrected.
 
 With n rows, b clusters numbered by size, ``2^-a = 1 - (bound / n)^4`` and U(i), L(i) of Lemma 3
-(``_samples.band_limits``):
+(``formulas.band_limits``):
 
 ========================= ================================== =============================================
 condition                 as printed                         as corrected
@@ -28,17 +28,10 @@ from typing import Any
 import numpy as np
 
 from prismgp._types import AnyArray, Array, RandomState
-from prismgp.complexity._condition_report import ClusterRow, ConditionCheck, ConditionReport
-from prismgp.complexity._geometry import ClusterGeometry, cluster_geometry
-from prismgp.complexity._partition import (
-    check_count,
-    check_data,
-    check_lengthscale,
-    check_positive,
-    find_partition,
-    resolve_labels,
-)
-from prismgp.complexity._samples import band_limits, condition_caps
+from prismgp.complexity.formulas import band_limits, condition_caps
+from prismgp.complexity.geometry import ClusterGeometry, cluster_geometry
+from prismgp.complexity.inputs import check_count, check_data, check_lengthscale, check_positive, partition_rows
+from prismgp.complexity.records import ClusterRow, ConditionCheck, ConditionReport
 from prismgp.core.kernels import Kernel, get_kernel
 from prismgp.exceptions import DataError
 
@@ -114,12 +107,8 @@ def check_conditions(
         raise DataError(f"bound={bound:g} is not below n={n}; |K - K'| never exceeds n, so pass a smaller bound")
     scales = check_lengthscale("lengthscale", lengthscale, x)
     kernel = get_kernel("rbf")
-    found = labels is None
-    if found:
-        count = None if n_clusters is None else check_count("n_clusters", n_clusters)
-        parts = find_partition(x, scales, kernel, bound, count, random_state)
-    else:
-        parts = resolve_labels(labels, x, X)
+    count = None if n_clusters is None else check_count("n_clusters", n_clusters)
+    parts = partition_rows(x, X, labels, scales, kernel, bound, count, random_state)
     geometry = cluster_geometry(x, parts, scales, kernel)
     measured = _measure(geometry, kernel, bound, n, d, scales)
     printed, corrected, enough = _checks(measured)
@@ -129,7 +118,7 @@ def check_conditions(
         d=d,
         bound=bound,
         n_clusters=len(geometry.sizes),
-        partition_found=found,
+        partition_found=labels is None,
         lengthscale=scales,
         printed=printed,
         corrected=corrected,
@@ -267,7 +256,7 @@ def _corrected_range(geometry: ClusterGeometry, kernel: Kernel, bound: float) ->
     cap_variance, cap_norm = condition_caps()
     low = math.sqrt(math.sqrt(float(geometry.square_sums.sum())) / cap_norm)
     if low > 0.0 and _variance(geometry, low) > cap_variance:
-        low = _turn(lambda scale: _variance(geometry, scale) <= cap_variance, low, 1e3 * low)[1]
+        low = _bracket(lambda scale: _variance(geometry, scale) <= cap_variance, low, 1e3 * low)[1]
 
     def separated(scale: float) -> bool:
         return geometry.off_cluster_norm(kernel, scale) <= 0.5 * bound
@@ -277,11 +266,11 @@ def _corrected_range(geometry: ClusterGeometry, kernel: Kernel, bound: float) ->
         return low, math.inf
     if not separated(start):
         return low, 0.0
-    return low, _turn(lambda scale: not separated(scale), start, 1e9 * start)[0]
+    return low, _bracket(lambda scale: not separated(scale), start, 1e9 * start)[0]
 
 
-def _turn(true_above: Callable[[float], bool], low: float, high: float) -> tuple[float, float]:
-    """Around the point where a statement turns true: false at the first number, true at the second."""
+def _bracket(true_above: Callable[[float], bool], low: float, high: float) -> tuple[float, float]:
+    """Two numbers around the point where a statement becomes true: false at the first, true at the second."""
     for _ in range(_HALVINGS):
         middle = math.sqrt(low * high)
         low, high = (low, middle) if true_above(middle) else (middle, high)
