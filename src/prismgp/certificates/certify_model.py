@@ -97,11 +97,9 @@ def certify(
     if not isinstance(model, GPRegressor):
         raise DataError(f"certify needs a fitted model of this library, not {type(model).__name__}")
     check_is_fitted(model)
-    for name, value, low in (("rank", rank, 1), ("products", products, 0)):
-        if value is not None:
-            check_number("certify", name, value, low=low, integer=True)
-    if seconds is not None:
-        check_number("certify", "seconds", seconds, low=0)
+    check_number("certify", "rank", rank, low=1, integer=True, optional=True)
+    check_number("certify", "products", products, low=0, integer=True, optional=True)
+    check_number("certify", "seconds", seconds, low=0, optional=True)
     check_number("certify", "tolerance", tolerance, low=0)
     parts = _check_parts(parts, X_test)
     check_choice("certify", "reference", reference, REFERENCES)

@@ -91,10 +91,7 @@ def certify_problem(problem: Problem, effort: Effort) -> Findings:
     products = budget.used + (run.solution is not None)
     intervals = [each for each in (spectral, frobenius, evidence, mean, variance) if each is not None]
     if not all(each.ordered for each in intervals):
-        reason = (
-            "the bounds contradict each other: rounding errors dominate, or a random bound failed; "
-            "try another random_state"
-        )
+        reason = "the bounds contradict each other: try another random_state; if that fails too, rounding dominates"
         return Findings.nothing(problem, effort, spent(products), reason)
     quadratics = float(run.quadratics[1].sum()) if "kernel" in effort.parts else math.inf
     return Findings(spectral, frobenius, evidence, mean, variance, low.norm, quadratics, spent(products), "")
@@ -119,8 +116,6 @@ class Run:
         self.solution: Solution | None = None
         self.entries: FrobeniusSum | None = None
         self.found: dict[str, Any] = {}
-
-    # -- work ------------------------------------------------------------------------------------
 
     def work(self, budget: Budget) -> None:
         """Everything that needs products with the kernel."""
@@ -156,13 +151,12 @@ class Run:
         """Choose the test points of which least is known; each gets a linear system of its own, per output."""
         assert self.problem.test is not None
         lower, upper, _ = self._closer
-        width = upper - lower
         # Half of the width, as a standard deviation with noise, in units of the noise: there is nothing to gain below
         # the tolerance.
-        unclear = (width / (4.0 * (self.noise * (self.noise + lower)).sqrt())).amax(1)
+        unclear = ((upper - lower) / (4.0 * (self.noise * (self.noise + lower)).sqrt())).amax(1)
         n, products = self.problem.n, self.effort.products
         most = min(_SOLVED, int(_COLUMN_WORK / n**2))
-        if self.by_rank.sketched:
+        if self._points[0].sketched:
             most = min(most, n * products // _SOLVED_SHARE)
         most = max(_SOLVED_LEAST, most)
         count = min(most // self.q, int((unclear > self.effort.tolerance).sum()))
@@ -230,12 +224,6 @@ class Run:
         problem.rows.cross(test.rows, use)
         return by_rank, crossed
 
-    @property
-    def by_rank(self) -> VarianceByRank:
-        return self._points[0]
-
-    # -- bounds ----------------------------------------------------------------------------------
-
     @cached_property
     def targets(self) -> Solution | None:
         """The linear systems of the targets."""
@@ -265,11 +253,16 @@ class Run:
         b, low = self.b[:, : self.q], self.low
         return low.checked_solve(self.noise - low.slack, b), low.checked_solve(self.noise + low.excess, b)
 
+    @property
+    def _forms(self) -> tuple[Tensor, Tensor]:
+        """``y'Q^-1 y`` from the rank alone: ``(P + t I)^-1 <= Q^-1 <= P^-1``, (E8b)."""
+        first, second = self._ends
+        return second.form[0], first.form[1]
+
     @cached_property
     def quadratics(self) -> tuple[Array, Array]:
         """Bounds on ``y'Q^-1 y`` by output, once the work is done."""
-        first, second = self._ends
-        lower, upper = second.form_below, first.form_above  # (E8b)
+        lower, upper = self._forms
         if self.targets is not None:
             closer = quadratic(self.targets, self.low)
             lower, upper = torch.maximum(lower, closer[0]), torch.minimum(upper, closer[1])
@@ -277,22 +270,24 @@ class Run:
 
     def evidence(self) -> Interval:
         """Log evidence of all outputs together, in the model's units."""
+        problem, low = self.problem, self.low
         quad_low, quad_high = self.quadratics
-        log_noise = 0.0 if self.problem.weight is None else -float(self.problem.weight.log().sum())
-        sure: list[Interval] = []
-        best: list[Interval] = []
+        log_noise = 0.0 if problem.weight is None else -float(problem.weight.log().sum())
+        constants = [problem.n * math.log(2.0 * math.pi * float(signal)) + log_noise for signal in problem.signal]
+
+        def total(logdets: list[Interval], certain: Interval | None = None) -> Interval:
+            lower = sum(-0.5 * (constants[k] + each.upper + quad_high[k]) for k, each in enumerate(logdets))
+            upper = sum(-0.5 * (constants[k] + each.lower + quad_low[k]) for k, each in enumerate(logdets))
+            probability = 1.0 - sum(1.0 - each.probability for each in logdets)
+            return Interval(lower, upper, probability, logdets[0].method, problem.log_evidence, certain)
+
+        sure, best = [], []
         for k, noise in enumerate(self.noise.tolist()):
-            constant = self.problem.n * math.log(2.0 * math.pi * float(self.problem.signal[k])) + log_noise
-            by_rank = logdet_by_rank(self.low, noise)
-            by_probes = logdet_by_probes(self.found.get(f"logdet {k}"), self.low, noise, delta=self.delta)
-            closest = by_rank if by_probes is None else by_probes.within(by_rank, method=by_probes.method)
-            for logdet, into in ((by_rank, sure), (closest, best)):
-                lower, upper = (
-                    -0.5 * (constant + a + b) for a, b in ((logdet.upper, quad_high[k]), (logdet.lower, quad_low[k]))
-                )
-                into.append(Interval(lower, upper, logdet.probability, logdet.method))
-        certain = _total(sure, self.problem.log_evidence, None)
-        return certain if all(each.probability == 1.0 for each in best) else _total(best, certain.ours, certain)
+            sure.append(logdet_by_rank(low, noise))
+            probes = logdet_by_probes(self.found.get(f"logdet {k}"), low, noise, delta=self.delta)
+            best.append(sure[k] if probes is None else probes.within(sure[k], method=probes.method))
+        certain = total(sure)
+        return certain if all(each.probability == 1.0 for each in best) else total(best, certain)
 
     def mean(self) -> Interval:
         """Mean of the function at the test points, in the model's units, (m, q)."""
@@ -301,8 +296,7 @@ class Run:
         _, wrong = self._middle
         by_rank, crossed = self._points
         products, errors = crossed.products, crossed.errors
-        first, second = self._ends
-        quad_low, quad_high = second.form_below, first.form_above  # (E8b)
+        quad_low, quad_high = self._forms
         explained = by_rank.most_explained.clamp_min(0.0)
         spread = (explained - by_rank.least_explained).clamp_min(0.0)
         half = 0.5 * (spread * (quad_high - quad_low).clamp_min(0.0)).sqrt() + explained.sqrt() * wrong + errors[:, :q]
@@ -350,7 +344,8 @@ class Run:
             lower, upper = (_to_array(each) * problem.signal for each in (least, most))
             return Interval(lower, upper, probability, how, ours, certain)
 
-        sure = interval(self.by_rank.lower, self.by_rank.most, 1.0, method, None)
+        by_rank, _ = self._points
+        sure = interval(by_rank.lower, by_rank.most, 1.0, method, None)
         lower, upper, how = self._closer
         if not how or len(chosen) == problem.test.rows.n:
             return sure
@@ -361,9 +356,8 @@ class Run:
     @cached_property
     def _closer(self) -> tuple[Tensor, Tensor, list[str]]:
         """The best bounds on the variance without systems of single points, and the random methods among them."""
-        by_rank = self.by_rank
-        lower, upper = by_rank.lower, by_rank.most
-        used = []
+        by_rank, _ = self._points
+        lower, upper, used = by_rank.lower, by_rank.most, []
         norm = self.norm_left()
         if norm is not None:
             upper = torch.minimum(upper, by_rank.upper(norm))
@@ -386,13 +380,6 @@ class Run:
         wrong = low.slack + low.rest_error
         norm = (found.extremes()[1] + wrong) / (1.0 - shortfall) + wrong
         return norm if norm < low.excess else None
-
-
-def _total(parts: list[Interval], ours: Any, certain: Interval | None) -> Interval:
-    """The sum over outputs."""
-    lower, upper = (sum(getattr(each, side) for each in parts) for side in ("lower", "upper"))
-    probability = 1.0 - sum(1.0 - each.probability for each in parts)
-    return Interval(lower, upper, probability, parts[0].method, ours, certain)
 
 
 def _to_array(values: Tensor) -> Array:

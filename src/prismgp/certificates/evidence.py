@@ -33,26 +33,14 @@ _NEGLIGIBLE = 0.02  # share of the width of an interval that more steps of Lancz
 
 @dataclass(frozen=True)
 class Solution:
-    """Approximate solutions of ``Q a = b``, column by column, and what is known of their residuals.
+    """Approximate solutions of ``Q a = b``, column by column, and bounds on their residuals."""
 
-    Attributes
-    ----------
-    b, a : Tensor, (n, k)
-    noise : Tensor, (k,)
-    residual : Tensor, (n, k)
-        ``b - Q a``, computed again after the last step.
-    error : Tensor, (k,)
-        Bound on the norm of the residual's rounding error.
-    inner_low, inner_high : Tensor, (k,)
-        Bounds on ``a'(b - Q a)``.
-    """
-
-    b: Tensor
-    a: Tensor
-    noise: Tensor
-    residual: Tensor
-    error: Tensor
-    inner_low: Tensor
+    b: Tensor  # (n, k)
+    a: Tensor  # (n, k)
+    noise: Tensor  # (k,)
+    residual: Tensor  # b - Q a, computed again after the last step, (n, k)
+    error: Tensor  # bound on the norm of the residual's rounding error, (k,)
+    inner_low: Tensor  # bounds on a'(b - Q a), (k,)
     inner_high: Tensor
 
     @classmethod
@@ -79,7 +67,7 @@ class Solution:
     def energy(self, low: LowRank) -> Tensor:
         """``r'Q^-1 r`` from above, (k,)."""
         shift = self.error / (self.noise - low.slack).sqrt()
-        preconditioned = (low.checked_solve(self.noise - low.slack, self.residual).form_above.sqrt() + shift).square()
+        preconditioned = (low.checked_solve(self.noise - low.slack, self.residual).form[1].sqrt() + shift).square()
         return torch.minimum(self.norm.square() / self.noise, preconditioned)
 
 
@@ -106,7 +94,6 @@ def logdet_task(
     """Lanczos on ``P^-1/2 Q P^-1/2`` from Gaussian probes; it ends when more steps would gain next to nothing."""
     start = random_starts(low.n, starts, generator, like=low.values)
     level = torch.full((1,), noise, dtype=torch.float64, device=low.values.device)
-
     held: list[Tensor] = []
 
     def half(v: Tensor) -> Tensor:
@@ -139,7 +126,7 @@ def _operator_error(low: LowRank, noise: float) -> tuple[float, float]:
 def logdet_by_probes(found: Lanczos | None, low: LowRank, noise: float, *, delta: float) -> Interval | None:
     """``log |Q|`` from probes; half of delta for the largest eigenvalue, half for the trace.             (E10)
 
-    For ``A = log(P^-1/2 Q P^-1/2)``, psd but for rounding, and X the average of ``g'A g`` over N Gaussian probes, the
+    For ``A = log(P^-1/2 Q P^-1/2)``, psd up to rounding, and X the average of ``g'A g`` over N Gaussian probes, the
     chi-square bounds of Laurent and Massart (2000) with ``|A|_F^2 <= |A| tr A`` give
     ``sqrt(X - c) - sqrt(c) <= sqrt(tr A) <= sqrt(X + c) + sqrt(c)`` for ``c = |A| log(4 / delta) / N``, each side with
     probability ``1 - delta / 4``.

@@ -46,50 +46,29 @@ def times_thin(matrix: Tensor, v: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Limits:
-    """Sizes of pieces, and sizes beyond which a computation takes a sample or a shortcut; no bound depends on them.
+    """Sizes of pieces, and sizes beyond which a computation takes a sample or a shortcut; no bound relies on them."""
 
-    Attributes
-    ----------
-    tile : tuple of int
-        Rows and columns of a tile of K. It should stay in the processor's cache with the vectors it is multiplied
-        with: a product is then bound by the exponentials, not by memory.
-    held_bytes : int
-        Tiles that are kept from one pass to the next: those of some 8,000 rows.
-    cross_bytes, cross_columns : int
-        Block between all rows and some others: in the processor's cache, but with enough columns for a fast product.
-    feature_bytes : int
-        Features of the low rank that are kept in memory; beyond, they are computed again for every use.
-    chunk_rows, chunk_numbers : int
-        Features of the low rank that are computed together: at least so many rows, and so many numbers.
-    candidates : int
-        Rows among which pivots are sought; their columns are held in memory.
-    few_rows, every_entry_rows : int
-        Rows up to which the Frobenius norm is computed from all entries: always, and beside a product.
-    pairs, pair_numbers : int
-        Pairs of rows in a sample for it, and numbers in their features that are held at a time.
-    widest : int
-        Columns of [L F] beyond which the spectral norm of the difference is not computed (F1).
-    harmless : float
-        Share of the noise variance that rounding may take from a variance by the shortcut of (E12b): half of that of
-        the std.
-    gram_share, gram_share_of_norm : float
-        Share of what the rank leaves, or of the norm, that ``B'B`` in place of B may cost (F1b).
-    """
-
+    # Rows and columns of a tile of K: it stays in the processor's cache with the vectors it is multiplied with, so that
+    # a product is bound by the exponentials, not by memory. And tiles kept between passes: those of some 8,000 rows.
     tile: tuple[int, int] = (512, 1024)
     held_bytes: float = 2**28
+    # Block between all rows and some others: in the processor's cache, but with enough columns for a fast product.
     cross_bytes: int = 2**21
     cross_columns: int = 192
-    feature_bytes: int = 4 * 2**30
+    feature_bytes: int = 4 * 2**30  # features of the low rank kept in memory; beyond, computed again for every use
+    # Features of the low rank that are computed together: at least so many rows, or so many numbers.
     chunk_rows: int = 512
     chunk_numbers: int = 2**18
-    candidates: int = 50_000
+    candidates: int = 50_000  # rows among which pivots are sought; their columns are held in memory
+    # Rows up to which the Frobenius norm is computed from all entries: in any case, and along with a product. Beyond,
+    # pairs of rows in a sample, and numbers of their features that are held at a time.
     few_rows: int = 2_000
     every_entry_rows: int = 50_000
     pairs: int = 1_000_000
     pair_numbers: int = 2**25
-    widest: int = 6_000
-    harmless: float = 1e-4
+    widest: int = 6_000  # columns of [L F] beyond which the spectral norm of the difference is not computed (F1)
+    harmless: float = 1e-4  # share of the noise variance that rounding may take by (E12b) with c = 0: half of the std's
+    # Share of what the rank leaves, or of the norm, that B'B in place of B may cost (F1b).
     gram_share: float = 1e-2
     gram_share_of_norm: float = 1e-4
 
@@ -114,22 +93,12 @@ class _Side:
 
 @dataclass(frozen=True)
 class ReferenceKernel:
-    """The exact kernel on given rows.
-
-    Attributes
-    ----------
-    kernel : Kernel
-    points : Tensor, (n, d), float64
-        Inputs divided by their length-scales, and centred: digits are lost far from the origin.
-    gates : Tensor, (n, b), or None
-    differences : bool
-        Distances by differences, always so for matern12: the root of a cancelled difference would be wrong by 1e-8.
-    limits : Limits
-    """
+    """The exact kernel on given rows."""
 
     kernel: Kernel
-    points: Tensor
-    gates: Tensor | None = None
+    points: Tensor  # (n, d), float64: inputs over length-scales, centred, as digits are lost far from the origin
+    gates: Tensor | None = None  # (n, b)
+    # Distances by differences, always so for matern12: the root of a cancelled difference would be wrong by 1e-8.
     differences: bool = False
     limits: Limits = Limits()
 

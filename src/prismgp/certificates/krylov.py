@@ -154,19 +154,11 @@ def conjugate_gradients(
 
 @dataclass(frozen=True)
 class Lanczos:
-    """Tridiagonal matrices of several starts.
+    """Tridiagonal matrices of several starts."""
 
-    Attributes
-    ----------
-    diagonal, beside : Tensor, (steps, k)
-        ``beside[j]`` couples steps j and j + 1; the last one is the norm of the remainder.
-    size : Tensor, (k,)
-        Norms of the starting vectors.
-    """
-
-    diagonal: Tensor
-    beside: Tensor
-    size: Tensor
+    diagonal: Tensor  # (steps, k)
+    beside: Tensor  # (steps, k): beside[j] couples steps j and j + 1; the last one is the norm of the remainder
+    size: Tensor  # norms of the starting vectors, (k,)
 
     @property
     def steps(self) -> int:

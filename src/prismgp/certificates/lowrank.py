@@ -122,21 +122,11 @@ def _pivot_block(local: Tensor, weight: Tensor, *, most: int, everything: bool) 
 
 @dataclass(frozen=True)
 class NystromMap:
-    """``l(x) = C^-1 k(Z, x)`` with ``C C' = K_ZZ + jitter I``, (N1).
+    """``l(x) = C^-1 k(Z, x)`` with ``C C' = K_ZZ + jitter I``, (N1)."""
 
-    Attributes
-    ----------
-    pivots : ReferenceKernel
-        The kernel on the rows Z.
-    lower : Tensor, (m, m)
-        ``C``.
-    inverse_norm : float
-        ``|C^-1|_2``, from above.
-    """
-
-    pivots: ReferenceKernel
-    lower: Tensor
-    inverse_norm: float
+    pivots: ReferenceKernel  # the kernel on the rows Z
+    lower: Tensor  # C, (m, m)
+    inverse_norm: float  # |C^-1|_2, from above
 
     @classmethod
     def of(cls, pivots: ReferenceKernel, *, jitter: float = 0.0) -> NystromMap:
@@ -236,60 +226,28 @@ class Solved:
     off: Tensor
 
     @property
-    def form_below(self) -> Tensor:
-        """``v'P^-1 v``, from below."""
-        return ((self.v * self.z).sum(0) - self._wrong).clamp_min(0.0)
-
-    @property
-    def form_above(self) -> Tensor:
-        """``v'P^-1 v``, from above."""
-        return ((self.v * self.z).sum(0) + self._wrong).clamp_min(0.0)
-
-    @property
-    def _wrong(self) -> Tensor:
-        return self.v.square().sum(0).sqrt() * self.off / self.level
+    def form(self) -> tuple[Tensor, Tensor]:
+        """``v'P^-1 v``, from below and from above."""
+        value, wrong = (self.v * self.z).sum(0), self.v.square().sum(0).sqrt() * self.off / self.level
+        return (value - wrong).clamp_min(0.0), (value + wrong).clamp_min(0.0)
 
 
 @dataclass(frozen=True)
 class LowRank:
-    """The features of all training rows and their rounding errors.
-
-    Attributes
-    ----------
-    map : NystromMap
-    rows : ReferenceKernel
-    root_weight : Tensor, (n, 1), or None
-        ``v^-1/2``.
-    values, vectors : Tensor, (m,), (m, m)
-        Eigenvalues and eigenvectors of ``L'L``, ascending.
-    left : Tensor, (n,)
-        Diagonal of ``K - L L'``, from above.
-    slack : float
-        ``K >= L L' - slack I`` for the features as computed.
-    excess : float
-        ``K <= L L' + excess I``: the remaining trace, and rounding.
-    trace_error : float
-        Of ``tr L L'``, from rounding.
-    product_error : float
-        Norm of the rounding error of a product with K, for a vector of norm one.
-    plain_error : FeatureError
-        Of the features without weights.
-    kept : Tensor, (n, m), or None
-        The features; None where they are too large for memory, and computed again for every use.
-    """
+    """The features of all training rows and their rounding errors."""
 
     map: NystromMap
     rows: ReferenceKernel
-    root_weight: Tensor | None
-    values: Tensor
-    vectors: Tensor
-    left: Tensor
-    slack: float
-    excess: float
-    trace_error: float
-    product_error: float
-    plain_error: FeatureError
-    kept: Tensor | None
+    root_weight: Tensor | None  # v^-1/2, (n, 1)
+    values: Tensor  # eigenvalues of L'L, ascending, (m,)
+    vectors: Tensor  # and eigenvectors, (m, m)
+    left: Tensor  # diagonal of K - L L', from above, (n,)
+    slack: float  # K >= L L' - slack I for the features as computed
+    excess: float  # K <= L L' + excess I: the remaining trace, and rounding
+    trace_error: float  # of tr L L', from rounding
+    product_error: float  # norm of the rounding error of a product with K, for a vector of norm one
+    plain_error: FeatureError  # of the features without weights
+    kept: Tensor | None  # the features, (n, m); None where they are too large for memory
 
     @classmethod
     def by_pivots(

@@ -1,4 +1,4 @@
-"""From a fitted model and its training rows to the problems a certificate is about: one per member."""
+"""From a fitted model and its training rows to the problems that are certified: one per member."""
 
 from __future__ import annotations
 
@@ -190,13 +190,13 @@ def _all(x: Tensor, inputs: _Look, *, training: bool) -> _Inputs:
     slices = [slice(i, i + _ROWS) for i in range(0, len(x), _ROWS)]
     parts = [inputs(x[part], part if training else None) for part in slices]
 
-    def joined(values: list[Tensor | None]) -> Tensor | None:
+    def join(values: list[Tensor | None]) -> Tensor | None:
         return None if values[0] is None else torch.cat([each for each in values if each is not None])
 
     points = torch.cat([part.points for part in parts])
     phi = torch.cat([part.features.phi for part in parts])
-    gates = joined([part.features.gates for part in parts])
-    return _Inputs(points, Features(phi, gates), joined([part.log_noise for part in parts]))
+    gates = join([part.features.gates for part in parts])
+    return _Inputs(points, Features(phi, gates), join([part.log_noise for part in parts]))
 
 
 def _unit(gates: Tensor | None) -> Tensor | None:
@@ -231,7 +231,7 @@ def _check_same_rows(
 
 
 def _sums(blocks: list[Statistics]) -> tuple[Tensor, Tensor]:
-    """``[Phi, 1]' V^-1 [1, Y]`` as the model remembers it, and for each entry the norms of its columns, multiplied."""
+    """``[Phi, 1]' V^-1 [1, Y]`` as the model has it, and for each entry the norms of its columns, multiplied."""
     sums, sizes = [], []
     for block in blocks:
         k = block.width
@@ -239,8 +239,8 @@ def _sums(blocks: list[Statistics]) -> tuple[Tensor, Tensor]:
         sums.append(block.moments[: k + 1, k:].cpu())
         sizes.append(norms[: k + 1, None] * norms[k:])
 
-    def joined(parts: list[Tensor]) -> Tensor:
+    def join(parts: list[Tensor]) -> Tensor:
         # Features of blocks are columns side by side; the ones, the last row of each, are common to all.
         return torch.cat([*(part[:-1] for part in parts), torch.stack([part[-1:] for part in parts]).sum(0)])
 
-    return joined(sums), joined(sizes)
+    return join(sums), join(sizes)

@@ -216,20 +216,11 @@ class VarianceByRank:
 
 @dataclass(frozen=True)
 class Sketch:
-    """Gaussian vectors g and ``R g``.
-
-    Attributes
-    ----------
-    low : LowRank
-    vectors : Tensor, (n, 2 s)
-        The g, then the ``R g``.
-    inside : Tensor, (m, 2 s)
-        ``U'L'`` of them, U the eigenvectors of ``L'L``.
-    """
+    """Gaussian vectors g and ``R g``."""
 
     low: LowRank
-    vectors: Tensor
-    inside: Tensor
+    vectors: Tensor  # the g, then the R g, (n, 2 s)
+    inside: Tensor  # U'L' of them, (m, 2 s), U the eigenvectors of L'L
 
     @property
     def count(self) -> int:

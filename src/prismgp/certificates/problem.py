@@ -65,60 +65,31 @@ class Features:
 
 @dataclass(frozen=True)
 class TestPoints:
-    """Where predictions are certified.
-
-    Attributes
-    ----------
-    rows : ReferenceKernel
-        The exact kernel on them.
-    mean, variance : ndarray, (m, q)
-        The model's predictions, of the function, in the model's units.
-    noise : ndarray, (m, q)
-        Noise variances there, as the model has them.
-    """
+    """Where predictions are certified, and the model's predictions there, (m, q), in the model's units."""
 
     __test__ = False  # pytest would collect it for its name
 
-    rows: ReferenceKernel
-    mean: Array
+    rows: ReferenceKernel  # the exact kernel on them
+    mean: Array  # of the function, as the variance
     variance: Array
-    noise: Array
+    noise: Array  # noise variances
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One model and the exact GP it approximates.
+    """One model and the exact GP it approximates."""
 
-    Attributes
-    ----------
-    rows : ReferenceKernel
-        The exact kernel on the training rows.
-    features : Features
-        The model's kernel on them.
-    target : Tensor, (n, q)
-        Targets minus the constant mean, in the model's units.
-    weight : Tensor, (n,), or None
-        Inverse relative noise variances ``1 / v``; None: all rows have the same noise.
-    signal, noise, mean : ndarray, (q,)
-    log_evidence : float
-        The model's own, summed over outputs, in the model's units.
-    test : TestPoints or None
-    name : str
-    statement : str
-        Which exact GP is meant.
-    """
-
-    rows: ReferenceKernel
-    features: Features
-    target: Tensor
-    weight: Tensor | None
-    signal: Array
-    noise: Array
-    mean: Array
-    log_evidence: float
+    rows: ReferenceKernel  # the exact kernel on the training rows
+    features: Features  # the model's kernel on them
+    target: Tensor  # (n, q), minus the constant mean, in the model's units
+    weight: Tensor | None  # (n,), inverse relative noise variances 1 / v; None: all rows have the same noise
+    signal: Array  # (q,)
+    noise: Array  # (q,)
+    mean: Array  # (q,)
+    log_evidence: float  # the model's own, summed over outputs, in the model's units
     test: TestPoints | None
     name: str
-    statement: str
+    statement: str  # which exact GP is meant
 
     @property
     def n(self) -> int:
@@ -136,29 +107,15 @@ class Problem:
 
 @dataclass(frozen=True)
 class Effort:
-    """How much may be spent, and on what.
-
-    Attributes
-    ----------
-    rank : int
-    products : int
-    seconds : float or None
-    delta : float
-        Probability with which something may be wrong; zero: nothing random is used.
-    tolerance : float
-        Half-width, in units of the noise std, at which a prediction is known well enough.
-    seed : int
-    parts : tuple of str
-        What is to be certified.
-    """
+    """How much may be spent, and on what."""
 
     rank: int
     products: int
     seconds: float | None
-    delta: float
-    tolerance: float
+    delta: float  # probability with which something may be wrong; zero: nothing random is used
+    tolerance: float  # half-width, in units of the noise std, at which a prediction is known well enough
     seed: int
-    parts: tuple[str, ...] = PARTS
+    parts: tuple[str, ...] = PARTS  # what is to be certified
 
     @classmethod
     def auto(cls, n: int, *, rank: int | None, products: int | None, **others: Any) -> Effort:
@@ -177,21 +134,17 @@ class Effort:
 
 @dataclass(frozen=True)
 class Findings:
-    """Bounds for one problem; means and variances are in the model's units, (m, q). None: not asked for.
-
-    ``largest`` and ``quadratic`` bound the largest eigenvalue of K and ``y'Q^-1 y`` from above; ``reason`` is empty
-    when everything holds.
-    """
+    """Bounds for one problem; None: not asked for."""
 
     spectral: Interval | None
     frobenius: Interval | None
     log_evidence: Interval | None
-    mean: Interval | None
+    mean: Interval | None  # in the model's units, (m, q), as the variance
     variance: Interval | None
-    largest: float
-    quadratic: float
+    largest: float  # the largest eigenvalue of K, from above
+    quadratic: float  # y'Q^-1 y, from above
     spent: dict[str, Any]
-    reason: str
+    reason: str  # empty when everything holds
 
     @classmethod
     def nothing(cls, problem: Problem, effort: Effort, spent: dict[str, Any], reason: str) -> Findings:
