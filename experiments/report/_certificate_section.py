@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from experiments.report._content import Notice, Section, Table
-from prismgp.certificates import Certificate
-from prismgp.certificates._certificate_text import MEMBER_HEADER, certificate_lines, member_rows
+from prismgp.certificates import MEMBER_HEADER, Certificate, certificate_lines, member_rows
 from prismgp.exceptions import DataError
 
 __all__ = ["certificate_section"]

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from prismgp.certificates._problem import Features, Problem, TestPoints
-from prismgp.certificates._reference import ReferenceKernel
+from prismgp.certificates.kernel_matrix import Limits, ReferenceKernel
+from prismgp.certificates.problem import Features, Problem, TestPoints
 from prismgp.core.kernels import get_kernel
 
 LONG = np.longdouble  # 64 bits of mantissa where the platform has them
@@ -32,20 +32,18 @@ class Case:
     test_gates: np.ndarray | None = None
     weight: np.ndarray | None = None  # inverse relative noise variances
 
-    def problem(self) -> Problem:
+    def problem(self, limits: Limits | None = None) -> Problem:
         """What the certificates see."""
 
         def tensor(values):
             return None if values is None else torch.as_tensor(np.ascontiguousarray(values))
 
-        rows = ReferenceKernel.on(get_kernel(self.kernel), tensor(self.x), tensor(self.gates))
+        rows = ReferenceKernel.on(get_kernel(self.kernel), tensor(self.x), tensor(self.gates), limits=limits)
         m, q = len(self.x_test), self.y.shape[1]
         nothing = np.zeros((m, q))
-        features = Features(tensor(self.phi), tensor(self.model_gates))
         return Problem(
             rows=rows,
-            features=features.rows,
-            width=self.phi.shape[1] * (1 if self.model_gates is None else self.model_gates.shape[1]),
+            features=Features(tensor(self.phi), tensor(self.model_gates)),
             target=tensor(self.y - self.mean),
             weight=tensor(self.weight),
             signal=self.signal,

@@ -1,38 +1,43 @@
-"""The example on masked kernel matrices runs, and shows what it says."""
+"""The examples on printed statements and on certificates run, and show what they say."""
 
 from __future__ import annotations
 
 import importlib.util
+import json
 import sys
 from pathlib import Path
+from types import ModuleType
 
-import numpy as np
 import pytest
 
-SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "masked_kernel.py"
+FOLDER = Path(__file__).resolve().parents[2] / "examples"
 
 
-@pytest.fixture(scope="module")
-def example():
-    spec = importlib.util.spec_from_file_location("masked_kernel", SCRIPT)
+def load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules["masked_kernel"] = module  # dataclasses look their module up
     spec.loader.exec_module(module)
-    yield module
-    del sys.modules["masked_kernel"]
+    return module
 
 
-def test_masked_kernel(example, tmp_path, capsys):
-    found = example.run(example.QUICK)
-    for bound, one in found.items():
-        masked, plain = one["draws"].T
-        assert np.all(masked < 0.1 * bound)  # Theorem 2, masked
-        assert plain.max() > bound  # and not plain
-        assert one["wide"].min() > bound  # nor for twice the length-scales
-        assert one["sizes"].corrected.p <= one["sizes"].printed.p < one["sizes"].plain.p
-        low, high = one["conditions"].box_factors
-        assert low < 1.0 < high < 2.0
-    example.print_tables(found)
-    assert "masked mean (max)" in capsys.readouterr().out
-    example.draw_figure(found, tmp_path / "figure.png")
-    assert (tmp_path / "figure.png").stat().st_size > 20_000
+def test_printed_statements(capsys: pytest.CaptureFixture[str]) -> None:
+    load("printed_statements").main()
+    text = capsys.readouterr().out
+    assert text.count(", printed: ") == 17
+    # The page quotes what the script says.
+    assert text in (FOLDER.parent / "docs" / "what-is-proved.md").read_text(encoding="utf-8")
+
+
+def test_certificate(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["certificate.py", "--out", str(tmp_path), "--rows", "150", "--frequencies", "8"])
+    load("certificate").main()
+    text = capsys.readouterr().out
+    assert text.count("$ prismgp certify") == 2
+    assert text.count("\nCertified ") == 2
+    for name, rows in (("curve", 400), ("sensor", 30)):
+        found = json.loads((tmp_path / f"{name}.json").read_text())
+        assert found["holds"]
+        assert len(found["mean"]["lower"]) == rows
+        assert (tmp_path / f"certificate_{name}.png").stat().st_size > 20_000

@@ -10,11 +10,11 @@ import pytest
 from sklearn.cluster import KMeans
 
 from prismgp import ConditionReport, check_conditions
-from prismgp.complexity._inputs import exact_inputs
-from prismgp.complexity._samples import condition_caps
+from prismgp.complexity.formulas import condition_caps
+from prismgp.complexity.inputs import exact_inputs
 from prismgp.core.kernels import get_kernel
 from prismgp.exceptions import DataError
-from tests.certificates.data import clusters, condition_data, squared_distances
+from tests.complexity.data import clusters, condition_data, squared_distances
 
 
 def by_name(checks) -> dict:

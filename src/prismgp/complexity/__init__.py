@@ -1,9 +1,13 @@
-"""Sample complexity: how many frequencies suffice, and the conditions on the data under which few do."""
+"""Sample complexity: how many frequencies suffice, and the conditions on the data under which few do.
 
-from prismgp.complexity._condition_report import ClusterRow, ConditionCheck, ConditionReport
-from prismgp.complexity._conditions import check_conditions
-from prismgp.complexity._records import SampleBound, SampleSizes
-from prismgp.complexity._sample_size import sample_size
+``inputs`` turns what users pass into upper bounds of sums and norms, with ``geometry`` for those of a partition;
+``formulas`` turns these into numbers of frequencies; ``sample_sizes`` and ``conditions`` are the two public functions,
+and ``records`` their answers.
+"""
+
+from prismgp.complexity.conditions import check_conditions
+from prismgp.complexity.records import ClusterRow, ConditionCheck, ConditionReport, SampleBound, SampleSizes
+from prismgp.complexity.sample_sizes import sample_size
 
 __all__ = [
     "ClusterRow",

@@ -220,6 +220,7 @@ class Selection(Source):
         self._rows = rows
         self.n_rows, self.n_inputs, self.n_outputs = len(rows), source.n_inputs, source.n_outputs
         self.in_memory, self.feature_names = source.in_memory, source.feature_names
+        self.encoder, self.single = source.encoder, source.single
 
     @property
     def n_whole(self) -> int:

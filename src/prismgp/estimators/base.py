@@ -207,8 +207,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
 
     # -- prediction ------------------------------------------------------------------------------
 
-    def _ready(self) -> FittedModel:
-        """The fitted model where, and as, the present parameters say."""
+    def current_model(self) -> FittedModel:
+        """The fitted model, computing where and in the precision that the present parameters say."""
         check_is_fitted(self)
         self._check_parameters()
         return self.model_.on(*self._compute(), self._chunk_rows())
@@ -242,7 +242,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
                 self, match_source(self, X), "predict", return_std=return_std, include_noise=include_noise
             )
             return done
-        model = self._ready()
+        model = self.current_model()
         if return_cov:
             mean, cov = model.covariance(self.read_inputs(X), include_noise=include_noise)
             return self._shape_out(mean), cov[:, :, 0] if model.target_ndim == 1 else cov
@@ -270,7 +270,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
         source = self.read_rows(X, y)
         if source.distributed:
             return np.asarray(apply_where_rows_are(self, source, "log_density"))
-        model = self._ready()
+        model = self.current_model()
         return model.log_density(source.blocks(model.prediction_rows))
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
@@ -287,7 +287,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
         float
         """
         if isinstance(as_source(X)[0], Source):
-            blocks = self.read_rows(X, y).blocks(self._ready().prediction_rows)
+            blocks = self.read_rows(X, y).blocks(self.current_model().prediction_rows)
             y = self._shape_out(np.concatenate([block for _, block in blocks]))
         return float(super().score(X, y, sample_weight))
 
@@ -301,7 +301,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
         -------
         ndarray, (n, n_samples), or (n, q, n_samples) for a two-dimensional y
         """
-        model = self._ready()
+        model = self.current_model()
         check_number("sample_y", "n_samples", n_samples, low=1, integer=True)
         samples = model.sample(self.read_inputs(X), n_samples, Streams(random_state).generator("functions"))
         return samples[:, 0, :] if model.target_ndim == 1 else samples
@@ -368,7 +368,7 @@ class UpdatableRegressor(GPRegressor):
         """
         if not self.__sklearn_is_fitted__():
             return self.fit(X, y)
-        model = self._ready()
+        model = self.current_model()
         source = self.read_rows(X, y)
         self._adopt(model.update(self._rows(source, model.standardiser)))
         return self

@@ -9,8 +9,7 @@ import pytest
 
 from experiments.report import Table, best_cells, certificate_section
 from experiments.report._content import paragraphs
-from prismgp.certificates import Certificate
-from prismgp.certificates._certificate_text import certificate_lines
+from prismgp.certificates import Certificate, certificate_lines
 from prismgp.exceptions import DataError
 
 from . import sample
