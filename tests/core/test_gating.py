@@ -142,7 +142,9 @@ def test_a_stranger_is_asked_about_every_row(tmp_path):
             "partition": "Halves",
             "rows": [int((~above).sum()), int(above.sum()), 0],
         }
-        np.testing.assert_array_equal(fitted.model_.predictor.gating.gate.gates(fitted.model_.to_model(x)).argmax(1), above.astype(int))
+        np.testing.assert_array_equal(
+            fitted.model_.predictor.gating.gate.gates(fitted.model_.to_model(x)).argmax(1), above.astype(int)
+        )
     with pytest.raises(PrismGPError, match=r"Halves, which a model file cannot hold.*partition=labels"):
         fitted.save(tmp_path / "m.prism")
     assert list(tmp_path.iterdir()) == []

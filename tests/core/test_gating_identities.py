@@ -206,7 +206,9 @@ def test_found_partition(rng, kind, chunk_size):
     assert model.fit_status_["gating"]["clusters"] == 4
     check_against_dense(model, x, y, x_test, gated(model, x), gated(model, x_test))
     rows = model.model_.to_model(x_test)
-    np.testing.assert_allclose(model.model_.predictor.gating.gate.gates(rows), gated(model, x_test), rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(
+        model.model_.predictor.gating.gate.gates(rows), gated(model, x_test), rtol=1e-10, atol=1e-12
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -22,8 +22,8 @@ from prismgp.data.columns import quote_names
 from prismgp.data.encoder import warn_unseen
 from prismgp.estimators import ExactGPRegressor, GPRegressor, load
 from prismgp.exceptions import DataError
-from prismgp.prism import Mixture
 from prismgp.plots import FIGURE_FORMATS, draw_certificate, figure_format
+from prismgp.prism import Mixture
 
 __all__ = ["TEST_POINTS", "add_parser", "run"]
 

@@ -24,7 +24,6 @@ from prismgp.core.rows import Rows
 __all__ = ["EXACT_STAGES", "SSGP_STAGES", "SSGPFit", "SSGPSettings", "Stages", "fit_exact", "fit_ssgp"]
 
 
-
 @dataclass(frozen=True)
 class Stages:
     """Sizes of the stages of an optimisation, which travels on subsamples and finishes on all rows.

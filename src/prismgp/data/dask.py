@@ -120,7 +120,7 @@ class DaskSource(Source):
                 own = rows[done:cut] - (end - length)
                 shards.append(Shard(SelectionLoader(shard.loader, length, own), shard.parts, len(own)))
             done = int(cut)
-        return DaskSource(
+        selected = DaskSource(
             shards,
             self._cluster,
             n_inputs=self.n_inputs,
@@ -128,6 +128,8 @@ class DaskSource(Source):
             feature_names=self.feature_names,
             single=self.single,
         )
+        selected.encoder = self.encoder
+        return selected
 
     def take(self, index: AnyArray) -> ArraySource:
         """Load the rows of increasing indices; no others leave the workers."""
