@@ -22,8 +22,7 @@ from prismgp.estimators import ExactGPRegressor, PrismGPRegressor, SSGPRegressor
 from prismgp.estimators._base import GPRegressor
 from prismgp.estimators._gating import given_labels
 from prismgp.exceptions import DataError
-from prismgp.prism import Expert, ReconfiguredMap, RevisedMap
-from prismgp.prism._network import limited
+from prismgp.prism import Expert, ReconfiguredMap, RevisedMap, limited
 
 __all__ = ["REFERENCES", "Member", "members_of"]
 

@@ -2,11 +2,11 @@
 
 The data flow of the joint recipe:
 
-- ``_network.py``: inputs to latent inputs, gates, features and relative noise (V1 to V4);
-- ``_batch.py``: log evidence of a mini-batch and its gradient;
-- ``_train.py``: one member, trained on evidence plus a weighted augmented ELBO, watched on held-out rows;
+- ``network.py``: inputs to latent inputs, gates, features and relative noise (V1 to V4); log evidence of a mini-batch
+  (B1 to B4);
+- ``train.py``: one member, trained on evidence plus a weighted augmented ELBO, checked on held-out rows (T1);
 - ``_experts.py``: trained features with the exact posterior of their weights on all rows; their mixture;
-- ``_stack.py``: noise, weights and temperature of the mixture, by the density of the held-out rows;
+- ``stacking.py``: noise, weights and temperature of the mixture, by the density of the held-out rows;
 - ``_fit.py``: all of it, in order.
 """
 
@@ -20,19 +20,36 @@ from prismgp.prism._experts import (
     ReconfiguredMap,
 )
 from prismgp.prism._fit import JointFit, JointRecipe
-from prismgp.prism._network import NetworkSizes, RevisedMap
-from prismgp.prism._stack import Stack, noise_scale, stack
-from prismgp.prism._train import MemberSettings, TrainedMember, TrainingRows, held_out_rows, train_member
+from prismgp.prism.network import (
+    NetworkOutput,
+    NetworkSizes,
+    RevisedMap,
+    batch_log_evidence,
+    batch_predict,
+    limited,
+)
+from prismgp.prism.stacking import HeldOut, Stack, mixture_moments, noise_scale, stack
+from prismgp.prism.train import (
+    MemberSettings,
+    MemberTraining,
+    TrainedMember,
+    TrainingRows,
+    held_out_rows,
+    train_member,
+)
 
 __all__ = [
     "Expert",
     "FeatureMap",
+    "HeldOut",
     "InformedMap",
     "JointFit",
     "JointRecipe",
     "MapStatistics",
     "MemberSettings",
+    "MemberTraining",
     "Mixture",
+    "NetworkOutput",
     "NetworkSizes",
     "PlainMap",
     "ReconfiguredMap",
@@ -40,7 +57,11 @@ __all__ = [
     "Stack",
     "TrainedMember",
     "TrainingRows",
+    "batch_log_evidence",
+    "batch_predict",
     "held_out_rows",
+    "limited",
+    "mixture_moments",
     "noise_scale",
     "stack",
     "train_member",

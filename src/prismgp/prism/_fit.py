@@ -21,11 +21,10 @@ from prismgp.data import ArraySource, Chunks, Source, Standardiser
 from prismgp.data._chunks import standardise
 from prismgp.model.checkpoint import Checkpoint
 from prismgp.prism._experts import Expert, InformedMap, MapStatistics, Mixture, PlainMap
-from prismgp.prism._network import NetworkSizes, RevisedMap
-from prismgp.prism._stack import HeldOut, noise_scale, stack
-from prismgp.prism._train import MemberSettings, TrainedMember, TrainingRows, held_out_rows, train_member
-from prismgp.vae import Rows, torch_generator
-from prismgp.vae._rows import Indices
+from prismgp.prism.network import NetworkSizes, RevisedMap
+from prismgp.prism.stacking import HeldOut, noise_scale, stack
+from prismgp.prism.train import MemberSettings, TrainedMember, TrainingRows, held_out_rows, train_member
+from prismgp.vae import Indices, Rows, torch_generator
 
 __all__ = ["JointFit", "JointRecipe"]
 

@@ -16,7 +16,7 @@ from prismgp.core.parameters import Parameters
 from prismgp.core.statistics import Statistics
 from prismgp.exceptions import ModelFileError
 from prismgp.prism._experts import Expert, FeatureMap, InformedMap, Mixture, PlainMap, ReconfiguredMap
-from prismgp.prism._network import NetworkSizes, RevisedMap
+from prismgp.prism.network import NetworkSizes, RevisedMap
 from prismgp.vae import state_tensors, vae_from_tensors
 
 __all__ = ["mixture_config", "mixture_from_tensors", "mixture_tensors"]

@@ -7,7 +7,7 @@ import torch
 from prismgp._tensors import take
 from prismgp._types import Array, Tensor
 from prismgp.exceptions import ModelFileError
-from prismgp.vae._vae import MixtureVAE
+from prismgp.vae.vae import MixtureVAE
 
 __all__ = ["state_tensors", "vae_from_tensors"]
 
