@@ -12,7 +12,7 @@ def fitted():
     """A joint fit whose mixture holds members, the plain SSGP, and that with learned noise; not to be changed."""
     x, y = data()
     fit = model().fit(x, y)
-    assert len(fit._mixture.experts) == 4
+    assert len(fit.model_.predictor.experts) == 4
     return fit, x, y
 
 

@@ -45,7 +45,7 @@ def model(**changes):
 
 def has_members(fit):
     """Whether the mixture of a fit holds trained networks."""
-    return any(isinstance(expert.map, RevisedMap) for expert in fit._mixture.experts)
+    return any(isinstance(expert.map, RevisedMap) for expert in fit.model_.predictor.experts)
 
 
 def assert_same_predictions(a, b, x):

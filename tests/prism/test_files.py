@@ -168,7 +168,7 @@ def file_bytes(fitted, tmp_path_factory):
     folder = tmp_path_factory.mktemp("files")
     fit, x, y = fitted
     names = ["member 0", "member 1", "ssgp with learned noise", "ssgp"]
-    assert [expert.name for expert in fit._mixture.experts] == names
+    assert [expert.name for expert in fit.model_.predictor.experts] == names
     fit.save(folder / "joint")
     model(recipe="paper").fit(x, y).save(folder / "paper")
     return {name: (folder / name).read_bytes() for name in ("joint", "paper")}

@@ -203,10 +203,10 @@ def test_many_rows_have_one_member_and_large_batches(monkeypatch):
 
 def test_held_out_rows_join_the_posterior(fitted):
     fit, x, y = fitted
-    for expert in fit._mixture.experts:
+    for expert in fit.model_.predictor.experts:
         assert expert.statistics.n == len(x)
-        z = torch.as_tensor((x - fit._standardiser.x_shift) / fit._standardiser.x_scale)
-        target = torch.as_tensor((y - fit._standardiser.y_shift) / fit._standardiser.y_scale)[:, None]
+        z = torch.as_tensor((x - fit.model_.standardiser.x_shift) / fit.model_.standardiser.x_scale)
+        target = torch.as_tensor((y - fit.model_.standardiser.y_shift) / fit.model_.standardiser.y_scale)[:, None]
         whole = Expert.of(expert.name, expert.map, expert.params, expert.accumulate([(z, target)], 1))
         np.testing.assert_allclose(expert.predict(z, variance=False)[0], whole.predict(z, variance=False)[0], atol=1e-8)
 
@@ -215,8 +215,8 @@ def test_optimize_false_keeps_the_kernel_parameters():
     x, y = data()
     fixed = {"noise_variance": 2e-3, "signal_variance": 10.0, "mean": 4.0}
     kept = model(**fixed).fit(x, y)
-    s = kept._standardiser
-    members = [expert for expert in kept._mixture.experts if isinstance(expert.map, RevisedMap)]
+    s = kept.model_.standardiser
+    members = [expert for expert in kept.model_.predictor.experts if isinstance(expert.map, RevisedMap)]
     assert members
     for expert in members:
         np.testing.assert_allclose(expert.params.signal, 10.0 / s.y_scale**2, rtol=1e-6)
@@ -229,8 +229,8 @@ def test_optimize_false_keeps_the_kernel_parameters():
 def test_learned_noise_leaves_the_mean_alone(fitted):
     """The plain SSGP with learned noise has the very mean and spread of the plain one, and another noise."""
     fit, x, _ = fitted
-    *_, informed, plain = fit._mixture.experts
-    rows = fit._to_model(x)
+    *_, informed, plain = fit.model_.predictor.experts
+    rows = fit.model_.to_model(x)
     (mean, spread, noise), (plain_mean, plain_spread, plain_noise) = (
         expert.predict(rows, variance=True) for expert in (informed, plain)
     )
@@ -262,7 +262,7 @@ def test_settings(changes):
     assert mean.shape == y.shape
     assert np.isfinite(mean).all()
     assert (std > 0).all()
-    widths = {expert.statistics.width for expert in fit._mixture.experts if isinstance(expert.map, RevisedMap)}
+    widths = {expert.statistics.width for expert in fit.model_.predictor.experts if isinstance(expert.map, RevisedMap)}
     assert widths == {8 if changes.get("gating") == "none" else 24}
 
 
@@ -270,8 +270,8 @@ def test_constant_columns_stay_constant_in_the_paper_recipe():
     x, y = data(80)
     x = np.column_stack([x, np.full(80, 3.0)])
     fit = model(recipe="paper", hidden=8).fit(x, y)
-    (expert,) = fit._mixture.experts
-    rows = torch.as_tensor((x - fit._standardiser.x_shift) / fit._standardiser.x_scale)
+    (expert,) = fit.model_.predictor.experts
+    rows = torch.as_tensor((x - fit.model_.standardiser.x_shift) / fit.model_.standardiser.x_scale)
     assert (expert.map.reconfigure(rows)[:, 2] == 0).all()
 
 

@@ -197,7 +197,7 @@ def test_constant_column_and_given_lengthscales():
 def test_constant_column_leaves_the_other_inputs_on():
     x, y = constant_column()
     model = PrismGPRegressor(**fixed(y, lengthscale=1.0)).fit(x, y)
-    network = model._mixture.experts[0].map
+    network = model.model_.predictor.experts[0].map
     assert float(network.log_input_scale.exp()[0]) > 0.5
 
 

@@ -68,7 +68,7 @@ def test_irrelevant_inputs(jump, rows, error):
     fit = PrismGPRegressor(8, **{**LEARNING, **changes}, random_state=0).fit(x, y)
     assert np.sqrt(np.mean((fit.predict(new) - truth(new)) ** 2)) < error
     if jump:
-        network = next(expert.map for expert in fit._mixture.experts if isinstance(expert.map, RevisedMap))
+        network = next(expert.map for expert in fit.model_.predictor.experts if isinstance(expert.map, RevisedMap))
         scales = network.log_input_scale.exp().numpy()
         assert scales[0] > 3 * scales[1:].max()
 
@@ -98,7 +98,7 @@ def test_never_worse_than_the_plain_ssgp_where_there_is_nothing_to_gain(kind):
     fit = PrismGPRegressor(8, n_members=2, max_steps=50, hidden=16, random_state=0).fit(x[:200], y[:200])
     assert fit.fit_status_["weights"]["ssgp"] == 1.0
     assert "plain SSGP" in fit.fit_status_["message"]
-    (plain,) = fit._mixture.experts
+    (plain,) = fit.model_.predictor.experts
     same = SSGPRegressor(
         8,
         lengthscale=fit.lengthscale_,

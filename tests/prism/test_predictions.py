@@ -48,9 +48,9 @@ def test_log_density_is_of_the_mixture(fitted, fitted_two):
     for fit, x, y in (fitted, fitted_two):
         got = fit.log_density(x, y)
         assert got.shape == (len(x),)
-        s = fit._standardiser
+        s = fit.model_.standardiser
         z, target = ((v - shift) / scale for v, shift, scale in ((x, s.x_shift, s.x_scale), (y, s.y_shift, s.y_scale)))
-        inner = fit._mixture.log_density(torch.as_tensor(z), torch.as_tensor(target.reshape(len(x), -1)))
+        inner = fit.model_.predictor.log_density(torch.as_tensor(z), torch.as_tensor(target.reshape(len(x), -1)))
         np.testing.assert_allclose(got, inner.numpy() - np.log(s.y_scale).sum(), rtol=1e-10)
 
 
@@ -109,13 +109,13 @@ def test_partial_fit_adds_rows_exactly(changes):
     fit = model(**changes).fit(x[:100], y[:100])
     assert has_members(fit) or "recipe" in changes
     before = fit.fit_status_, fit.history_, fit.n_iter_
-    s = fit._standardiser
+    s = fit.model_.standardiser
     z = torch.as_tensor((x - s.x_shift) / s.x_scale)
     target = torch.as_tensor((y.reshape(150, -1) - s.y_shift) / s.y_scale)
     q = target.shape[1]
     expected = replace(
-        fit._mixture,
-        experts=tuple(each.with_statistics(each.accumulate([(z, target)], q)) for each in fit._mixture.experts),
+        fit.model_.predictor,
+        experts=tuple(each.with_statistics(each.accumulate([(z, target)], q)) for each in fit.model_.predictor.experts),
     )
     fit.partial_fit(x[100:101], y[100:101]).partial_fit(x[101:], y[101:])
     mean, variance, noise = (part.numpy() for part in expected.predict(z, variance=True))

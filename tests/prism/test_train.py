@@ -229,7 +229,7 @@ def test_interrupt_before_the_first_check_leaves_the_plain_ssgp(monkeypatch, tmp
     with pytest.warns(PrismGPWarning, match="interrupted"):
         fit = model().fit(x, y)
     assert fit.fit_status_["weights"] == {"ssgp": 1.0}
-    assert len(fit._mixture.experts) == 1
+    assert len(fit.model_.predictor.experts) == 1
     assert np.isfinite(fit.predict(x)).all()
     fit.save(tmp_path / "m")
     assert_same_predictions(prismgp.load(tmp_path / "m"), fit, x)
