@@ -1,4 +1,4 @@
-"""Fits that many tests look at."""
+"""Fits that many tests use."""
 
 from __future__ import annotations
 

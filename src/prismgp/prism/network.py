@@ -87,12 +87,12 @@ class NetworkSizes:
 
     @property
     def width(self) -> int:
-        """Number of features."""
+        """The number of features."""
         return 2 * self.frequencies * (1 if self.gating == "none" else self.components)
 
 
 class NetworkOutput(NamedTuple):
-    """What the network makes of n rows."""
+    """The output of the network for n rows."""
 
     latent: Tensor  # (n, L)
     phi: Tensor  # (n, 2p), before gating
@@ -170,13 +170,13 @@ class RevisedMap(torch.nn.Module):
         return h
 
     def _noise(self, h: Tensor) -> Tensor | None:
-        """(V4) from the last hidden layer."""
+        """Compute (V4) from the last hidden layer."""
         if self.noise_head is None:
             return None
         return _NOISE_BOUND * torch.tanh(self.noise_head(h)[:, 0] / _NOISE_BOUND)
 
     def features(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Features, (n, width), and logarithms of the rows' relative noise, see :class:`FeatureMap`."""
+        """Compute features, (n, width), and logarithms of the rows' relative noise, see :class:`FeatureMap`."""
         with torch.no_grad():
             output = self(x.to(self.mean.dtype))
             return output.features(), output.log_noise
@@ -190,7 +190,7 @@ class RevisedMap(torch.nn.Module):
         self.log_noise.clamp_(*_LOG_RANGE)
 
     def parameters_now(self) -> Parameters:
-        """Kernel parameters in the form of the core, in the model's units."""
+        """Return the kernel parameters in the form of the core, in the model's units."""
         values = (self.log_lengthscale, self.log_signal, self.log_noise, self.mean)
         return Parameters(*(value.detach().double().cpu().numpy().copy() for value in values))
 
@@ -221,7 +221,7 @@ class _Linear(torch.nn.Linear):
 
 
 def _linear(fan_in: int, fan_out: int, generator: torch.Generator | None) -> torch.nn.Linear:
-    """A linear layer, uniform within ``1 / sqrt(fan_in)``; without a generator it starts at zero."""
+    """Make a linear layer, uniform within ``1 / sqrt(fan_in)``; without a generator it starts at zero."""
     layer = _Linear(fan_in, fan_out, dtype=torch.float32)
     with torch.no_grad():
         for tensor in (layer.weight, layer.bias):

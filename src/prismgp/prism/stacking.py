@@ -19,13 +19,13 @@ __all__ = ["HeldOut", "Stack", "mixture_moments", "noise_scale", "stack"]
 
 _NOISE_GRID = np.linspace(-3.0, 4.0, 141)  # logarithms of the factor on the noise variance
 _NOISE_ROWS = 10.0  # pseudo-rows that pull the factor to one
-_WEIGHT_ROWS = 10.0  # pseudo-rows that pull the weights to those before
+_WEIGHT_ROWS = 10.0  # pseudo-rows that pull the weights to the prior ones
 _TEMPERATURE_ROWS = 50.0
-_PLAIN_SHARE = 0.05  # weight of the plain SSGP beforehand; the members share the rest
+_PLAIN_SHARE = 0.05  # prior weight of the plain SSGP; the members share the rest
 _LEAST_WEIGHT = 0.01  # below it an expert is dropped: a wide expert blurs the moments more than it helps
 _MOST_CORNERS = 12  # with more experts than this, only the centre is tried: each start costs as many evaluations
 _LOG_WEIGHTS = (-12.0, 3.0)  # bounds of the search
-_MARGIN = 1.0  # standard errors
+_MARGIN = 1.0  # standard errors by which the mixture must be better than the plain SSGP
 
 
 @dataclass(frozen=True)
@@ -134,26 +134,26 @@ def _prior_weights(count: int, *, plain: bool) -> Array:
     return np.append(np.full(count - 1, (1.0 - _PLAIN_SHARE) / (count - 1)), _PLAIN_SHARE)
 
 
-def _fit_weights(y: Array, means: Array, totals: Array, before: Array) -> Array:
-    if len(before) == 1:
-        return before
+def _fit_weights(y: Array, means: Array, totals: Array, prior: Array) -> Array:
+    if len(prior) == 1:
+        return prior
     from scipy.optimize import minimize  # slow to import, and predictions do not need it
 
-    log_before = np.log(before)
+    log_prior = np.log(prior)
 
     def loss(logits: Array) -> float:
         weights = _softmax(logits)
         mean, variance = mixture_moments(weights, means, totals)
-        pull = before @ (log_before - np.log(np.maximum(weights, 1e-300)))
+        pull = prior @ (log_prior - np.log(np.maximum(weights, 1e-300)))
         return float(_nlpd(y, mean, variance).mean() + _WEIGHT_ROWS / y.size * pull)
 
     # The density of the moments is not concave in the weights: start at the centre and near every corner.
-    corners = range(len(before) if len(before) <= _MOST_CORNERS else 0)
-    starts = [log_before, *(log_before - 4.0 * (np.arange(len(before)) != k) for k in corners)]
-    runs = [minimize(loss, start, method="L-BFGS-B", bounds=[_LOG_WEIGHTS] * len(before)) for start in starts]
+    corners = range(len(prior) if len(prior) <= _MOST_CORNERS else 0)
+    starts = [log_prior, *(log_prior - 4.0 * (np.arange(len(prior)) != k) for k in corners)]
+    runs = [minimize(loss, start, method="L-BFGS-B", bounds=[_LOG_WEIGHTS] * len(prior)) for start in starts]
     best: Array = min(runs, key=lambda run: float(run.fun)).x
     weights = _softmax(best)
-    weights = np.where(weights < np.minimum(_LEAST_WEIGHT, 0.5 * before), 0.0, weights)
+    weights = np.where(weights < np.minimum(_LEAST_WEIGHT, 0.5 * prior), 0.0, weights)
     return np.asarray(weights / weights.sum())
 
 

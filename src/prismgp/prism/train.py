@@ -38,7 +38,6 @@ from prismgp.vae import (
     GaussianMixture,
     GaussianMixtureNet,
     Indices,
-    MixturePrior,
     Monitor,
     Rows,
     TrainingResult,
@@ -216,8 +215,10 @@ class MemberTraining(TrainingTask):
         found = self._predict_held_out()
         _, nlpd = noise_scale(self.held_y, found.mean, found.variance, found.noise)
         rmse = float(np.sqrt(np.mean((self.held_y - found.mean) ** 2)))
+        with torch.no_grad():
+            clusters = self.model.prior.describe(self.model(self.held_x).latent)
         entries = {"evidence": float(self.evidence), **self.terms, "validation_nlpd": nlpd, "validation_rmse": rmse}
-        return nlpd, {**entries, **self._describe_clusters()}
+        return nlpd, {**entries, **clusters}
 
     def _predict_held_out(self) -> HeldOut:
         """Predict the held-out rows by the averaged network, given many training rows."""
@@ -233,16 +234,6 @@ class MemberTraining(TrainingTask):
         pairs = ((self.rows.x[chunk], self.rows.y[chunk]) for chunk in chunks)
         stats = map_statistics(self.model, pairs, len(params.mean))
         return Expert.of("check", self.model, params, stats).held_out(self.held_x)
-
-    def _describe_clusters(self) -> dict[str, Any]:
-        prior: MixturePrior = self.model.prior
-        with torch.no_grad():
-            nearest = prior.log_joint(self.model(self.held_x).latent).argmax(-1)
-            return {
-                "radius": float(prior.log_radius.exp()),
-                "smallest_separation": float(prior.nearest_centres()),
-                "cluster_sizes": torch.bincount(nearest, minlength=self.model.sizes.components).tolist(),
-            }
 
     def _elbo_terms(self, x: Tensor, output: NetworkOutput) -> ElboTerms:
         """Compute R5 on the first rows of a batch, with one Gaussian ``q(z | x)`` about the latent input."""

@@ -37,6 +37,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -250,6 +251,16 @@ class MixturePrior(torch.nn.Module):
         centres, variances = self.centres(), torch.exp(2.0 * self.log_widths)
         squares = (centres[first] - centres[second]).square().sum(-1)
         return torch.sqrt(squares / (0.5 * (variances[first] + variances[second]))).min()
+
+    @torch.no_grad()
+    def describe(self, z: Tensor) -> dict[str, Any]:
+        """Describe the clusters in plain numbers: radius, smallest separation, and points of z, (n, L), in each."""
+        sizes = torch.bincount(self.log_joint(z).argmax(-1), minlength=len(self.log_widths))
+        return {
+            "radius": float(self.log_radius.exp()),
+            "smallest_separation": float(self.nearest_centres()),
+            "cluster_sizes": sizes.tolist(),
+        }
 
 
 def sphere_directions(count: int, dim: int) -> Array:

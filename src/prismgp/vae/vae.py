@@ -163,7 +163,8 @@ class VAETraining(TrainingTask):
         n = len(rows)
         count = n // _HELD_OUT
         self.held_out = np.sort(streams.generator("held-out").choice(n, min(count, _MOST_HELD_OUT), replace=False))
-        # Rows in random order: the estimate of q(z) compares with the first of them.
+        # Rows in random order: the estimate of q(z) compares with the first of them. The names of streams fix the
+        # random numbers, so they stay.
         checked = self.held_out if count else self._draw(min(n, _MOST_HELD_OUT))
         self.checked = streams.generator("watched").permutation(checked)
         # The same noise at every check, so that checks differ by the state alone.
@@ -189,14 +190,11 @@ class VAETraining(TrainingTask):
                 self.terms = self._batch_terms()
             x = self.rows[self.checked]
             objective = float(self._compute_terms(x, self.checked_noise).objective)
-            nearest_cluster = vae.prior.log_joint(vae.encode(x)).argmax(-1)
-            sizes = torch.bincount(nearest_cluster, minlength=len(vae.prior.log_widths)).tolist()
-            radius, separation = float(vae.prior.log_radius.exp()), float(vae.prior.nearest_centres())
-        entries: dict[str, Any] = self.terms.as_floats()
-        if not np.isfinite([objective, *entries.values()]).all():
+            clusters = vae.prior.describe(vae.encode(x))
+        terms = self.terms.as_floats()
+        if not np.isfinite([objective, *terms.values()]).all():
             return math.nan, {}
-        entries |= {"held_out_objective": objective, "radius": radius, "smallest_separation": separation}
-        return objective, {**entries, "cluster_sizes": sizes}
+        return objective, {**terms, "held_out_objective": objective, **clusters}
 
     def _batch_terms(self) -> ElboTerms:
         x = self.rows[self._draw(self.batch_size)]
