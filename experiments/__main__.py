@@ -19,10 +19,11 @@ from experiments.benchmarks.speed import SPEED
 from experiments.benchmarks.tightness import TIGHTNESS
 from experiments.benchmarks.variants import VARIANTS_OF_PRISM
 from experiments.comparison import BENCH
+from experiments.machine import ROOT
 from experiments.page import render
 from experiments.paper import REPRODUCE
 from experiments.plan import Parser, run, say, write_outputs
-from experiments.results import RESULTS, ROOT, Study
+from experiments.results import RESULTS, Study
 from prismgp.exceptions import DataError, PrismGPError
 
 __all__ = ["EXPERIMENTS", "PUBLISHED_FIGURES", "main"]

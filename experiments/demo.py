@@ -16,6 +16,7 @@ from sklearn.datasets import load_diabetes
 
 from experiments.internals import AnyArray, held_out, search_folders
 from experiments.jobs import Job, Limits, carry_out
+from experiments.machine import usable_cores
 from experiments.page import (
     MODEL_STYLES,
     PALETTE,
@@ -33,7 +34,7 @@ from experiments.page import (
     save_png,
 )
 from experiments.plan import Plan
-from experiments.results import Record, Study, usable_cores
+from experiments.results import Record, Study
 from experiments.scores import LEVELS, score
 from prismgp import ExactGPRegressor, PrismGPRegressor, SSGPRegressor
 from prismgp.datasets import load_abalone, make_gas_sensor

@@ -1,6 +1,6 @@
-"""Everything that experiments use of the library beside its public names, in one place.
+"""Everything that experiments use of the library's models beside its public names, in one place.
 
-A change inside the library changes this file and no other one here.
+A change inside the library changes this file and ``machine.py``, and no other one here.
 """
 
 from __future__ import annotations
@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from prismgp import PrismGPRegressor, SSGPRegressor
-from prismgp._files import atomic_path
-from prismgp._memory import available_bytes, format_bytes, peak_bytes, reset_peak
 from prismgp._random import Streams
 from prismgp._types import AnyArray, Array
 from prismgp._validate import DEVICES, compute_device
@@ -62,9 +60,7 @@ __all__ = [
     "Streams",
     "TrainingLoop",
     "TrainingRows",
-    "atomic_path",
     "auto_chunk_rows",
-    "available_bytes",
     "certificate_lines",
     "check_memory",
     "compute_device",
@@ -73,17 +69,14 @@ __all__ = [
     "drawing_style",
     "evaluate_evidence",
     "find_network",
-    "format_bytes",
     "get_kernel",
     "held_out",
     "held_out_rows",
     "member_rows",
     "observe_fit",
-    "peak_bytes",
     "read_gas_sensor",
     "reconfigure",
     "required_bytes",
-    "reset_peak",
     "search_folders",
     "squared_distance",
     "standardise",

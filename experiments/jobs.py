@@ -28,8 +28,8 @@ from typing import IO
 
 from tqdm import tqdm
 
-from experiments.internals import peak_bytes
-from experiments.results import ROOT, Record, Study, provenance, usable_cores
+from experiments.machine import ROOT, peak_bytes, provenance, usable_cores
+from experiments.results import Record, Study
 
 __all__ = ["Job", "Limits", "carry_out"]
 
@@ -200,7 +200,8 @@ def _next(queue: list[Job], running: list[_Running], limits: Limits) -> Job | No
 
 def _start(job: Job, limits: Limits, folder: Path) -> _Running:
     order, result = folder / f"{job.key}.order.json", folder / f"{job.key}.result.json"
-    order.write_text(json.dumps({"function": job.function, "order": job.order, "result": str(result)}))
+    content = {"function": job.function, "order": job.order, "result": str(result), "parent": os.getpid()}
+    order.write_text(json.dumps(content), encoding="utf-8")
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
     log = tempfile.TemporaryFile()  # noqa: SIM115  closed when the job has ended
     process = subprocess.Popen(
@@ -258,9 +259,8 @@ def _termination_interrupts() -> Iterator[None]:
 # -- in the process of a job -----------------------------------------------------------------------
 
 
-def _end_with_parent() -> None:
+def _end_with(parent: int) -> None:
     """Leave when the plan that began this process is gone: the job would be begun again beside this one."""
-    parent = os.getppid()
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -284,8 +284,8 @@ def perform(function: str, order: Record) -> Record:
 
 
 def _main(path: str) -> None:
-    _end_with_parent()
     order = json.loads(Path(path).read_text(encoding="utf-8"))
+    _end_with(order["parent"])
     text = json.dumps(perform(order["function"], order["order"]), allow_nan=False)
     target = Path(order["result"])
     target.with_suffix(".part").write_text(text, encoding="utf-8")

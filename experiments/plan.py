@@ -16,8 +16,9 @@ from typing import Any, NoReturn
 
 import torch
 
-from experiments.internals import DEVICES, atomic_path, available_bytes, compute_device, format_bytes
+from experiments.internals import DEVICES, compute_device
 from experiments.jobs import Job, Limits, carry_out
+from experiments.machine import atomic_path, available_bytes, format_bytes
 from experiments.page import Page, render, save_png
 from experiments.results import RUNS, Record, Study
 from prismgp.exceptions import DataError

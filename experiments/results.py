@@ -7,28 +7,20 @@ the machine it was made with.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import platform
 import re
-import subprocess
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
-import torch
-
-import prismgp
+from experiments.machine import ROOT
 from prismgp.exceptions import DataError
 
-__all__ = ["FORMAT", "RESULTS", "ROOT", "RUNS", "Study", "provenance", "source_digest", "usable_cores"]
+__all__ = ["FORMAT", "RESULTS", "RUNS", "Record", "Study"]
 
-ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "experiments" / "results"  # what README and documentation quote
 RUNS = Path("runs")  # where commands write unless told otherwise
 FORMAT = 1
@@ -36,7 +28,6 @@ FORMAT = 1
 _ABOUT = "study"
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=+-]*")
 _DIGITS = 6  # significant, of numbers in arrays; others are stored in full
-_PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "pandas", "pyarrow")
 
 Record = dict[str, Any]
 
@@ -174,70 +165,3 @@ def _compact(value: Any, *, in_array: bool = False) -> Any:
     if in_array and isinstance(value, float):
         return float(f"{value:.{_DIGITS}g}")
     return value
-
-
-# -- what a result was made with -------------------------------------------------------------------
-
-
-def provenance(packages: tuple[str, ...] = ()) -> Record:
-    """Versions, machine and source of whatever this process makes.
-
-    Parameters
-    ----------
-    packages : tuple of str
-        Further packages whose versions matter.
-    """
-    machine = {
-        "system": platform.system(),
-        "processor": _processor(),
-        "cores": usable_cores(),
-        "threads": torch.get_num_threads(),
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-    }
-    versions = {"python": platform.python_version()}
-    for name in (*_PACKAGES, *packages):
-        try:
-            versions[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    about = {"prismgp": prismgp.__version__, "commit": _commit(), "source": source_digest()}
-    return {**about, "machine": machine, "versions": versions}
-
-
-def usable_cores() -> int:
-    """Cores this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-@cache
-def source_digest() -> str:
-    """A digest of the package's source: a commit says little where files have changed since, or git is absent."""
-    folder = Path(prismgp.__file__).parent
-    digest = hashlib.sha256()
-    for path in sorted(folder.rglob("*.py")):
-        digest.update(f"{path.relative_to(folder)}\n".encode() + path.read_bytes())
-    return digest.hexdigest()[:12]
-
-
-@cache
-def _commit() -> str | None:
-    """The commit of the checkout; None where there is no git."""
-    if not (ROOT / ".git").exists():
-        return None
-    command = ["git", "rev-parse", "--short", "HEAD"]
-    try:
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    except OSError:
-        return None
-    return done.stdout.strip() or None
-
-
-def _processor() -> str:
-    """The processor's own name where the system tells it."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()

@@ -27,10 +27,9 @@ from experiments.internals import (
     auto_chunk_rows,
     default_start,
     evaluate_evidence,
-    peak_bytes,
-    reset_peak,
 )
 from experiments.jobs import Job
+from experiments.machine import peak_bytes, reset_peak
 from experiments.page import markdown_table
 from experiments.plan import Experiment, Plan, add_run_options, positive, say
 from experiments.results import Record, Study

@@ -24,8 +24,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from experiments.internals import GAS_TARGET, peak_bytes, time_waiting
+from experiments.internals import GAS_TARGET, time_waiting
 from experiments.jobs import Job
+from experiments.machine import peak_bytes
 from experiments.page import markdown_table
 from experiments.plan import Experiment, Plan, add_run_options, known_names, parse_names, parse_numbers, positive
 from experiments.results import Record, Study

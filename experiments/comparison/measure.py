@@ -11,7 +11,8 @@ import torch
 from experiments.comparison.data import load, prepare
 from experiments.comparison.entries import ENTRIES
 from experiments.comparison.peers import fit_function, library_version
-from experiments.internals import Array, peak_bytes, reset_peak
+from experiments.internals import Array
+from experiments.machine import peak_bytes, reset_peak
 from experiments.scores import score
 
 __all__ = ["measure"]

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from experiments.comparison.data import DATASETS, load
 from experiments.comparison.entries import Entry, select, selectable_names
-from experiments.internals import format_bytes
 from experiments.jobs import Job
+from experiments.machine import format_bytes
 from experiments.plan import Plan, add_run_options, known_names, parse_names, parse_splits, positive_number, say
 from experiments.results import Record
 from prismgp.exceptions import DataError, PrismGPError

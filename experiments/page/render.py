@@ -11,7 +11,7 @@ from os import PathLike
 
 import jinja2
 
-from experiments.internals import atomic_path
+from experiments.machine import atomic_path
 from experiments.page.content import Page, paragraphs
 
 __all__ = ["render", "to_html"]

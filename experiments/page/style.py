@@ -11,7 +11,8 @@ from typing import Any
 from matplotlib.figure import Figure as Drawing
 from PIL import Image
 
-from experiments.internals import atomic_path, drawing_style
+from experiments.internals import drawing_style
+from experiments.machine import atomic_path
 
 __all__ = ["MODEL_STYLES", "PALETTE", "draw_svg", "drawing", "model_styles", "save_png", "to_svg"]
 

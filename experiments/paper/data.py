@@ -13,7 +13,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from experiments.internals import GAS_INPUTS, GAS_TARGET, AnyArray, atomic_path, held_out, read_gas_sensor
+from experiments.internals import GAS_INPUTS, GAS_TARGET, AnyArray, held_out, read_gas_sensor
+from experiments.machine import atomic_path
 from prismgp.data import from_parquet
 from prismgp.datasets import gas_sensor_files, load_abalone, load_gas_sensor, make_gas_sensor, write_gas_sensor
 from prismgp.exceptions import DataError

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from experiments.internals import AnyArray, observe_fit, peak_bytes
+from experiments.internals import AnyArray, observe_fit
+from experiments.machine import peak_bytes
 from experiments.paper.data import RunData, load
 from experiments.scores import score
 from prismgp import ExactGPRegressor, PrismGPRegressor, SSGPRegressor

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from experiments.internals import Array, format_bytes
+from experiments.internals import Array
+from experiments.machine import format_bytes
 from experiments.page import markdown_table
 from experiments.paper.plan import EXPERIMENTS, MODELS, title_of
 from experiments.results import Study

@@ -7,12 +7,12 @@ import json
 import numpy as np
 import pytest
 
-from experiments.lab import scores
-from experiments.lab.bench._data import DATASETS, load, prepare
-from experiments.lab.bench._entries import ENTRIES
-from experiments.lab.bench._measure import measure
-from experiments.lab.bench.peers import fit_function, missing
-from experiments.lab.bench.peers.scikit_learn import fit_features, median_distance
+from experiments.comparison.data import DATASETS, load, prepare
+from experiments.comparison.entries import ENTRIES
+from experiments.comparison.measure import measure
+from experiments.comparison.peers import explain_absence, fit_function
+from experiments.comparison.peers.scikit_learn import fit_features, median_distance
+from experiments.scores import score
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # warnings of other libraries are theirs
 NOISE = 0.1
@@ -62,7 +62,7 @@ def rows(n, seed, d=2):
 @pytest.mark.parametrize("name", TRIED)
 def test_fits_and_knows_how_sure_it_is(name):
     entry = ENTRIES[name]
-    if (why := missing(entry.library)) is not None:
+    if (why := explain_absence(entry.library)) is not None:
         pytest.skip(why)
     settings = {**entry.settings, **next((each for key, each in SMALL.items() if name.startswith(key)), {})}
     # The structured features of xGPR have too few directions where there are less than four or so inputs.
@@ -74,12 +74,12 @@ def test_fits_and_knows_how_sure_it_is(name):
     mean, std = fitted.predict(X_new)
     assert mean.shape == std.shape == (400,)
     assert (std > 0).all()
-    found = scores(y_new, mean, std, 1.0)
+    found = score(y_new, mean, std, 1.0)
     assert found["rmse"] < BARS[name]
     json.dumps(fitted.facts, allow_nan=False)
     if hasattr(fitted, "variants"):  # as returned, its standard deviations are in other units
         mean, std = fitted.variants(mean, std)["corrected"]
-        found = scores(y_new, mean, std, 1.0)
+        found = score(y_new, mean, std, 1.0)
     assert 0.85 < found["coverage"] <= 1.0
     # Predictions do not depend on the rows beside them.
     np.testing.assert_allclose(fitted.predict(X_new[:7])[0], fitted.predict(X_new)[0][:7], rtol=1e-4, atol=1e-4)
@@ -95,20 +95,20 @@ def test_the_length_scale_is_chosen_by_held_out_density():
 
 def test_parameters_of_some_rows_serve_all_of_them():
     pytest.importorskip("gpboost")
-    from experiments.lab.bench.peers.gpboost_vecchia import fit_vecchia
+    from experiments.comparison.peers.gpboost_vecchia import fit_vecchia
 
     X, y = rows(600, 0)
     X_new, y_new = rows(400, 1)
     some, none = fit_vecchia(X, y, seed=0, learn_rows=150), fit_vecchia(X[:150], y[:150], seed=0)
     assert some.facts["learn_rows"] == 150
-    error, fewer = (scores(y_new, *each.predict(X_new), 1.0)["rmse"] for each in (some, none))
+    error, fewer = (score(y_new, *each.predict(X_new), 1.0)["rmse"] for each in (some, none))
     assert error < fewer  # the other rows are conditioned on
 
 
 def test_time_ends_training():
     pytest.importorskip("gpytorch")
-    from experiments.lab.bench.peers.gpytorch_exact import fit_exact
-    from experiments.lab.bench.peers.gpytorch_svgp import fit_svgp
+    from experiments.comparison.peers.gpytorch_exact import fit_exact
+    from experiments.comparison.peers.gpytorch_svgp import fit_svgp
 
     X, y = rows(300, 0)
     fitted = fit_svgp(

@@ -7,10 +7,10 @@ import json
 import numpy as np
 import pytest
 
-from experiments.report import Table, best_cells, certificate_section
-from experiments.report._content import paragraphs
+from experiments.internals import certificate_lines
+from experiments.page import Table, best_cells, certificate_section
+from experiments.page.content import markdown_table, paragraphs
 from prismgp.certificates import Certificate
-from prismgp.certificates._certificate_text import certificate_lines
 from prismgp.exceptions import DataError
 
 from . import sample
@@ -114,3 +114,7 @@ def test_what_is_no_certificate_is_refused(broken: dict) -> None:
     whole = sample.certificate().to_dict()
     with pytest.raises(DataError, match=r"not a certificate: .*; store what Certificate.to_dict\(\) gives"):
         certificate_section(broken if "rows" not in broken and "mean" not in broken else {**whole, **broken})
+
+
+def test_a_table_in_markdown() -> None:
+    assert markdown_table(["a", "b"], [["x", "1"], ["y", "2"]]) == "| a | b |\n| --- | --- |\n| x | 1 |\n| y | 2 |"

@@ -7,11 +7,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments.lab import LEVELS, RunFolder
-from experiments.lab.reproduce import EXPERIMENTS, make_plan, page, write_outputs
-from experiments.lab.reproduce._data import load
-from experiments.lab.reproduce._summary import claims, groups, over_iterations, over_time, table_rows
+from experiments.paper import EXPERIMENTS, REPRODUCE
+from experiments.paper.data import load, prepare
+from experiments.paper.page import page
+from experiments.paper.plan import make_plan
+from experiments.paper.summary import claims, groups, over_iterations, over_time, table_rows
+from experiments.plan import Parser, Plan, write_outputs
+from experiments.results import Study
+from experiments.scores import LEVELS
 from prismgp.exceptions import DataError
+
+
+def plan_of(*words: str) -> Plan:
+    parser = Parser()
+    REPRODUCE.add_options(parser)
+    return make_plan(parser.parse_args([*words, "--list"]))
 
 
 def made_up(model: str, p: int | None, run: int, rmse: float, nlpd: float = 1.0) -> dict[str, Any]:
@@ -50,42 +60,48 @@ def verdicts(results: dict[str, dict[str, Any]]) -> dict[str, str]:
 
 class TestPlans:
     def test_abalone(self) -> None:
-        plan = make_plan("abalone")
-        keys = [job.key for job in plan.jobs()]
+        plan = plan_of("abalone")
+        keys = [job.key for job in plan.jobs]
+        assert plan.study == "abalone"
         assert len(keys) == len(set(keys)) == 5 * (1 + 3 * 3 + 1) + 2
         assert {"exact-run0", "ssgp-p16-run4", "paper-p64-run1", "prism1-p32-run2", "prism-p32-run3"} <= set(keys)
         assert keys.index("embedding") < keys.index("exact-run1")
 
     def test_quick(self) -> None:
-        plan = make_plan("gas10k", simulated=True, quick=True)
-        assert plan.frequencies == (16, 32)
-        assert plan.runs == 1
-        assert plan.rows == 2_500
-        assert plan.options["quick"]
+        plan = plan_of("gas10k", "--simulated", "--quick")
+        assert plan.study == "gas10k-simulated-quick"
+        assert {job.order["p"] for job in plan.jobs} == {None, 16, 32}
+        assert {job.order["run"] for job in plan.jobs} == {0}
+        assert (plan.options["rows"], plan.options["quick"]) == (2_500, True)
 
     def test_five_runs_of_everything(self) -> None:
         for name, about in EXPERIMENTS.items():
-            plan = make_plan(name, simulated=about.gas)
-            assert plan.runs == 5
-            assert {16, 32, 64} <= set(plan.frequencies)
+            jobs = plan_of(name, *(["--simulated"] if about.gas else [])).jobs
+            assert {job.order["run"] for job in jobs} == set(range(5))
+            assert {16, 32, 64} <= {job.order["p"] for job in jobs}
 
     def test_no_full_gp_on_large_sets(self) -> None:
         for name in ("gas500k", "gas4m"):
-            assert not any(job.key.startswith("exact") for job in make_plan(name, simulated=True).jobs())
+            assert not any(job.key.startswith("exact") for job in plan_of(name, "--simulated").jobs)
             with pytest.raises(DataError, match="exact"):
-                make_plan(name, simulated=True, models=["exact"])
+                plan_of(name, "--simulated", "--models", "exact")
 
-    def test_wishes(self) -> None:
-        plan = make_plan("gas500k", simulated=True, models=["ssgp"], frequencies=[64, 8], runs=2)
-        assert [job.key for job in plan.jobs()] == [f"ssgp-p{p}-run{run}" for run in (0, 1) for p in (8, 64)]
+    def test_choices(self) -> None:
+        plan = plan_of("gas500k", "--simulated", "--models", "ssgp", "--frequencies", "64,8", "--runs", "2")
+        assert [job.key for job in plan.jobs] == [f"ssgp-p{p}-run{run}" for run in (0, 1) for p in (8, 64)]
 
     def test_abalone_is_never_simulated(self) -> None:
         with pytest.raises(DataError, match="--simulated"):
-            make_plan("abalone", simulated=True)
+            plan_of("abalone", "--simulated")
 
     def test_larger_jobs_say_so(self) -> None:
-        memory = {job.key: job.memory for job in make_plan("gas10k", simulated=True).jobs()}
+        memory = {job.key: job.memory for job in plan_of("gas10k", "--simulated").jobs}
         assert memory["exact-run0"] > 4 * 2**30 > memory["ssgp-p16-run0"]
+
+    def test_streamed_rows_are_written_first(self) -> None:
+        (first,) = plan_of("gas4m", "--simulated").first
+        assert (first.key, first.order["runs"]) == ("data-5", 5)
+        assert plan_of("gas500k", "--simulated").first == []
 
 
 class TestData:
@@ -109,8 +125,6 @@ class TestData:
             assert 150 < len(found.y_test) < 250
 
     def test_streamed_rows(self, tmp_path: Any) -> None:
-        from experiments.lab.reproduce._data import prepare
-
         folder = tmp_path / "data"
         order = {"simulated": True, "rows": 1_000, "runs": 2, "data": str(folder)}
         prepare(order)
@@ -133,14 +147,14 @@ class TestSummaries:
         results = {"a": made_up("ssgp", 16, 0, 0.5), "b": {"kind": "fit", "model": "ssgp", "p": 16, "failed": "late"}}
         assert len(groups(results)["ssgp", 16].results) == 1
 
-    def test_course_over_iterations(self) -> None:
+    def test_curve_over_iterations(self) -> None:
         group = groups(a_run(0.0, 0.0, runs=2))["ssgp", 16]
         x, mean, low, high = over_iterations(group, "rmse")
         assert x.tolist() == [1, 5, 41]
         assert mean == pytest.approx([1.75, 0.95, 0.75])
         assert high - low == pytest.approx(np.full(3, 0.1))
 
-    def test_course_over_time_ends_with_the_final_scores(self) -> None:
+    def test_curve_over_time_ends_with_the_final_scores(self) -> None:
         group = groups(a_run(0.0, 0.0, runs=2))["ssgp", 16]
         x, mean, _, _ = over_time(group, "rmse")
         assert x[0] == pytest.approx(0.1)
@@ -148,7 +162,7 @@ class TestSummaries:
         assert mean[-1] == pytest.approx(0.75)
         assert mean[0] == pytest.approx(1.75)
 
-    def test_course_of_a_network_begins_where_it_does(self) -> None:
+    def test_curve_of_a_network_begins_where_it_does(self) -> None:
         x, _, _, _ = over_iterations(groups(a_run(0.0, 0.0))["prism1", 16], "rmse")
         assert x.tolist() == [5, 31, 41]
 
@@ -190,18 +204,21 @@ class TestClaims:
         assert claim.evidence.startswith("p = 32")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("simulated", [True, False])
 def test_page_of_made_up_results(tmp_path: Any, simulated: bool) -> None:
-    options = {"simulated": simulated, "quick": False, "rows": 10_000, "device": "cpu", "steps": None}
-    run = RunFolder.open(tmp_path / "run", kind="reproduce", name="gas10k", command="c", options=options)
+    options = {"experiment": "gas10k", "simulated": simulated, "quick": False, "rows": 10_000, "device": "cpu"}
+    study = Study(tmp_path, "s")
+    study.begin(kind="reproduce", options={**options, "steps": None}, command="c", planned=[], skipped={})
     for key, result in a_run(0.2, -0.1, runs=2).items():
-        run.results.put(key, result)
-    run.results.put("ssgp-p64-run0", {"kind": "fit", "model": "ssgp", "p": 64, "run": 0, "failed": "took too long"})
-    paths = write_outputs(run)
+        study.put(key, result)
+    study.put("ssgp-p64-run0", {"kind": "fit", "model": "ssgp", "p": 64, "run": 0, "failed": "took too long"})
+    paths = write_outputs(REPRODUCE, study)
     assert all(path.stat().st_size for path in paths)
-    assert {"table.md", "error_seconds.svg", "error_iterations.png", "calibration.svg"} <= {p.name for p in paths}
-    html, text = (tmp_path / "run" / "report.html").read_text(), (tmp_path / "run" / "table.md").read_text()
-    found = page(run.folder)
+    names = {path.name for path in paths}
+    assert names == {"s.md", "s.html", "s-error_seconds.png", "s-error_iterations.png", "s-calibration.png"}
+    html, text = (tmp_path / "s.html").read_text(), (tmp_path / "s.md").read_text()
+    found = page(study)
     assert found.notice is not None
     assert "ssgp-p64-run0 failed: took too long" in found.notice.text
     titles = [found.title, *(table.caption for section in found.sections for table in section.tables)]

@@ -8,24 +8,14 @@ from importlib.util import find_spec
 
 import pytest
 
-from experiments.lab import RunFolder
-from experiments.lab.bench import (
-    AGREEMENT,
-    DATASETS,
-    DEFAULT,
-    ENTRIES,
-    LABELS,
-    known_names,
-    make_plan,
-    remember,
-    select,
-)
-from experiments.lab.bench._agreement import TOLERANCE, check, disagreements
-from experiments.lab.bench._entries import LIBRARIES, Entry
-from experiments.lab.bench._plan import Options, outcome, read_plan
-from experiments.lab.bench.peers import fit_function, missing
+from experiments.comparison.agreement import TOLERANCE, check, disagreements
+from experiments.comparison.data import DATASETS
+from experiments.comparison.entries import DEFAULT, ENTRIES, LABELS, LIBRARIES, Entry, select, selectable_names
+from experiments.comparison.peers import explain_absence, fit_function
+from experiments.comparison.plan import AGREEMENT, describe, plan_jobs
 
 GIB = 2**30
+OPTIONS = {"quick": False, "threads": 1, "job_seconds": 1800.0, "memory_gib": 8.0}
 
 
 @pytest.mark.filterwarnings("ignore")  # of other libraries, when they are imported
@@ -35,19 +25,19 @@ def test_every_entry_can_be_made_and_named():
     for name, entry in ENTRIES.items():
         assert name == entry.name
         json.dumps(entry.settings)
-        if missing(entry.library) is None:
+        if explain_absence(entry.library) is None:
             assert callable(fit_function(entry.fit))
 
 
 def test_plan_has_every_pair_once_and_small_sets_first():
     entries = [ENTRIES[name] for name in ("linear", "trees")]
-    plan = make_plan(["kin40k", "energy"], entries, Options(), splits=[0, 3])
+    plan = plan_jobs(["kin40k", "energy"], entries, OPTIONS, splits=[0, 3])
     keys = [job.key for job in plan.jobs]
     assert keys[0] == AGREEMENT
     assert keys[1:5] == ["energy-s0-linear", "energy-s0-trees", "energy-s3-linear", "energy-s3-trees"]
     assert len(keys) == len(set(keys)) == 9
     assert plan.jobs[1].order["limit_seconds"] == 1800
-    assert make_plan(["energy"], entries, Options()).jobs[-1].key == f"energy-s{DATASETS['energy'].splits - 1}-trees"
+    assert plan_jobs(["energy"], entries, OPTIONS).jobs[-1].key == f"energy-s{DATASETS['energy'].splits - 1}-trees"
 
 
 def test_row_limits_by_count_and_by_memory():
@@ -61,9 +51,8 @@ def test_row_limits_by_count_and_by_memory():
     assert gpr.refusal(36_000, 32, 8 * GIB) is None
 
 
-def test_who_has_no_place_is_said_so():
-    options = Options(memory_gib=8.0)
-    plan = make_plan(["pol", "energy"], list(ENTRIES.values()), options, splits=[0])
+def test_what_is_left_out_has_a_reason():
+    plan = plan_jobs(["pol", "energy"], list(ENTRIES.values()), OPTIONS, splits=[0])
     keys = {job.key for job in plan.jobs}
     assert "energy-s0-exact" in keys
     assert plan.skipped["pol-s0-exact"]["skipped"] == "takes at most 10,000 rows"
@@ -77,7 +66,7 @@ def test_a_missing_library_is_left_out_with_the_remedy(monkeypatch):
     there = find_spec
     absent = {"gpytorch", "gpboost", "xGPR"}
     monkeypatch.setattr(
-        "experiments.lab.bench.peers._common.find_spec", lambda name: None if name in absent else there(name)
+        "experiments.comparison.peers.library.find_spec", lambda name: None if name in absent else there(name)
     )
     entries, left_out = select()
     assert {entry.library.module for entry in entries} == {"prismgp", "sklearn"}
@@ -85,37 +74,25 @@ def test_a_missing_library_is_left_out_with_the_remedy(monkeypatch):
     assert reasons["gpytorch-exact"] == 'GPyTorch is not installed; pip install "prismgp[compare]" brings it'
     assert '"prismgp[compare]"' in reasons["gpboost-matern"]
     assert '"prismgp[xgpr]"' in reasons["xgpr-2048"]
-    plan = make_plan(["energy"], entries, Options(), splits=[0], absent=left_out)
+    plan = plan_jobs(["energy"], entries, OPTIONS, splits=[0], absent=left_out)
     assert plan.skipped["energy-s0-xgpr-2048"]["skipped"] == reasons["xgpr-2048"]
 
 
 def test_selection_by_library_and_name_keeps_our_default():
-    names = known_names()
+    names = selectable_names()
     assert set(names["ours"]) == set(names["prismgp"])
     chosen = {entry.name for entry in select(["trees", "linear"])[0]}
     assert chosen == {"trees", "linear", DEFAULT}
     assert {entry.name for entry in select(["scikit-learn"])[0]} == {*names["scikit-learn"], DEFAULT}
 
 
-def test_a_plan_can_be_extended(tmp_path):
-    run = RunFolder.open(tmp_path / "r", kind="bench", name="bench", command="", options={})
-    linear, exact = ENTRIES["linear"], ENTRIES["exact"]
-    remember(run, make_plan(["pol"], [linear, exact], Options(), splits=[0]), at_a_time=1)
-    assert set(read_plan(run)["skipped"]) == {"pol-s0-exact"}
-    remember(run, make_plan(["energy"], [linear, exact], Options(), splits=[0]), at_a_time=2)
-    plan = read_plan(run)
-    assert set(plan["jobs"]) == {AGREEMENT, "pol-s0-linear", "energy-s0-linear", "energy-s0-exact"}
-    assert set(plan["skipped"]) == {"pol-s0-exact"}
-    assert plan["at_a_time"] == 2
-
-
 def test_outcomes_in_words():
     assert (
-        outcome({"failed": "timed out after 60 s", "timed_out": True, "limit_seconds": 60.0}) == "timed out after 60 s"
+        describe({"failed": "timed out after 60 s", "timed_out": True, "limit_seconds": 60.0}) == "timed out after 60 s"
     )
-    assert outcome({"failed": "ValueError: no", "timed_out": False}) == "failed: ValueError: no"
+    assert describe({"failed": "ValueError: no", "timed_out": False}) == "failed: ValueError: no"
     fit = {"rmse": 0.1, "nlpd": -1.0, "coverage": 0.95, "fit_seconds": 3.0, "fit_peak_bytes": 2**20}
-    said = outcome({**fit, "rows": 10_000, "rows_used": 5_000})
+    said = describe({**fit, "rows": 10_000, "rows_used": 5_000})
     assert said == "rmse 0.1000, nlpd -1.0000, covers 95.0%, fit 3.0 s, 1.0 MiB, 5,000 of 10,000 rows"
 
 
@@ -146,8 +123,8 @@ def test_approximations_become_the_exact_gp(agreement):
 
 
 def test_a_disagreement_is_found(monkeypatch):
-    monkeypatch.setattr("experiments.lab.bench._agreement._FREQUENCIES", (8, 8))
-    monkeypatch.setattr("experiments.lab.bench._agreement._COMPONENTS", (30, 300))
+    monkeypatch.setattr("experiments.comparison.agreement._FREQUENCIES", (8, 8))
+    monkeypatch.setattr("experiments.comparison.agreement._COMPONENTS", (30, 300))
     right = check.__globals__["_scikit_learn"]
 
     def wrong(problem):

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.report import (
+from experiments.page import (
     Figure,
     Highlight,
     Notice,
@@ -19,9 +19,9 @@ from experiments.report import (
     draw_curves,
     draw_embedding,
     draw_pareto,
+    draw_svg,
 )
 from prismgp.certificates import Certificate, Interval
-from prismgp.plots import drawn
 
 MODELS = ["full GP", "SSGP, p = 64", "paper's recipe", "PrismGP", "GPyTorch SVGP", "scikit-learn GPR"]
 DATA = ["abalone", "elevators", "pol (simulated long data set name)", "kin40k"]
@@ -120,32 +120,37 @@ def figures() -> list[Figure]:
         labels = {"xlabel": "seconds", "ylabel": "RMSE", "title": "Error against time"}
         draw_curves(axes, curves, log_x=True, log_y=True, **labels)
 
-    pareto = drawn(
+    pareto = draw_svg(
         lambda axes: draw_pareto(axes, points, ours=ours, ylabel="RMSE", title="Error against time of the fit")
     )
     return [
         Figure(pareto, "Error against time; the dashed line is what nothing else beats.", "Eleven points and a front."),
-        Figure(drawn(error), "Median of five seeds and the range of all.", "Six falling curves."),
+        Figure(draw_svg(error), "Median of five seeds and the range of all.", "Six falling curves."),
         Figure(
-            drawn(lambda axes: draw_calibration(axes, levels, calibration, title="Calibration, kin40k"), (4.6, 4.4)),
+            draw_svg(lambda axes: draw_calibration(axes, levels, calibration, title="Calibration, kin40k"), (4.6, 4.4)),
             "Share of held-out values inside central intervals, against what the intervals claim.",
             "Five curves around the diagonal.",
             wide=False,
         ),
         Figure(
-            drawn(lambda axes: draw_embedding(axes, xy, clusters, title="Inputs after re-configuration"), (4.6, 4.4)),
+            draw_svg(
+                lambda axes: draw_embedding(axes, xy, clusters, title="Inputs after re-configuration"), (4.6, 4.4)
+            ),
             "The first two latent coordinates, by cluster.",
             "Five round clouds of points in a ring.",
             wide=False,
         ),
         Figure(
-            drawn(lambda axes: draw_embedding(axes, xy[:300], clusters[:300], title="A sample"), (4.6, 4.4)),
+            draw_svg(lambda axes: draw_embedding(axes, xy[:300], clusters[:300], title="A sample"), (4.6, 4.4)),
             "Some of them.",
             "Five sparse clouds of points.",
             wide=False,
         ),
         Figure(
-            drawn(lambda axes: draw_pareto(axes, {"PrismGP": (1.0, 0.5)}), (4.6, 4.4)), "One point.", "One.", wide=False
+            draw_svg(lambda axes: draw_pareto(axes, {"PrismGP": (1.0, 0.5)}), (4.6, 4.4)),
+            "One point.",
+            "One.",
+            wide=False,
         ),
     ]
 
@@ -184,7 +189,7 @@ def page() -> Page:
             Section("What was learned", "Parameters in the units of the data.", tables=[narrow], figures=[sample, one]),
         ],
         made_by={
-            "command": "prismgp bench --suite small --out runs/small",
+            "command": "python -m experiments bench --quick",
             "versions": "prismgp 0.1.0, Python 3.12.3, torch 2.7.0",
             "seeds": "0 to 4",
             "machine": "2 CPU cores, no GPU",

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.report import Figure, Highlight, Notice, Page, Section, Table, render, to_html
-from prismgp.exceptions import DataError
+from experiments.page import Figure, Highlight, Notice, Page, Section, Table, render, to_html
 
 from . import sample
 
@@ -135,20 +134,12 @@ def test_a_page_of_tables_and_figures_alone() -> None:
     assert "<footer" not in to_html(Page("T", "s"))
 
 
-def test_a_missing_library_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("experiments.report._render.find_spec", lambda _: None)
-    with pytest.raises(
-        DataError, match=r'reports need jinja2, which is not installed: pip install "prismgp\[report\]"'
-    ):
-        to_html(Page("T", "s"))
-
-
 # -- contrast ------------------------------------------------------------------------------------
 
 
 def palettes() -> dict[str, dict[str, str]]:
     """The colours of the style sheet, by mode."""
-    style = (files("experiments.report") / "style.css").read_text(encoding="utf-8")
+    style = (files("experiments.page") / "style.css").read_text(encoding="utf-8")
     blocks = [
         dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{6,8});", block))
         for block in re.findall(r":root \{(.*?)\}", style, re.S)

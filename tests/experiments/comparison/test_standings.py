@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import itertools
-import json
-
 import numpy as np
 import pytest
 
-from experiments.lab import LEVELS, RunFolder
-from experiments.lab.bench import DEFAULT, ENTRIES, LABELS, make_plan, remember, write_outputs
-from experiments.lab.bench._front import (
-    beaten_by,
-    collect,
-    dominators,
-    front,
-    points_of,
-    summarise,
-    where_others_win,
-)
-from experiments.lab.bench._page import _agreement
-from experiments.lab.bench._plan import Options
-from experiments.lab.bench._table import best_of, losses, markdown, ranked
+from experiments.comparison import BENCH
+from experiments.comparison.entries import DEFAULT, ENTRIES, LABELS
+from experiments.comparison.page import agreement_section
+from experiments.comparison.plan import AGREEMENT, plan_jobs
+from experiments.comparison.standings import beaten_by, collect, points_of, summarise, where_others_win
+from experiments.comparison.tables import best_of, losses, markdown, rank
+from experiments.plan import write_outputs
+from experiments.results import Study
+from experiments.scores import LEVELS
+
+OPTIONS = {"quick": False, "threads": 1, "job_seconds": 60.0, "memory_gib": 8.0}
 
 
 def result(entry, dataset="energy", split=0, **changed):
@@ -42,39 +36,6 @@ def result(entry, dataset="energy", split=0, **changed):
 
 def keyed(*results):
     return {f"{each['dataset']}-s{each['split']}-{each['entry']}": each for each in results}
-
-
-# -- dominance -----------------------------------------------------------------------------------
-
-
-def test_dominance_by_hand():
-    points = {"fast": (1.0, 0.9), "good": (9.0, 0.1), "middle": (3.0, 0.5), "slow": (9.5, 0.5), "bad": (1.0, 1.0)}
-    assert front(points) == ["fast", "middle", "good"]
-    assert dominators(points, "slow") == ["middle", "good"]
-    assert dominators(points, "bad") == ["fast"]  # as fast, and better
-    assert dominators(points, "good") == []
-
-
-def test_equal_points_do_not_dominate_each_other():
-    points = {"a": (1.0, 1.0), "b": (1.0, 1.0), "c": (1.0, 2.0)}
-    assert front(points) == ["a", "b"]
-    assert dominators(points, "c") == ["a", "b"]
-
-
-def test_fronts_of_random_points_against_the_definition(rng):
-    # Few different values, so that ties happen.
-    points = {str(k): tuple(rng.integers(0, 6, 2).astype(float)) for k in range(25)}
-    on_front = set(front(points))
-    for a, b in itertools.permutations(points, 2):
-        strictly = (points[a][0] <= points[b][0] and points[a][1] < points[b][1]) or (
-            points[a][0] < points[b][0] and points[a][1] <= points[b][1]
-        )
-        assert strictly == (a in dominators(points, b))
-    assert on_front == {name for name in points if not dominators(points, name)}
-    for name in set(points) - on_front:  # whatever is off the front is beaten by something on it
-        assert on_front & set(dominators(points, name))
-    errors = [points[name][1] for name in front(points)]
-    assert errors == sorted(errors, reverse=True)
 
 
 # -- collecting ----------------------------------------------------------------------------------
@@ -101,7 +62,7 @@ def test_means_over_splits_and_who_competes():
     assert lost["energy"] == {"Gradient-boosted trees, split 1": "timed out after 60 s"}
     assert lost["concrete"] == {"SSGP, p = 64, split 0": "failed: ValueError: no"}
     assert list(rows) == ["energy"]
-    assert ranked(rows["energy"])[0].name == DEFAULT
+    assert rank(rows["energy"])[0].name == DEFAULT
 
 
 def test_two_readings_of_one_fit_are_two_rows():
@@ -153,7 +114,7 @@ def test_coverage_is_better_nearer_to_what_is_claimed():
 
 def test_best_values_and_ties():
     rows, _ = collect(keyed(result(DEFAULT, rmse=0.2001), result("linear", rmse=0.2002), result("trees", rmse=0.3)))
-    table = ranked(rows["energy"])
+    table = rank(rows["energy"])
     best = {(table[row].name, column) for row, column in best_of(table)}
     assert {(DEFAULT, 1), ("linear", 1)} <= best  # the same to the digits shown
     assert ("trees", 1) not in best
@@ -162,65 +123,67 @@ def test_best_values_and_ties():
 # -- what is written -----------------------------------------------------------------------------
 
 
+def begin(folder, plan, **options):
+    study = Study(folder, "bench")
+    planned = [job.key for job in plan.jobs]
+    study.begin(kind="bench", options={**OPTIONS, **options}, command="c", planned=planned, skipped=plan.skipped)
+    return study
+
+
 @pytest.fixture
-def run(tmp_path):
-    """A run whose results are made up."""
-    run = RunFolder.open(tmp_path / "run", kind="bench", name="bench", command="prismgp bench", options={"threads": 1})
+def study(tmp_path):
+    """A study whose results are made up."""
     rng = np.random.default_rng(0)
     entries = [ENTRIES[name] for name in (DEFAULT, "exact", "ssgp-64", "linear", "trees", "xgpr-2048", "sklearn-gpr")]
-    plan = make_plan(["energy"], entries, Options(), splits=[0], absent=[(ENTRIES["gpytorch-exact"], "absent")])
-    remember(run, plan, at_a_time=1)
+    plan = plan_jobs(["energy"], entries, OPTIONS, splits=[0], absent=[(ENTRIES["gpytorch-exact"], "absent")])
+    study = begin(tmp_path, plan)
     for job in plan.jobs[1:-1]:  # all but the check and the last one
         rmse = float(rng.uniform(0.1, 0.9))
-        more = (
-            {"also": {"corrected": {"nlpd": 0.3, "label": "corrected"}}}
-            if job.order["entry"].startswith("xgpr")
-            else {}
-        )
-        made = result(
-            job.order["entry"], job.order["dataset"], rmse=rmse, nlpd=rmse, fit_seconds=float(10 ** rng.uniform(-2, 2))
-        )
-        run.results.put(job.key, {**made, **more})
-    run.results.put(
-        "energy-s0-trees",
-        {**plan.jobs[5].order, "failed": "timed out after 60 s", "timed_out": True, "limit_seconds": 60},
-    )
-    return run
+        xgpr = job.order["entry"].startswith("xgpr")
+        more = {"also": {"corrected": {"nlpd": 0.3, "label": "corrected"}}} if xgpr else {}
+        seconds = float(10 ** rng.uniform(-2, 2))
+        made = result(job.order["entry"], job.order["dataset"], rmse=rmse, nlpd=rmse, fit_seconds=seconds)
+        study.put(job.key, {**made, **more})
+    late = {"failed": "timed out after 60 s", "timed_out": True, "limit_seconds": 60}
+    study.put("energy-s0-trees", {**plan.jobs[5].order, **late})
+    return study
 
 
-def test_files_of_a_run(run):
-    pytest.importorskip("matplotlib")
-    pytest.importorskip("jinja2")
-    written = {path.name for path in write_outputs(run)}
-    assert written == {"table.md", "summary.json", "report.html", "pareto-energy.svg", "pareto-energy.png"}
-    text = (run.folder / "table.md").read_text()
+@pytest.mark.slow
+def test_files_of_a_study(study):
+    written = {path.name for path in write_outputs(BENCH, study)}
+    assert written == {"bench.md", "bench.html", "bench-pareto-energy.png"}
+    text = (study.folder / "bench.md").read_text()
     assert "Gradient-boosted trees, split 0: timed out after 60 s" in text
     assert "6 of 8 planned jobs are done" in text  # not the check, and not the last one
     assert "## Where others win" in text
     assert "GPyTorch exact GP: absent (energy)" in text
     assert "| → PrismGP, p = 32 |" in text
-    summary = json.loads((run.folder / "summary.json").read_text())
-    assert set(summary["datasets"]) == {"energy"}
-    assert summary["agreement"] is None
-    html = (run.folder / "report.html").read_text()
+    html = (study.folder / "bench.html").read_text()
     assert "Where others win" in html
     assert "The same command continues" in html
-    assert (run.folder / "pareto-energy.png").read_bytes().startswith(b"\x89PNG")
+    assert (study.folder / "bench-pareto-energy.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_wrong_agreement_is_shown_loudly():
+def test_a_wrong_agreement_is_shown_loudly(tmp_path):
     wrong = {"log_evidence_per_row": 1e-3, "mean": 0.1, "std": 1e-9, "agrees": False, "version": "1"}
     limits = {"SSGP, frequencies": {"sizes": [], "converges": False}}
     found = {"tolerance": 1e-6, "exact": {"scikit-learn GPR": wrong}, "limits": limits, "skipped": {}}
-    shown = _agreement(found)
+    shown = agreement_section(found)
     assert shown.notice.tone == "bad"
     assert "scikit-learn GPR differs from the exact GP" in shown.notice.text
     assert "SSGP, frequencies: does not approach" in shown.notice.text
     assert shown.tables[0].rows[0][-1] == "NO"
-    assert "**scikit-learn GPR differs" in markdown({}, {}, {}, {"agreement": found}, {})
+    study = begin(tmp_path, plan_jobs(["energy"], [], OPTIONS))
+    assert BENCH.complain(study) == []
+    study.put(AGREEMENT, found)
+    assert "**scikit-learn GPR differs" in markdown(study)
+    assert BENCH.complain(study)[0].startswith("DISAGREEMENT: scikit-learn GPR differs")
 
 
-def test_a_quick_run_says_that_it_compares_nothing():
-    results = keyed(result("linear", quick=True))
-    assert "compares nothing" in markdown({}, {}, {}, results, {})
-    assert "compares nothing" not in markdown({}, {}, {}, keyed(result("linear")), {})
+def test_a_quick_run_says_that_it_compares_nothing(tmp_path):
+    plan = plan_jobs(["energy"], [ENTRIES["linear"]], OPTIONS)
+    for name, quick in (("a", True), ("b", False)):
+        study = begin(tmp_path / name, plan, quick=quick)
+        study.put("energy-s0-linear", result("linear", quick=quick))
+        assert ("compares nothing" in markdown(study)) is quick

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from experiments.report import to_html
+from experiments.page import to_html
 
 from . import sample
 

@@ -9,8 +9,17 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from experiments.report import draw_calibration, draw_curves, draw_embedding, draw_pareto, pareto_front
-from prismgp.plots import MODEL_STYLES, drawing_style, drawn, model_styles
+from experiments.page import (
+    MODEL_STYLES,
+    draw_calibration,
+    draw_curves,
+    draw_embedding,
+    draw_pareto,
+    draw_svg,
+    drawing_style,
+    model_styles,
+    save_png,
+)
 
 
 def axes_of(size: tuple[float, float] = (6.0, 4.0)):
@@ -20,7 +29,7 @@ def axes_of(size: tuple[float, float] = (6.0, 4.0)):
 def test_the_same_drawing_is_the_same_text_and_has_no_date() -> None:
     rng = np.random.default_rng(0)
     xy, labels = rng.standard_normal((2_500, 2)), rng.integers(0, 3, 2_500)
-    first, second = (drawn(lambda axes: draw_embedding(axes, xy, labels), (4, 3)) for _ in range(2))
+    first, second = (draw_svg(lambda axes: draw_embedding(axes, xy, labels), (4, 3)) for _ in range(2))
     assert first == second
     assert "date" not in first
 
@@ -76,20 +85,6 @@ def test_curves_with_and_without_bands() -> None:
     draw_curves(axes_of(), {}, log_x=True)
 
 
-def test_the_front_is_what_nothing_beats() -> None:
-    points = {"a": (1.0, 5.0), "b": (2.0, 5.0), "c": (2.0, 3.0), "d": (9.0, 3.0), "e": (8.0, 1.0), "twin": (8.0, 1.0)}
-    assert pareto_front(points) == ["a", "c", "e", "twin"]
-    rng = np.random.default_rng(0)
-    for _ in range(20):
-        points = {str(k): (float(x), float(y)) for k, (x, y) in enumerate(rng.integers(1, 8, (12, 2)))}
-        beaten = {
-            one
-            for one, (x, y) in points.items()
-            if any(a <= x and b <= y and (a, b) != (x, y) for a, b in points.values())
-        }
-        assert set(pareto_front(points)) == set(points) - beaten
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_labels_do_not_overlap(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -111,13 +106,13 @@ def test_points_that_are_not_known_are_left_out() -> None:
     draw_pareto(axes, {"a": (1.0, 2.0), "b": (np.nan, 1.0), "c": (1.0, np.inf)})
     assert [text.get_text() for text in axes.texts if text.get_text()] == ["a"]
     draw_pareto(axes_of(), {"b": (np.nan, 1.0)})
-    drawn(lambda panel: draw_pareto(panel, {"a": (1.0, -2.0), "b": (2.0, -3.0)}, log_y=False))
+    draw_svg(lambda panel: draw_pareto(panel, {"a": (1.0, -2.0), "b": (2.0, -3.0)}, log_y=False))
 
 
 @pytest.mark.parametrize(("n", "pixels"), [(2_000, False), (2_001, True)])
 def test_many_points_become_pixels(n: int, pixels: bool) -> None:
     rng = np.random.default_rng(0)
-    svg = drawn(lambda axes: draw_embedding(axes, rng.standard_normal((n, 2)), rng.integers(0, 3, n)), (4, 3))
+    svg = draw_svg(lambda axes: draw_embedding(axes, rng.standard_normal((n, 2)), rng.integers(0, 3, n)), (4, 3))
     assert ("data:image/png" in svg) == pixels
 
 
@@ -130,3 +125,16 @@ def test_clusters_of_any_name_and_number() -> None:
     draw_embedding(axes, rng.standard_normal((40, 2)), np.arange(40) % 20)
     assert axes.get_legend() is None
     assert len({tuple(each.get_facecolor()[0]) for each in axes.collections}) == 20
+
+
+def test_a_png_has_a_palette_and_is_the_same_again(tmp_path) -> None:
+    def make(name: str) -> bytes:
+        with drawing_style():
+            figure = Figure(figsize=(3, 2))
+            figure.subplots().plot([0, 1], [1, 0])
+        save_png(figure, tmp_path / name)
+        return (tmp_path / name).read_bytes()
+
+    first = make("a.png")
+    assert first == make("b.png")
+    assert b"PLTE" in first

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments.lab._scores import scores
-from experiments.lab.reproduce._curve import Recorder
+from experiments.internals import observe_fit
+from experiments.paper.fits import Recorder
+from experiments.scores import score
 from prismgp import ExactGPRegressor, PrismGPRegressor, SSGPRegressor
 from prismgp.model.observe import Observation, Watch
 
@@ -40,7 +41,7 @@ def observed(name: str, rows: tuple[np.ndarray, ...], pause: float = 0.0) -> tup
         seen.append((what, what.model().predict(x_test, return_std=True)))
 
     model = MODELS[name]()
-    model._observer = observe
+    observe_fit(model, observe)
     return model.fit(x, y), seen
 
 
@@ -127,9 +128,9 @@ def test_recorder_ends_with_the_scores_of_the_model(name: str, rows: tuple[np.nd
     x, y, x_test, y_test = rows
     recorder = Recorder(x_test, y_test, float(y.std()))
     model = MODELS[name]()
-    model._observer = recorder
+    observe_fit(model, recorder)
     model.fit(x, y)
-    expected = scores(y_test, *model.predict(x_test, return_std=True), float(y.std()))
+    expected = score(y_test, *model.predict(x_test, return_std=True), float(y.std()))
     last = recorder.points[-1]
     assert last["stage"] == "final"
     assert {key: last[key] for key in ("rmse", "nlpd", "coverage")} == {
