@@ -238,6 +238,7 @@ def add_run_options(parser: argparse.ArgumentParser, *, job_seconds: float = flo
     )
     how.add_argument("--device", choices=DEVICES, default="cpu", help="default: %(default)s")
     how.add_argument(
+        "-o",
         "--results",
         type=Path,
         default=RUNS,

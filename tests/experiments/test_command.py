@@ -15,6 +15,7 @@ from tests.experiments.conftest import Outcome
 
 Run = Callable[..., Outcome]
 Refused = Callable[..., str]
+published = pytest.mark.skipif(not RESULTS.is_dir(), reason="results are in the repository, not in archives")
 STUDIES = sorted(path.stem for path in RESULTS.glob("*.jsonl"))
 
 
@@ -29,6 +30,7 @@ def test_every_plan_can_be_listed_without_data(run: Run, kind: str, tmp_path: Pa
     assert list(tmp_path.iterdir()) == []
 
 
+@published
 class TestPublished:
     """What is in git, and what README and documentation show."""
 
@@ -63,6 +65,7 @@ def folder(tmp_path: Path) -> Path:
     return place
 
 
+@published
 def test_tables_and_figures(run: Run, folder: Path) -> None:
     found = run("tables", "tightness", "variants", "--results", folder)
     assert found.code == 0, found.err
@@ -71,6 +74,7 @@ def test_tables_and_figures(run: Run, folder: Path) -> None:
     assert made == {"tightness.md", "tightness.png", "variants.md"}
 
 
+@published
 @pytest.mark.slow
 def test_page_of_a_study(run: Run, folder: Path) -> None:
     found = run("report", "gas4m-simulated", "--results", folder)
@@ -79,6 +83,7 @@ def test_page_of_a_study(run: Run, folder: Path) -> None:
     assert "(simulated data)" in (folder / "gas4m-simulated.html").read_text(encoding="utf-8")
 
 
+@published
 def test_what_cannot_be_shown(refused: Refused, folder: Path, tmp_path: Path) -> None:
     assert "no such study; the folder has: gas4m-simulated, tightness" in refused("report", "x", "--results", folder)
     assert "this command knows reproduce, bench, demo, not" in refused("report", "variants", "--results", folder)
