@@ -29,8 +29,14 @@ if TYPE_CHECKING:
     from prismgp import data, datasets, exceptions, metrics
     from prismgp.certificates import Certificate, certify
     from prismgp.complexity import ConditionReport, SampleSizes, check_conditions, sample_size
-    from prismgp.estimators import ExactGPRegressor, PrismGPRegressor, Reconfigurer, SpectralFeatures, SSGPRegressor
-    from prismgp.model.io import load
+    from prismgp.estimators import (
+        ExactGPRegressor,
+        PrismGPRegressor,
+        Reconfigurer,
+        SpectralFeatures,
+        SSGPRegressor,
+        load,
+    )
 
 # Loaded when asked for: a prediction on the command line takes some 100 MB less without scikit-learn.
 _ESTIMATORS = ("ExactGPRegressor", "PrismGPRegressor", "Reconfigurer", "SSGPRegressor", "SpectralFeatures")
@@ -39,7 +45,7 @@ _HOMES = {
     **dict.fromkeys(_ESTIMATORS, "prismgp.estimators"),
     **dict.fromkeys(("Certificate", "certify"), "prismgp.certificates"),
     **dict.fromkeys(("ConditionReport", "SampleSizes", "check_conditions", "sample_size"), "prismgp.complexity"),
-    "load": "prismgp.model.io",
+    "load": "prismgp.estimators",
 }
 
 

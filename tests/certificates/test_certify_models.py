@@ -106,7 +106,7 @@ def test_gates(kind, kept):
     x, y, x_test = rows()
     model = SSGPRegressor(12, gating=kind, n_components=3, random_state=0, max_iter=15).fit(x, y)
     certificate = certify(model, x, y, x_test, reference=kept, **QUICK)
-    gates = [model._gates(model._to_model(each)).numpy() for each in (x, x_test)] if kept == "gated" else []
+    gates = [model.model_.predictor.gating.gate.gates(model.model_.to_model(each)).numpy() for each in (x, x_test)] if kept == "gated" else []
     check(certificate, model, x, y, x_test, *gates)
     assert ("gated" in certificate.statement) == (kept == "gated")
 

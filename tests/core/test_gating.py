@@ -13,7 +13,7 @@ from sklearn.mixture import GaussianMixture
 from sklearn.model_selection import cross_val_score
 
 import prismgp
-import prismgp.estimators._gating as gating_module
+import prismgp.estimators.gating as gating_module
 from prismgp import Reconfigurer, SSGPRegressor
 from prismgp.data import ArraySource
 from prismgp.exceptions import DataError, PrismGPError, TooLargeError
@@ -117,12 +117,12 @@ def test_clusters_follow_what_matters():
     x = np.column_stack([rng.uniform(-3, 3, 800), rng.normal(size=800) + 10.0 * rng.integers(2, size=800)])
     y = np.sin(3 * x[:, 0]) + 0.1 * rng.normal(size=800)
     fitted = SSGPRegressor(12, gating="hard", n_components=2, random_state=0, max_iter=10).fit(x, y)
-    labels = fitted._gating.gate.labels(fitted._to_model(x)).numpy()
+    labels = fitted.model_.predictor.gating.gate.labels(fitted.model_.to_model(x)).numpy()
     assert abs(np.corrcoef(labels, x[:, 0] > 0)[0, 1]) > 0.9
 
 
 def test_many_rows_are_sampled(monkeypatch):
-    monkeypatch.setattr(gating_module, "_FOUND_ROWS", 40)
+    monkeypatch.setattr(gating_module, "CLUSTERING_ROWS", 40)
     x, y = rows(400)
     fitted = model(n_components=3).fit(x, y)
     assert sum(fitted.fit_status_["gating"]["rows"]) == 400
@@ -142,7 +142,7 @@ def test_a_stranger_is_asked_about_every_row(tmp_path):
             "partition": "Halves",
             "rows": [int((~above).sum()), int(above.sum()), 0],
         }
-        np.testing.assert_array_equal(fitted._gates(fitted._to_model(x)).argmax(1), above.astype(int))
+        np.testing.assert_array_equal(fitted.model_.predictor.gating.gate.gates(fitted.model_.to_model(x)).argmax(1), above.astype(int))
     with pytest.raises(PrismGPError, match=r"Halves, which a model file cannot hold.*partition=labels"):
         fitted.save(tmp_path / "m.prism")
     assert list(tmp_path.iterdir()) == []
@@ -184,7 +184,7 @@ def test_a_stranger_sees_the_values_that_were_given(dtype, seed):
     x, y = rows(seed=seed)
     x = np.round(x * [1.0, 1000.0] + seed, 1)
     fitted = model(partition=Halves(), dtype=dtype).fit(x, y)
-    np.testing.assert_array_equal(fitted._gating.gate._user_rows(fitted._to_model(x)), x)
+    np.testing.assert_array_equal(fitted.model_.predictor.gating.gate.user_rows(fitted.model_.to_model(x)), x)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -192,7 +192,7 @@ def test_reconfigurer(kind):
     x, y = rows()
     encoder = Reconfigurer(3, 2, max_steps=20, random_state=0).fit(x)
     fitted = model(gating=kind, partition=encoder).fit(x, y)
-    gates = fitted._gates(fitted._to_model(x)).numpy()
+    gates = fitted.model_.predictor.gating.gate.gates(fitted.model_.to_model(x)).numpy()
     if kind == "soft":
         np.testing.assert_allclose(gates**2, encoder.responsibilities(x), atol=1e-8)
     else:
@@ -233,7 +233,7 @@ def test_prediction_does_not_depend_on_later_arguments(tmp_path):
     assert loaded.gating == "hard"
     np.testing.assert_array_equal(loaded.predict(x), before)
     fitted.set_params(gating="none").fit(x, y)
-    assert fitted._gates(fitted._to_model(x)) is None
+    assert fitted.model_.predictor.gating.gate.gates(fitted.model_.to_model(x)) is None
     assert "gating" not in fitted.fit_status_
     np.testing.assert_array_equal(fitted.predict(x), model(gating="none").fit(x, y).predict(x))
 

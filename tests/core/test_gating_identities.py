@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -12,6 +14,7 @@ from sklearn.mixture import GaussianMixture
 
 import prismgp
 from prismgp import SSGPRegressor
+from prismgp.core import fit
 from prismgp.core.evidence import BlockEvidence
 from prismgp.core.gating import ClusterMoments, RuleGate
 from prismgp.core.parameters import Parameters
@@ -170,7 +173,7 @@ def test_gates_of_extreme_rows(rng):
 
 def gated(model, a):
     """Gates of rows in the user's units, by the fitted rule."""
-    return dense_gates(model._gating.gate, (a - model._standardiser.x_shift) / model._standardiser.x_scale)
+    return dense_gates(model.model_.predictor.gating.gate, model.model_.to_model(a).numpy())
 
 
 def check_against_dense(model, x, y, x_test, gates, test_gates):
@@ -202,8 +205,8 @@ def test_found_partition(rng, kind, chunk_size):
     model = SSGPRegressor(7, **FIXED, gating=kind, n_components=4, chunk_size=chunk_size, random_state=3).fit(x, y)
     assert model.fit_status_["gating"]["clusters"] == 4
     check_against_dense(model, x, y, x_test, gated(model, x), gated(model, x_test))
-    rows = model._to_model(x_test)
-    np.testing.assert_allclose(model._gates(rows), gated(model, x_test), rtol=1e-10, atol=1e-12)
+    rows = model.model_.to_model(x_test)
+    np.testing.assert_allclose(model.model_.predictor.gating.gate.gates(rows), gated(model, x_test), rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -358,10 +361,8 @@ def test_model_files(rng, tmp_path, kind, dtype, partition):
 @pytest.mark.parametrize("kind", KINDS)
 def test_learning(rng, kind, monkeypatch):
     """All stages, with labels that follow their rows into the subsamples."""
-    import prismgp.estimators._ssgp as module
 
-    monkeypatch.setattr(module, "_RACE_ROWS", 300)
-    monkeypatch.setattr(module, "_MAIN_ROWS", 600)
+    monkeypatch.setattr(fit, "SSGP_STAGES", replace(fit.SSGP_STAGES, race_rows=300, main_rows=600))
     x = rng.uniform(-3, 3, (1500, 2))
     labels = (x[:, 0] > 0).astype(int)
     y = 10 + np.where(labels, 4 * np.sin(2 * x[:, 1]), x[:, 1]) + 0.4 * rng.normal(size=1500)
@@ -370,7 +371,7 @@ def test_learning(rng, kind, monkeypatch):
         model.fit(x, y)
         assert model.fit_status_["stages"][-1]["method"] == "quasi-newton"
         assert model.fit_status_["rows"] == 1500
-        gates = model._gates(model._to_model(x)).numpy()
+        gates = model.model_.predictor.gating.gate.gates(model.model_.to_model(x)).numpy()
         if kind == "hard" and partition is not None:
             gates = np.eye(2)[labels]
             assert np.sqrt(model.noise_variance_) == pytest.approx(0.4, rel=0.08)

@@ -33,7 +33,7 @@ def test_ssgp_agrees_with_the_cpu(dtype, tolerance, p):
         SSGPRegressor(p, device=device, dtype=dtype, random_state=0, chunk_size=700, **FIXED).fit(x, y)
         for device in ("cpu", "cuda")
     )
-    assert gpu._statistics[0].moments.is_cuda == (p == MANY)
+    assert gpu.model_.predictor.blocks[0].moments.is_cuda == (p == MANY)
     assert gpu.log_evidence_ == pytest.approx(cpu.log_evidence_, rel=tolerance)
     for a, b in zip(gpu.predict(x, return_std=True), cpu.predict(x, return_std=True), strict=True):
         np.testing.assert_allclose(a, b, rtol=100 * tolerance, atol=100 * tolerance)

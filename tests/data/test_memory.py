@@ -20,7 +20,7 @@ import torch
 import prismgp.data._source as source_module
 from prismgp import SSGPRegressor
 from prismgp.cli import main
-from prismgp._memory import peak_bytes
+from prismgp._system import peak_bytes
 from prismgp.data import from_parquet
 
 torch.set_num_threads(1)

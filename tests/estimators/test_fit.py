@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 
-import prismgp.estimators._exact as exact_module
-import prismgp.estimators._ssgp as ssgp_module
 from prismgp import ExactGPRegressor, SSGPRegressor
+from prismgp.core import fit
 from prismgp.core.exact import check_memory, required_bytes
 from prismgp.exceptions import DataError, PrismGPError, TooLargeError
 
@@ -55,16 +56,16 @@ def test_pumadyn(data_folder):
 @pytest.mark.parametrize("estimator", ["ssgp", "exact"])
 def test_staged_fit_comes_close_to_the_full_one(rng, estimator, monkeypatch):
     x, y = wave(rng, 3000, noise=0.3)
-    module = {"ssgp": ssgp_module, "exact": exact_module}[estimator]
-    monkeypatch.setattr(module, "_RACE_ROWS", 300)
+    name = {"ssgp": "SSGP_STAGES", "exact": "EXACT_STAGES"}[estimator]
+    stages = replace(getattr(fit, name), race_rows=300)
     make = {
         "ssgp": lambda: SSGPRegressor(16, random_state=0),
         "exact": lambda: ExactGPRegressor(random_state=0),
     }[estimator]
     n = 3000 if estimator == "ssgp" else 1200
-    monkeypatch.setattr(module, "_MAIN_ROWS", 10**9)
+    monkeypatch.setattr(fit, name, replace(stages, main_rows=10**9))
     full = make().fit(x[:n], y[:n])
-    monkeypatch.setattr(module, "_MAIN_ROWS", 600)
+    monkeypatch.setattr(fit, name, replace(stages, main_rows=600))
     staged = make().fit(x[:n], y[:n])
     assert staged.fit_status_["stages"][-1]["method"] == "quasi-newton"
     assert full.fit_status_["stages"][-1]["method"] == "l-bfgs"

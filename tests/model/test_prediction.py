@@ -13,7 +13,7 @@ import pytest
 import prismgp
 from prismgp import ExactGPRegressor, PrismGPRegressor, SSGPRegressor
 from prismgp.exceptions import DataError, ModelFileError
-from prismgp.model.prediction import load_predictor
+from prismgp.model import load_model
 from tests.model.test_io import HOSTILE, rewritten
 
 ROWS = 150
@@ -43,12 +43,12 @@ def test_those_of_the_estimator(tmp_path, kind, outputs):
     x, y = data(outputs)
     model = MODELS[kind]().fit(x, y[:, 0] if outputs == 1 else y)
     model.save(tmp_path / "m.prism")
-    loaded, predictor = prismgp.load(tmp_path / "m.prism"), load_predictor(tmp_path / "m.prism")
-    assert predictor.rows == loaded._prediction_rows()
-    assert (predictor.common.inputs, predictor.common.outputs, predictor.common.target_ndim) == (3, outputs, outputs)
+    loaded, alone = prismgp.load(tmp_path / "m.prism"), load_model(tmp_path / "m.prism")
+    assert (alone.n_rows, alone.n_inputs, alone.n_outputs, alone.target_ndim) == (ROWS, 3, outputs, outputs)
+    assert alone.prediction_rows == (17 if kind == "chunks" else model.model_.prediction_rows)
     for include_noise in (True, False):
         expected = loaded.predict(x, return_std=True, include_noise=include_noise)
-        for got, wanted in zip(predictor.predict(x, include_noise=include_noise), expected, strict=True):
+        for got, wanted in zip(alone.predict(x, include_noise=include_noise), expected, strict=True):
             np.testing.assert_array_equal(got, wanted.reshape(ROWS, outputs))
 
 
@@ -56,8 +56,8 @@ def test_names_and_devices(tmp_path):
     x, y = data(1)
     frame = pd.DataFrame(x, columns=["a", "b", "c"])
     SSGPRegressor(4, max_iter=2, random_state=0).fit(frame, y[:, 0]).save(tmp_path / "m.prism")
-    assert load_predictor(tmp_path / "m.prism", device="auto").common.feature_names == ["a", "b", "c"]
-    for read in (load_predictor, prismgp.load):
+    assert load_model(tmp_path / "m.prism", device="auto").feature_names == ["a", "b", "c"]
+    for read in (load_model, prismgp.load):
         with pytest.raises(DataError, match="abacus"):
             read(tmp_path / "m.prism", device="abacus")
 
@@ -70,7 +70,7 @@ def test_files_that_nobody_vouches_for(tmp_path, name):
     edit, tensors, _ = HOSTILE[name]
     (tmp_path / "m.prism").write_bytes(rewritten((tmp_path / "m.prism").read_bytes(), edit, tensors=tensors))
     with suppress(ModelFileError):
-        mean, std = load_predictor(tmp_path / "m.prism").predict(x)
+        mean, std = load_model(tmp_path / "m.prism").predict(x)
         assert np.isfinite(mean).all()
         assert (std > 0).all()
 
@@ -80,7 +80,7 @@ def test_files_that_are_none(tmp_path, content):
     if content is not None:
         (tmp_path / "m.prism").write_bytes(content)
     with pytest.raises(ModelFileError, match=r"m\.prism"):
-        load_predictor(tmp_path / "m.prism")
+        load_model(tmp_path / "m.prism")
 
 
 def test_the_command_loads_what_predictions_need(tmp_path):

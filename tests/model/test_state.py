@@ -12,7 +12,7 @@ from sklearn.exceptions import NotFittedError
 
 import prismgp
 from prismgp import ExactGPRegressor, SSGPRegressor
-from prismgp._files import atomic_path
+from prismgp._system import atomic_path
 from prismgp.data._schema import InputColumn
 from prismgp.data._table import TableEncoder
 from prismgp.exceptions import DataError, PrismGPError
@@ -35,7 +35,7 @@ def test_a_failed_refit_leaves_no_model(model, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(type(model), "_learn", interrupt)
+        patch.setattr(prismgp.data.StandardisedRows, "start", interrupt)
         with pytest.raises(KeyboardInterrupt):
             model.fit(x * 100 + 7, y * 5)
     with pytest.raises(NotFittedError):

@@ -725,7 +725,7 @@ def test_learned_noise_leaves_the_mean_alone(fitted):
     """The plain SSGP with learned noise has the very mean and spread of the plain one, and another noise."""
     fit, x, _ = fitted
     *_, informed, plain = fit._mixture.experts
-    rows = fit._to_model(x)
+    rows = fit.model_.to_model(x)
     (mean, spread, noise), (plain_mean, plain_spread, plain_noise) = (
         expert.predict(rows, variance=True) for expert in (informed, plain)
     )

@@ -9,7 +9,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from prismgp._random import Streams
-from prismgp._threads import quiet_blas
+from prismgp._system import limit_blas_threads
 from prismgp._types import Array, RandomState
 from prismgp._validate import check_choice, check_number
 from prismgp.certificates._certificate import Certificate
@@ -18,8 +18,9 @@ from prismgp.certificates._interval import Interval
 from prismgp.certificates._member import certify_problem
 from prismgp.certificates._models import REFERENCES, Member, members_of
 from prismgp.certificates._paper_bounds import paper_bounds
-from prismgp.estimators._base import GPRegressor
+from prismgp.estimators import GPRegressor
 from prismgp.exceptions import DataError
+from prismgp.prism import Mixture
 
 __all__ = ["certify"]
 
@@ -108,7 +109,7 @@ def certify(
     check_choice("certify", "reference", reference, REFERENCES)
     if not isinstance(delta, (int, float)) or not 0.0 <= delta < 1.0:
         raise DataError(f"certify: delta={delta!r} must be at least 0 and below 1")
-    with quiet_blas():
+    with limit_blas_threads():
         members = members_of(model, X, y, X_test, reference=reference)
         seed = int(Streams(random_state).generator("certificate").integers(2**31))
         share = None if seconds is None else seconds / len(members)
@@ -126,9 +127,13 @@ def certify(
             )
             found.append(certify_problem(member.problem, effort))
     certificates = [_certificate(model, member, each) for member, each in zip(members, found, strict=True)]
-    if len(certificates) == 1 and not hasattr(model, "_mixture"):
+    if len(certificates) == 1 and not _is_mixture(model):
         return certificates[0]
     return _ensemble(model, members, found, certificates)
+
+
+def _is_mixture(model: GPRegressor) -> bool:
+    return isinstance(model.model_.predictor, Mixture)
 
 
 def _checked_parts(parts: str | Sequence[str] | None, X_test: Any) -> tuple[str, ...]:
@@ -144,12 +149,12 @@ def _checked_parts(parts: str | Sequence[str] | None, X_test: Any) -> tuple[str,
 
 def _certificate(model: GPRegressor, member: Member, found: Findings) -> Certificate:
     """In the data's units."""
-    scale, shift = model._standardiser.y_scale, model._standardiser.y_shift
+    scale, shift = model.model_.standardiser.y_scale, model.model_.standardiser.y_shift
     problem = member.problem
     evidence = found.log_evidence and found.log_evidence.scaled(1.0, -problem.n * float(np.log(scale).sum()))
     intervals = [each for each in (found.spectral, found.frobenius, found.log_evidence, found.variance) if each]
     return Certificate(
-        name=f"{type(model).__name__}, {problem.name}" if hasattr(model, "_mixture") else type(model).__name__,
+        name=f"{type(model).__name__}, {problem.name}" if _is_mixture(model) else type(model).__name__,
         statement=problem.statement,
         rows=problem.n,
         kernel_error=found.spectral,
@@ -181,7 +186,7 @@ def _shaped(model: GPRegressor, interval: Interval | None, factor: Any, shift: A
 
 
 def _column(model: GPRegressor, values: Array) -> Any:
-    return values[:, 0] if model._target_ndim == 1 else values
+    return values[:, 0] if model.model_.target_ndim == 1 else values
 
 
 def _ensemble(
@@ -222,9 +227,10 @@ def _mixed(
     model: GPRegressor, members: list[Member], found: list[Findings]
 ) -> tuple[Interval | None, Interval | None, Any]:
     """Moments of the mixture by interval arithmetic: ``m = sum w m_k``, ``v = T sum w (v_k + (m_k - m)^2)``."""
-    mixture = model._mixture
+    mixture = model.model_.predictor
+    assert isinstance(mixture, Mixture)
     weights = np.array([member.weight for member in members])[:, None, None]
-    scale, shift = model._standardiser.y_scale, model._standardiser.y_shift
+    scale, shift = model.model_.standardiser.y_scale, model.model_.standardiser.y_shift
     tests = [member.problem.test for member in members]
     own = [(test.mean, test.variance, test.noise) for test in tests if test is not None]
     ours, spreads, noises = (np.stack(each) for each in zip(*own, strict=True))

@@ -6,23 +6,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 
-from prismgp._types import Tensor
+from prismgp._types import AnyArray, Tensor
 from prismgp.certificates._problem import Features, Problem, TestPoints
 from prismgp.certificates._reference import ReferenceKernel
 from prismgp.core.features import spectral_features
 from prismgp.core.gating import hard_gates
-from prismgp.core.kernels import get_kernel
+from prismgp.core.kernels import Kernel, get_kernel
+from prismgp.core.models import SpectralModel
 from prismgp.core.parameters import Parameters
 from prismgp.core.statistics import Statistics
-from prismgp.data._chunks import standardise
-from prismgp.estimators import ExactGPRegressor, PrismGPRegressor, SSGPRegressor
-from prismgp.estimators._base import GPRegressor
-from prismgp.estimators._gating import given_labels
+from prismgp.data import standardise
+from prismgp.estimators import GPRegressor, given_labels
 from prismgp.exceptions import DataError
-from prismgp.prism import Expert, ReconfiguredMap, RevisedMap
+from prismgp.prism import Expert, Mixture, ReconfiguredMap, RevisedMap
 from prismgp.prism._network import limited
 
 __all__ = ["REFERENCES", "Member", "members_of"]
@@ -52,51 +50,62 @@ class _Inputs:
 _Look = Callable[[Tensor, slice | None], _Inputs]  # standardised rows, and which training rows they are
 
 
-def members_of(model: GPRegressor, X: Any, y: Any, X_test: Any, *, reference: str) -> list[Member]:
+def members_of(estimator: GPRegressor, X: Any, y: Any, X_test: Any, *, reference: str) -> list[Member]:
     """The problems of a fitted model, in the model's units."""
-    if isinstance(model, ExactGPRegressor):
-        raise DataError("an ExactGPRegressor is the exact GP: there is nothing to certify")
-    source = model._training_source(X, y, reset=False).load()
-    s = model._standardiser
-    device = model._compute()[1]
+    source = estimator.read_rows(X, y).load()
+    model = estimator.model_
+    predictor, s, device = model.predictor, model.standardiser, model.device
     place: dict[str, Any] = {"dtype": torch.float64, "device": device}
     x = standardise(source.x, s.x_shift, s.x_scale, **place)
     target = standardise(source.y, s.y_shift, s.y_scale, **place)
-    test = None if X_test is None else model._checked_inputs(X_test)
+    test = None if X_test is None else estimator.read_inputs(X_test)
     x_test = None if test is None else standardise(test, s.x_shift, s.x_scale, **place)
-    if isinstance(model, PrismGPRegressor):
-        mixture = model._mixture.to(device)
+    kernel = get_kernel(model.kernel)
+    if isinstance(predictor, Mixture):
         return [
-            Member(_expert_problem(model, expert, x, target, x_test, reference), float(weight))
-            for expert, weight in zip(mixture.experts, mixture.weights, strict=True)
+            Member(_expert_problem(kernel, expert, x, target, x_test, reference), float(weight))
+            for expert, weight in zip(predictor.experts, predictor.weights, strict=True)
         ]
-    assert isinstance(model, SSGPRegressor)
-    return [Member(_ssgp_problem(model, x, target, x_test, reference), 1.0)]
+    if not isinstance(predictor, SpectralModel):
+        raise DataError("an ExactGPRegressor is the exact GP: there is nothing to certify")
+    labels = None
+    if predictor.gating.kind == "hard":
+        labels = given_labels(getattr(estimator, "partition", None), len(x), x.shape[1])
+    problem = _ssgp_problem(kernel, predictor, x, target, x_test, reference, dtype=model.dtype, labels=labels)
+    return [Member(problem, 1.0)]
 
 
-def _ssgp_problem(model: SSGPRegressor, x: Tensor, target: Tensor, x_test: Tensor | None, reference: str) -> Problem:
-    w, dtype = model._projection(), model._compute()[0]
-    lengthscale = torch.as_tensor(model._params.lengthscale).to(x)
-    labels = given_labels(model.partition, len(x), x.shape[1]) if model._gating.kind == "hard" else None
+def _ssgp_problem(
+    kernel: Kernel,
+    predictor: SpectralModel,
+    x: Tensor,
+    target: Tensor,
+    x_test: Tensor | None,
+    reference: str,
+    *,
+    dtype: torch.dtype,
+    labels: AnyArray | None,
+) -> Problem:
+    w = predictor.projection(dtype=dtype, device=x.device)
+    lengthscale = torch.as_tensor(predictor.params.lengthscale).to(x)
+    gate = predictor.gating.gate
 
     def inputs(rows: Tensor, training: slice | None) -> _Inputs:
         phi = spectral_features(rows.to(dtype), w).double()
-        gates = model._gates(rows.to(dtype))
+        gates = None if gate is None else gate.gates(rows.to(dtype))
         if training is not None and labels is not None and gates is not None:
             # The mask itself, not the rule for new rows.
             gates = hard_gates(torch.as_tensor(labels[training], device=rows.device), gates.shape[1])
         return _Inputs(rows / lengthscale, Features(phi, gates), None)
 
-    s = model._standardiser
-    log_evidence = model.log_evidence_ + len(x) * float(np.log(s.y_scale).sum())
     return _problem(
         "sparse spectrum GP",
         inputs,
-        lambda rows: model._fitted().predict(rows.to(dtype), variance=True),
-        get_kernel(model._fitted_kernel),
-        model._params,
-        list(model._statistics),
-        log_evidence,
+        lambda rows: predictor.predict(rows.to(dtype), variance=True),
+        kernel,
+        predictor.params,
+        list(predictor.blocks),
+        predictor.log_evidence,
         (x, target, x_test),
         gated_reference=reference == "gated",
         inputs_named="inputs",
@@ -105,7 +114,7 @@ def _ssgp_problem(model: SSGPRegressor, x: Tensor, target: Tensor, x_test: Tenso
 
 
 def _expert_problem(
-    model: PrismGPRegressor, expert: Expert, x: Tensor, target: Tensor, x_test: Tensor | None, reference: str
+    kernel: Kernel, expert: Expert, x: Tensor, target: Tensor, x_test: Tensor | None, reference: str
 ) -> Problem:
     lengthscale = torch.as_tensor(expert.params.lengthscale).to(x)
     kind, named = expert.map, "inputs"
@@ -129,7 +138,7 @@ def _expert_problem(
         expert.name,
         inputs,
         lambda rows: expert.predict(rows, variance=True),
-        get_kernel(model._fitted_kernel),
+        kernel,
         expert.params,
         [expert.statistics],
         expert.log_evidence,
@@ -144,7 +153,7 @@ def _problem(
     name: str,
     inputs: _Look,
     predict: Callable[[Tensor], tuple[Tensor, Tensor | None, Tensor]],
-    kernel: Any,
+    kernel: Kernel,
     params: Parameters,
     blocks: list[Statistics],
     log_evidence: float,

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from prismgp._files import atomic_path
+from prismgp._system import atomic_path
 from prismgp._types import Array
 from prismgp.certificates import Certificate, certify
 from prismgp.certificates._certificate_text import MEMBER_HEADER, certificate_lines, member_rows

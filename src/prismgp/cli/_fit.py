@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from prismgp._memory import format_bytes
+from prismgp._system import format_bytes
 from prismgp.cli import _common as common
 from prismgp.cli._common import Parser, Scores, Subparsers, printable, say
 from prismgp.core.kernels import KERNELS

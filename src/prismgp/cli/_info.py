@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from prismgp._memory import format_bytes
+from prismgp._system import format_bytes
 from prismgp.cli import _common as common
 from prismgp.cli._common import Parser, Subparsers, printable, say
 from prismgp.data._table import TableEncoder

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from tqdm import tqdm
 
-from prismgp._files import atomic_path
+from prismgp._system import atomic_path
 from prismgp._types import Array
 from prismgp.cli import _common as common
 from prismgp.cli._common import Parser, Scores, Subparsers, complain, printable, say

@@ -23,7 +23,8 @@ def normal_log_density(y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
 
 def normal_cdf(z: Array) -> Array:
     """Distribution function of the standard normal, entry by entry."""
-    return 0.5 * (1.0 + torch.special.erf(torch.from_numpy(np.atleast_1d(z) / math.sqrt(2.0))).numpy())
+    found: Array = torch.special.ndtr(torch.from_numpy(np.ascontiguousarray(z))).numpy()
+    return found
 
 
 def normal_quantile(level: float) -> float:

@@ -35,8 +35,8 @@ from prismgp.core.features import FeatureBuffers, GatedBuffers, projection
 from prismgp.core.gating import Gate
 from prismgp.core.linalg import Factor, factor
 from prismgp.core.parameters import Parameters
+from prismgp.core.rows import Chunked
 from prismgp.core.statistics import SpectralStatistics, Statistics
-from prismgp.data import Chunks
 
 _ROUNDING = 1e-3  # error of the eigenvalues of A above which float32 products are not good enough
 _KEPT = 3  # statistics, each (2p + 1 + q)^2 numbers on the compute device
@@ -110,14 +110,14 @@ class SpectralEvidence:
 
     Parameters
     ----------
-    chunks : Chunks
+    chunks : Chunked
     frequencies : ndarray, (p, d)
         Used where the parameters carry none of their own.
     gate : Gate or None
         Soft gates, which multiply the number of features by that of the clusters.
     """
 
-    def __init__(self, chunks: Chunks, frequencies: Array, gate: Gate | None = None) -> None:
+    def __init__(self, chunks: Chunked, frequencies: Array, gate: Gate | None = None) -> None:
         self.chunks = chunks
         self.frequencies = frequencies
         self.gate = gate
@@ -179,16 +179,20 @@ class BlockEvidence:
 
     Parameters
     ----------
-    blocks : sequence of Chunks
+    blocks : sequence of Chunked
         One for each block; one alone is the ordinary case.
     frequencies : ndarray, (p, d)
     gate : Gate or None
         Soft gates within the blocks.
     """
 
-    def __init__(self, blocks: Sequence[Chunks], frequencies: Array, gate: Gate | None = None) -> None:
+    def __init__(self, blocks: Sequence[Chunked], frequencies: Array, gate: Gate | None = None) -> None:
         self.parts = [SpectralEvidence(chunks, frequencies, gate) for chunks in blocks]
         self.n_rows = sum(part.n_rows for part in self.parts)
+
+    def with_frequencies(self, frequencies: Array) -> BlockEvidence:
+        """On the same rows, with other frequencies."""
+        return BlockEvidence([part.chunks for part in self.parts], frequencies, self.parts[0].gate)
 
     @property
     def frequencies(self) -> Array:

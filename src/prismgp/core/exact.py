@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from prismgp._memory import available_bytes, format_bytes
+from prismgp._system import available_bytes, format_bytes
 from prismgp._types import Array, Tensor
 from prismgp.core.kernels import Kernel, squared_distance
 from prismgp.core.linalg import Factor, factor

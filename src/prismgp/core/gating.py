@@ -24,11 +24,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 import torch
 
-from prismgp._types import Tensor
+from prismgp._types import AnyArray, Tensor
 
-__all__ = ["ClusterMoments", "Gate", "RuleGate", "hard_gates", "soft_gates"]
+__all__ = ["ClusterMoments", "Gate", "GateLabels", "RuleGate", "hard_gates", "soft_gates"]
 
 _FURTHEST = 1e140  # distances beyond are not squared
 _SMALLEST = 1e-6  # share of the total spread below which a cluster's own is taken for rounding
@@ -52,6 +53,20 @@ class Gate(Protocol):
     def gates(self, x: Tensor) -> Tensor:
         """``r(x)``, (n, b), float64, rows of norm one."""
         ...
+
+
+@dataclass(frozen=True)
+class GateLabels:
+    """A pass: the cluster of each row, (n,), int32."""
+
+    gate: Gate
+
+    def over(self, chunks: Iterable[tuple[Tensor, Tensor]], *, rows: int, q: int) -> AnyArray:  # noqa: ARG002
+        found = [self.gate.labels(x).cpu().numpy().astype(np.int32) for x, _ in chunks]
+        return np.concatenate([np.empty(0, dtype=np.int32), *found])
+
+    def merge(self, first: AnyArray, second: AnyArray) -> AnyArray:
+        return np.concatenate([first, second])
 
 
 def hard_gates(labels: Tensor, n_clusters: int) -> Tensor:

@@ -10,18 +10,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 import numpy as np
 from scipy.optimize import LbfgsInvHessProduct, OptimizeResult, minimize
 
 from prismgp._types import Array
+from prismgp.core.callback import Callback
 from prismgp.core.parameters import Parameters
-from prismgp.model.checkpoint import Journal
 
 __all__ = ["Monitor", "Objective", "maximise", "race"]
-
-Monitor = Callable[[dict[str, Any]], None]
 
 _MEMORY = 20  # pairs kept by L-BFGS
 _FTOL = 1e-8  # relative change of the evidence per row at which L-BFGS stops
@@ -43,8 +42,16 @@ class Objective(Protocol):
     def value_and_gradient(self, params: Parameters) -> tuple[float, Parameters]: ...
 
 
+@dataclass(frozen=True)
+class Monitor:
+    """A callback, and how to make a model from an objective and the parameters that an iteration has reached."""
+
+    callback: Callback
+    model_at: Callable[[Objective, Parameters], Any]
+
+
 class _Negated:
-    """Minus the evidence per row as SciPy wants it; remembers the course of the optimisation."""
+    """Minus the evidence per row as SciPy wants it."""
 
     def __init__(self, objective: Objective, layout: Parameters, stage: dict[str, Any], monitor: Monitor) -> None:
         self.objective, self.layout, self.stage, self.monitor = objective, layout, stage, monitor
@@ -55,31 +62,24 @@ class _Negated:
             return value, gradient.pack()
 
         value, gradient = self._evaluate(vector, compute)
-        self._note(value, gradient=True)
         return -value / self.objective.n_rows, -gradient / self.objective.n_rows
 
     def value(self, vector: Array) -> float:
         def compute() -> tuple[float, Array]:
             return self.objective.value(self.layout.unpack(vector)), np.empty(0)
 
-        value, _ = self._evaluate(vector, compute)
-        self._note(value, gradient=False)
-        return -value / self.objective.n_rows
+        return -self._evaluate(vector, compute)[0] / self.objective.n_rows
 
     def _evaluate(self, vector: Array, compute: Callable[[], tuple[float, Array]]) -> tuple[float, Array]:
-        """By the journal of a fit that keeps one: it knows what was computed before an interruption."""
-        journal: Journal | None = getattr(self.monitor, "journal", None)
-        return compute() if journal is None else journal.evaluate(vector, compute)
+        self.stage["evaluations"] += 1
+        return self.monitor.callback.evaluate(self.objective.n_rows, vector, compute)
 
     def reached(self, vector: Array, value: float) -> None:
-        """Tell where an iteration has led to."""
+        """Report the end of an iteration."""
         n, params = self.objective.n_rows, self.layout.unpack(vector)
-        event = {"rows": n, "log_evidence": -value * n, "params": params, "objective": self.objective}
-        self.monitor({"method": self.stage["method"], **event})
-
-    def _note(self, value: float, *, gradient: bool) -> None:
-        self.stage["evaluations"] += 1
-        self.monitor({"rows": self.objective.n_rows, "log_evidence": value, "gradient": gradient})
+        self.monitor.callback.reached(
+            self.stage["method"], n, lambda: self.monitor.model_at(self.objective, params), -value * n
+        )
 
 
 def race(
@@ -102,8 +102,7 @@ def race(
         Bounds of the packed parameters.
     rounds : sequence of int
         Iterations in each round.
-    monitor : callable
-        Told about every evaluation.
+    monitor : Monitor
     method : str
         What the entries of the report say.
 
@@ -152,8 +151,7 @@ def maximise(
         Limit of iterations per stage.
     finish : bool
         Treat the last stage by quasi-Newton steps with the curvature of the stage before.
-    monitor : callable
-        Told about every evaluation.
+    monitor : Monitor
 
     Returns
     -------

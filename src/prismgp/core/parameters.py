@@ -6,13 +6,13 @@ One parameterisation everywhere: logarithms of length-scales and variances, in t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from prismgp._types import Array
 
-__all__ = ["Parameters", "bounds", "default_start"]
+__all__ = ["Parameters", "bounds", "default_start", "perturb"]
 
 # Relative to the spread of the data. Noise far below 1e-8 of the variance is beyond what a
 # float64 factorisation resolves, and beyond what measured data holds. A prior standard deviation of
@@ -20,6 +20,7 @@ __all__ = ["Parameters", "bounds", "default_start"]
 _LENGTHSCALE_RANGE = (1e-3, 1e4)
 _SIGNAL_RANGE = (1e-6, 300.0)
 _NOISE_RANGE = {"float64": (1e-8, 1e2), "float32": (1e-6, 1e2)}
+_PERTURBATION = 1.5  # half-width, in logarithms, of random restarts
 _MEAN_RANGE = 1e3
 _FREQUENCY_RANGE = 1e3
 
@@ -92,3 +93,17 @@ def bounds(layout: Parameters, *, dtype: str) -> list[tuple[float, float]]:
     if layout.frequencies is not None:
         boxes += [(-_FREQUENCY_RANGE, _FREQUENCY_RANGE)] * layout.frequencies.size
     return boxes
+
+
+def perturb(start: Parameters, rng: np.random.Generator) -> Parameters:
+    """A random restart around a starting point."""
+
+    def move(value: Array) -> Array:
+        return value + rng.uniform(-_PERTURBATION, _PERTURBATION, value.shape)
+
+    return replace(
+        start,
+        log_lengthscale=move(start.log_lengthscale),
+        log_signal=move(start.log_signal),
+        log_noise=move(start.log_noise),
+    )

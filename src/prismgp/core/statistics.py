@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -10,9 +10,8 @@ import torch
 from prismgp._types import Tensor
 from prismgp.core.features import FeatureBuffers, GatedBuffers
 from prismgp.core.gating import Gate
-from prismgp.model.checkpoint import Checkpoint
 
-__all__ = ["SpectralStatistics", "Statistics", "accumulate", "accumulate_features", "remembered"]
+__all__ = ["SpectralStatistics", "Statistics", "accumulate", "accumulate_features"]
 
 # Features up to which the algebra of one small matrix is faster on the CPU than by launches on a GPU.
 _HOST_FEATURES = 128
@@ -93,24 +92,6 @@ class Statistics:
     def _check_compatible(self, other: Statistics) -> None:
         if self.moments.shape != other.moments.shape or self.q != other.q:
             raise ValueError("statistics of different feature maps cannot be combined")
-
-
-def remembered(
-    checkpoint: Checkpoint, name: str, compute: Callable[[], tuple[Statistics, ...]]
-) -> tuple[Statistics, ...]:
-    """Statistics of blocks of rows, from a checkpoint that has them: a pass over all rows is too dear to repeat."""
-    saved = checkpoint.get(name)
-    if saved is not None:
-        tensors, info = saved
-        return tuple(
-            Statistics(n, q, tensors[str(k)].to(place), log_noise_sum)
-            for k, (n, q, log_noise_sum, place) in enumerate(info["blocks"])
-        )
-    found = compute()
-    about = [(each.n, each.q, each.log_noise_sum, str(each.moments.device)) for each in found]
-    moments = {str(k): each.moments for k, each in enumerate(found)}
-    checkpoint.put(name, lambda: (moments, {"blocks": about}), now=True)
-    return found
 
 
 @dataclass(frozen=True)

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Iterator
+from typing import Generic, TypeVar
 
 import numpy as np
 import torch
 
-from prismgp._memory import available_bytes
+from prismgp._system import available_bytes
 from prismgp._types import AnyArray, Array, Tensor
+from prismgp.core.rows import Work
 from prismgp.data._prefetch import prefetched
 from prismgp.data._source import Source
 from prismgp.data._standardise import Standardiser
 from prismgp.exceptions import PrismGPWarning, TooLargeError
 
-__all__ = ["Chunks", "Pass", "Work", "auto_chunk_rows", "standardise"]
+__all__ = ["Chunks", "Pass", "auto_chunk_rows", "standardise"]
 
 T = TypeVar("T")
 
@@ -57,19 +58,6 @@ def _torch_ready(block: AnyArray) -> bool:
         and block.dtype.isnative
         and all(stride >= 0 and stride % block.itemsize == 0 for stride in block.strides)
     )
-
-
-class Work(Protocol[T]):
-    """What one pass over the rows does; results of parts of the rows add up to that of all.
-
-    It can be pickled, as it may be done by other processes than the one that asks for it.
-    """
-
-    def over(self, chunks: Iterable[tuple[Tensor, Tensor]], *, rows: int, q: int) -> T:
-        """The result for standardised chunks ``(X, Y)`` of at most ``rows`` rows and q outputs."""
-
-    def merge(self, first: T, second: T) -> T:
-        """The result for both sets of rows together."""
 
 
 class Chunks:

@@ -11,7 +11,7 @@ import zlib
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from prismgp._files import atomic_path
+from prismgp._system import atomic_path
 from prismgp.exceptions import DataError
 
 __all__ = ["extract_matching"]

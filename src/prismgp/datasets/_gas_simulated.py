@@ -14,7 +14,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from prismgp._files import atomic_path
+from prismgp._system import atomic_path
 from prismgp.datasets._dataset import Dataset, check_count, check_seed, held_out
 from prismgp.datasets._gas_columns import GAS_INPUTS, GAS_TARGET
 from prismgp.datasets._gas_physics import CAMPAIGN_SECONDS, SAMPLING_SECONDS, simulate

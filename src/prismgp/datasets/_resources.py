@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from prismgp._files import atomic_path
+from prismgp._system import atomic_path
 from prismgp.datasets._download import ChecksumError, DownloadError, Patience, download, sha256_of
 from prismgp.datasets._folders import cache_folder, search_folders
 from prismgp.exceptions import DataError

@@ -9,7 +9,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from prismgp._files import atomic_path
+from prismgp._system import atomic_path
 from prismgp.datasets._folders import cache_folder
 from prismgp.datasets._resources import find
 from prismgp.exceptions import DataError

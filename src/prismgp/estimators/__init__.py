@@ -1,9 +1,57 @@
-"""scikit-learn estimators: glue between the user's data and the model; no mathematics."""
+"""The scikit-learn face: validation and parameters."""
 
-from prismgp.estimators._exact import ExactGPRegressor
-from prismgp.estimators._features import SpectralFeatures
-from prismgp.estimators._prism import PrismGPRegressor
-from prismgp.estimators._reconfigurer import Reconfigurer
-from prismgp.estimators._ssgp import SSGPRegressor
+from os import PathLike
 
-__all__ = ["ExactGPRegressor", "PrismGPRegressor", "Reconfigurer", "SSGPRegressor", "SpectralFeatures"]
+from prismgp.estimators.base import GPRegressor
+from prismgp.estimators.exact import ExactGPRegressor
+from prismgp.estimators.features import SpectralFeatures
+from prismgp.estimators.gating import given_labels
+from prismgp.estimators.prism import PrismGPRegressor
+from prismgp.estimators.reconfigurer import Reconfigurer
+from prismgp.estimators.ssgp import SSGPRegressor
+from prismgp.exceptions import ModelFileError
+from prismgp.model import load_model
+
+__all__ = [
+    "ExactGPRegressor",
+    "GPRegressor",
+    "PrismGPRegressor",
+    "Reconfigurer",
+    "SSGPRegressor",
+    "SpectralFeatures",
+    "given_labels",
+    "load",
+]
+
+_CLASSES: dict[str, type[GPRegressor]] = {
+    "exact": ExactGPRegressor,
+    "ssgp": SSGPRegressor,
+    "prism": PrismGPRegressor,
+}
+
+
+def load(path: str | PathLike[str], *, device: str | None = None) -> GPRegressor:
+    """Read a model written by ``save``.
+
+    Parameters
+    ----------
+    path : path
+    device : {"cpu", "cuda", "auto"} or None, default None
+        Where the model computes. None: where it did when it was saved, or on the CPU, with a
+        warning, when there is no such device here.
+
+    Returns
+    -------
+    GPRegressor
+        The fitted estimator.
+
+    Raises
+    ------
+    ModelFileError
+        When the file is not a model, is damaged, or is of another format version.
+    """
+    model = load_model(path, device=device)
+    try:
+        return _CLASSES[model.kind]._from_model(model)
+    except (TypeError, ValueError, KeyError) as error:
+        raise ModelFileError(f"{path}: not a usable model file ({type(error).__name__}: {error})") from error

@@ -1,6 +1,6 @@
-"""The bytes of model files: one safetensors file whose metadata is JSON. Nothing in it is ever executed.
+"""Model files: one safetensors file whose metadata is JSON. Nothing in it is ever executed.
 
-Layout (format version 2; version 1 is the same without gates, and is read as well)
+Layout (format version 2)
 
 * The safetensors header's metadata has two entries. ``prismgp`` is a JSON object: format version,
   estimator, constructor arguments, and what a fit learned that is not an array. ``sha256`` is the
@@ -15,9 +15,9 @@ import hashlib
 import json
 import math
 import re
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -26,18 +26,18 @@ import numpy as np
 import safetensors.torch
 import torch
 
-from prismgp._files import atomic_path
-from prismgp._tensors import take
+from prismgp._system import atomic_path
 from prismgp._types import Array, Tensor
+from prismgp._validate import DEVICES, check_choice, check_number, compute_device, compute_dtype
 from prismgp.core.parameters import Parameters
-from prismgp.data import Standardiser
-from prismgp.data._table import TableEncoder
-from prismgp.exceptions import ModelFileError, PrismGPError
+from prismgp.data import Standardiser, TableEncoder
+from prismgp.exceptions import ModelFileError, PrismGPError, PrismGPWarning
+from prismgp.model.fitted import FittedModel
+from prismgp.model.state import PARAMETERS, build_predictor, predictor_config, predictor_tensors, take
 
-__all__ = ["FORMAT_VERSION", "Common", "count_in", "format_version", "read_model_file", "readable", "write_model_file"]
+__all__ = ["FORMAT_VERSION", "load_model", "save_model"]
 
 FORMAT_VERSION = 2
-_READABLE = (1, 2)
 _MAX_HEADER = 64 * 2**20
 _MAX_LOG = 700.0  # beyond it, exp is infinite or zero
 # What reading numbers and text that do not fit together may raise; RuntimeError is torch's.
@@ -56,11 +56,37 @@ _UNUSABLE = (
 _ZEROS = b"0" * 64
 _DIGEST = re.compile(rb'"sha256":"([0-9a-f]{64})"')
 _STANDARDISER = ("x_shift", "x_scale", "y_shift", "y_scale", "fixed_mean")
-_PARAMETERS = ("log_lengthscale", "log_signal", "log_noise", "mean")
+
+
+def save_model(model: FittedModel, path: str | PathLike[str]) -> None:
+    """Write a fitted model to a file that appears whole or not at all."""
+    _write(path, _config_of(model), _tensors_of(model))
+
+
+def load_model(path: str | PathLike[str], *, device: str | None = None) -> FittedModel:
+    """Read a model written by :func:`save_model`.
+
+    Parameters
+    ----------
+    path : path
+    device : {"cpu", "cuda", "auto"} or None, default None
+        Where the model computes. None: where it did when it was saved, or on the CPU, with a
+        warning, when there is no such device here.
+
+    Raises
+    ------
+    ModelFileError
+        When the file is not a model, is damaged, or is of another format version.
+    """
+    if device is not None:  # its absence is not the file's fault
+        check_choice("load", "device", device, DEVICES)
+        compute_device(device)
+    with _readable(path) as file:
+        return _build(*_read(file), device)
 
 
 @contextmanager
-def readable(path: str | PathLike[str]) -> Iterator[Path]:
+def _readable(path: str | PathLike[str]) -> Iterator[Path]:
     """Whatever is wrong with the file at the path becomes a ModelFileError that names it."""
     try:
         yield Path(path)
@@ -74,7 +100,7 @@ def readable(path: str | PathLike[str]) -> Iterator[Path]:
         raise ModelFileError(f"{path}: not a usable model file ({error})") from error
 
 
-def write_model_file(path: str | PathLike[str], config: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+def _write(path: str | PathLike[str], config: dict[str, Any], tensors: dict[str, Tensor]) -> None:
     """Write a file that appears whole or not at all."""
     metadata = {"prismgp": json.dumps(config, allow_nan=False), "sha256": _ZEROS.decode()}
     data = bytearray(safetensors.torch.save(tensors, metadata=metadata))
@@ -84,7 +110,7 @@ def write_model_file(path: str | PathLike[str], config: dict[str, Any], tensors:
         temporary.write_bytes(data)
 
 
-def read_model_file(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """What a file says and the numbers it holds, after its checksum."""
     data = path.read_bytes()
     place = _digest_place(data)
@@ -95,9 +121,8 @@ def read_model_file(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         raise ModelFileError("checksum mismatch: the file is damaged")
     config = _config(data)
     version = config["format_version"]
-    if version not in _READABLE or isinstance(version, bool):
-        known = " and ".join(map(str, _READABLE))
-        raise ModelFileError(f"format version {version!r}; this PrismGP reads versions {known}")
+    if version != FORMAT_VERSION or isinstance(version, bool):
+        raise ModelFileError(f"format version {version!r}; this PrismGP reads version {FORMAT_VERSION}")
     tensors = safetensors.torch.load(data)
     for name, tensor in tensors.items():
         if tensor.dtype != torch.float64 or not _finite(tensor):
@@ -105,79 +130,148 @@ def read_model_file(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     return config, tensors
 
 
-def format_version(path: str | PathLike[str]) -> int:
-    """Of a file that has been read."""
-    return int(_config(Path(path).read_bytes())["format_version"])
+def _config_of(model: FittedModel) -> dict[str, Any]:
+    """What is no array."""
+    return {
+        "format_version": FORMAT_VERSION,
+        "estimator": model.kind,
+        "arguments": {name: _plain(value) for name, value in model.arguments.items()},
+        "rows": model.n_rows,
+        "inputs": model.n_inputs,
+        "outputs": model.n_outputs,
+        "target_ndim": model.target_ndim,
+        "feature_names": model.feature_names,
+        "table": None if model.encoder is None else model.encoder.to_dict(),
+        "log_evidence": model.log_evidence,
+        "fit_status": model.status,
+        "history": model.history,
+        "n_iter": model.n_iter,
+        "state": predictor_config(model.predictor),
+    }
 
 
-@dataclass(frozen=True)
-class Common:
-    """What every model file has, whatever its estimator.
-
-    Attributes
-    ----------
-    rows, inputs, outputs, target_ndim : int
-    standardiser : Standardiser
-    params : Parameters
-    feature_names : list of str or None
-    encoder : TableEncoder or None
-    """
-
-    rows: int
-    inputs: int
-    outputs: int
-    target_ndim: int
-    standardiser: Standardiser
-    params: Parameters
-    feature_names: list[str] | None
-    encoder: TableEncoder | None
-
-    @classmethod
-    def of(cls, config: dict[str, Any], tensors: dict[str, Tensor], *, reconfigures: bool) -> Common:
-        """From what a file holds; a mismatch anywhere raises.
-
-        Parameters
-        ----------
-        reconfigures : bool
-            The kernel acts on something else than the inputs: there may be more or fewer length-scales than inputs.
-        """
-        n, d, q, ndim = (count_in(config, name) for name in ("rows", "inputs", "outputs", "target_ndim"))
-        if ndim not in (1, 2) or (ndim == 1 and q != 1):
-            raise ModelFileError(f"{q} outputs do not fit a target of {ndim} dimension(s)")
-        columns = {"x": d, "y": q, "f": q, "log_lengthscale": d}
-        standardiser = Standardiser(*_vectors(tensors, "s", {name: columns[name[0]] for name in _STANDARDISER}))
-        if (standardiser.x_scale <= 0).any() or (standardiser.y_scale <= 0).any():
-            raise ModelFileError("a scale is not positive")
-        if reconfigures:
-            columns["log_lengthscale"] = tensors["p.log_lengthscale"].numel()
-        params = Parameters(*_vectors(tensors, "p", {name: columns.get(name, q) for name in _PARAMETERS}))
-        logs = np.concatenate([params.log_lengthscale, params.log_signal, params.log_noise])
-        if np.abs(logs).max() > _MAX_LOG:
-            raise ModelFileError("a parameter is out of range")
-        names = None if config["feature_names"] is None else [str(name) for name in config["feature_names"]]
-        if names is not None and len(names) != d:
-            raise ModelFileError(f"{len(names)} feature names for {d} inputs")
-        encoder = None if config["table"] is None else TableEncoder.from_dict(config["table"])
-        if encoder is not None and encoder.feature_names != config["feature_names"]:
-            raise ModelFileError("the table's columns are not the model's inputs")
-        return cls(n, d, q, ndim, standardiser, params, names, encoder)
-
-    def to_config(self) -> dict[str, Any]:
-        """What is no array, as in a file."""
-        sizes = {name: getattr(self, name) for name in ("rows", "inputs", "outputs", "target_ndim")}
-        table = None if self.encoder is None else self.encoder.to_dict()
-        return {**sizes, "feature_names": self.feature_names, "table": table}
-
-    def to_tensors(self) -> dict[str, Tensor]:
-        """Its arrays, as in a file."""
-        return {
-            f"{prefix}.{field}": torch.tensor(getattr(owner, field), dtype=torch.float64)
-            for prefix, owner, fields in (("s", self.standardiser, _STANDARDISER), ("p", self.params, _PARAMETERS))
-            for field in fields
-        }
+def _tensors_of(model: FittedModel) -> dict[str, Tensor]:
+    tensors = {name: value.detach().cpu().contiguous() for name, value in predictor_tensors(model.predictor).items()}
+    tensors |= {
+        f"{prefix}.{field}": torch.tensor(getattr(owner, field), dtype=torch.float64)
+        for prefix, owner, fields in (
+            ("s", model.standardiser, _STANDARDISER),
+            ("p", model.predictor.params, PARAMETERS),
+        )
+        for field in fields
+    }
+    if model.kind == "prism" and model.input_lengthscale is not None:
+        tensors["input_lengthscale"] = torch.tensor(model.input_lengthscale)
+    return tensors
 
 
-def count_in(config: dict[str, Any], name: str) -> int:
+def _build(config: dict[str, Any], tensors: dict[str, Tensor], device: str | None) -> FittedModel:
+    """A model from checked bytes; a mismatch anywhere raises."""
+    kind, arguments = config["estimator"], dict(config["arguments"])
+    n, d, q, ndim, n_iter = (_count(config, name) for name in ("rows", "inputs", "outputs", "target_ndim", "n_iter"))
+    if ndim not in (1, 2) or (ndim == 1 and q != 1):
+        raise ModelFileError(f"{q} outputs do not fit a target of {ndim} dimension(s)")
+    if config["fit_status"]["rows"] != n:
+        raise ModelFileError("the status is that of another fit")
+    arguments["device"] = _device(arguments["device"], device)
+    there = compute_device(arguments["device"])
+    check_choice(kind, "dtype", arguments["dtype"], ("float64", "float32"))
+    dtype = torch.float64 if kind == "exact" else compute_dtype(arguments["dtype"])
+    chunk_rows = None if arguments.get("chunk_size", "auto") == "auto" else arguments["chunk_size"]
+    check_number(kind, "chunk_size", chunk_rows, low=1, integer=True, optional=True)
+    standardiser, params = _build_units(tensors, d, q, any_inputs=kind == "prism")
+    names, encoder = _build_columns(config, d)
+    log_evidence = float(config["log_evidence"])
+    predictor = build_predictor(
+        kind,
+        tensors,
+        config["state"],
+        arguments,
+        params,
+        log_evidence + n * float(np.log(standardiser.y_scale).sum()),
+        n=n,
+        d=d,
+        dtype=dtype,
+    )
+    return FittedModel(
+        kind=kind,
+        predictor=predictor.to(there),
+        standardiser=standardiser,
+        kernel=arguments["kernel"],
+        target_ndim=ndim,
+        log_evidence=log_evidence,
+        dtype=dtype,
+        device=there,
+        chunk_rows=chunk_rows,
+        input_lengthscale=_build_relevance(kind, tensors, params, d),
+        feature_names=names,
+        encoder=encoder,
+        status=dict(config["fit_status"]),
+        history=dict(config["history"]),
+        n_iter=n_iter,
+        arguments=arguments,
+    )
+
+
+def _build_units(tensors: dict[str, Tensor], d: int, q: int, *, any_inputs: bool) -> tuple[Standardiser, Parameters]:
+    """Units, and parameters; ``any_inputs``: the kernel may act on more or fewer inputs than the model has."""
+    columns = {"x": d, "y": q, "f": q, "log_lengthscale": d}
+    standardiser = Standardiser(*_vectors(tensors, "s", {name: columns[name[0]] for name in _STANDARDISER}))
+    if (standardiser.x_scale <= 0).any() or (standardiser.y_scale <= 0).any():
+        raise ModelFileError("a scale is not positive")
+    if any_inputs:
+        columns["log_lengthscale"] = tensors["p.log_lengthscale"].numel()
+    params = Parameters(*_vectors(tensors, "p", {name: columns.get(name, q) for name in PARAMETERS}))
+    logs = np.concatenate([params.log_lengthscale, params.log_signal, params.log_noise])
+    if np.abs(logs).max() > _MAX_LOG:
+        raise ModelFileError("a parameter is out of range")
+    return standardiser, params
+
+
+def _build_columns(config: dict[str, Any], d: int) -> tuple[list[str] | None, TableEncoder | None]:
+    names = None if config["feature_names"] is None else [str(name) for name in config["feature_names"]]
+    if names is not None and len(names) != d:
+        raise ModelFileError(f"{len(names)} feature names for {d} inputs")
+    encoder = None if config["table"] is None else TableEncoder.from_dict(config["table"])
+    if encoder is not None and encoder.feature_names != config["feature_names"]:
+        raise ModelFileError("the table's columns are not the model's inputs")
+    return names, encoder
+
+
+def _build_relevance(kind: str, tensors: dict[str, Tensor], params: Parameters, d: int) -> Array | None:
+    if kind != "prism":
+        return params.lengthscale
+    if "input_lengthscale" not in tensors:
+        return None
+    found: Array = take(tensors, input_lengthscale=(d,))[0].numpy()
+    if (found <= 0).any():
+        raise ModelFileError("a length-scale is not positive")
+    return found
+
+
+def _device(saved: Any, asked: str | None) -> str:
+    """Where a model computes: as asked for, or where it did when it was saved if there is such a device here."""
+    check_choice("model file", "device", saved, DEVICES)
+    if asked is not None:
+        return asked
+    if saved == "cuda" and not torch.cuda.is_available():
+        warnings.warn(
+            "the model was saved on a GPU and there is none here: it runs on the CPU", PrismGPWarning, stacklevel=5
+        )
+        return "cpu"
+    return str(saved)
+
+
+def _plain(value: Any) -> Any:
+    """A constructor argument as JSON; a generator object has no place in a file and becomes null."""
+    if isinstance(value, np.ndarray | np.generic) or hasattr(value, "__array__"):
+        return np.asarray(value).tolist()
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value if isinstance(value, str | int | float | bool | None) else None
+
+
+def _count(config: dict[str, Any], name: str) -> int:
     value = config[name]
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < 2**53:
         raise ModelFileError(f"{name} is {value!r:.40}, not a positive integer")

@@ -1,91 +1,232 @@
-"""Models as a fit leaves them, in their own units: what predictions need, and nothing else.
-
-The estimators hold one, and a model file gives one back without them.
-"""
+"""One fitted model in the user's units: what estimators hold, model files store, and certificates examine."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Protocol
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
 
+import numpy as np
 import torch
 
-from prismgp._types import Array, Tensor
-from prismgp.core.exact import ExactPosterior
-from prismgp.core.features import Gating, projection, spectral_features
-from prismgp.core.parameters import Parameters
-from prismgp.core.posterior import BlockPosterior
+from prismgp._types import AnyArray, Array, Tensor
+from prismgp.core.models import Predictor
+from prismgp.data import StandardisedRows, Standardiser, TableEncoder, standardise
 
-__all__ = ["ExactModel", "FittedModel", "SpectralModel"]
+__all__ = ["FittedModel"]
 
-_ROWS = 2_048
-
-
-class FittedModel(Protocol):
-    """What all of them do; the third is :class:`prismgp.prism.Mixture`."""
-
-    def predict(self, x: Tensor, *, variance: bool) -> tuple[Tensor, Tensor | None, Tensor]:
-        """Mean, variance of the function and noise variance, all (n, q)."""
-        ...
-
-    def covariance(self, x: Tensor) -> Tensor:
-        """Of the function, (n, n, q)."""
-        ...
-
-    def prediction_rows(self, device: torch.device) -> int:
-        """Rows to predict at a time, for memory's sake."""
-        ...
+_CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
-class ExactModel:
-    """The full GP."""
+class FittedModel:
+    """A fitted model: a predictor in standardised units, the units, and the record of the fit.
 
-    posterior: ExactPosterior
-
-    def predict(self, x: Tensor, *, variance: bool) -> tuple[Tensor, Tensor | None, Tensor]:
-        posterior = self.posterior.to(x.device)
-        mean, spread = posterior.predict(x, variance=variance)
-        return mean, spread, posterior.noise.to(mean).expand_as(mean)
-
-    def covariance(self, x: Tensor) -> Tensor:
-        return self.posterior.to(x.device).covariance(x)
-
-    def prediction_rows(self, device: torch.device) -> int:  # noqa: ARG002
-        return _ROWS
-
-
-@dataclass(frozen=True)
-class SpectralModel:
-    """The sparse spectrum GP, with or without gates.
+    Arrays passed in are rows of finite numbers, (n, d), in the units and the order of the training inputs; results
+    have a column for each output.
 
     Attributes
     ----------
-    frequencies : ndarray, (p, d)
-    params : Parameters
-    gating : Gating
-    posterior : BlockPosterior
+    kind : {"exact", "ssgp", "prism"}
+    predictor : Predictor
+    standardiser : Standardiser
+    kernel : str
+    target_ndim : {1, 2}
+        Of the y the model was fitted to.
+    log_evidence : float
+        Log density of the training targets, in their units.
+    dtype, device : torch.dtype, torch.device
+        Of the computation.
+    chunk_rows : int or None
+        Rows to predict at a time; None: as suits the predictor.
+    input_lengthscale : ndarray, (d,), or None
+        How quickly the function varies with each input, in the input's standard deviations, where that is known.
+    feature_names : list of str or None
+    encoder : TableEncoder or None
+        How raw columns of a table become the inputs.
+    status, history, n_iter
+        The attributes ``fit_status_``, ``history_`` and ``n_iter_`` of the estimator.
+    arguments : dict
+        Of the estimator's constructor.
     """
 
-    frequencies: Array
-    params: Parameters
-    gating: Gating
-    posterior: BlockPosterior
+    kind: str
+    predictor: Predictor
+    standardiser: Standardiser
+    kernel: str
+    target_ndim: int
+    log_evidence: float
+    dtype: torch.dtype = torch.float64
+    device: torch.device = _CPU
+    chunk_rows: int | None = None
+    input_lengthscale: Array | None = None
+    feature_names: list[str] | None = None
+    encoder: TableEncoder | None = None
+    status: dict[str, Any] = field(default_factory=dict)
+    history: dict[str, list[Any]] = field(default_factory=dict)
+    n_iter: int = 1
+    arguments: dict[str, Any] = field(default_factory=dict)
 
-    def features(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Features of rows, and the blocks they belong to under hard gates."""
-        w = projection(self.frequencies, self.params.lengthscale, dtype=x.dtype, device=x.device)
-        return self.gating.features(spectral_features(x, w), x)
+    @classmethod
+    def from_fit(
+        cls,
+        kind: str,
+        predictor: Predictor,
+        rows: StandardisedRows,
+        *,
+        kernel: str,
+        target_ndim: int,
+        feature_names: list[str] | None,
+        encoder: TableEncoder | None,
+        stages: list[dict[str, Any]],
+        history: dict[str, list[Any]],
+        status: dict[str, Any] | None = None,
+        n_iter: int | None = None,
+        input_lengthscale: Array | None = None,
+    ) -> FittedModel:
+        """The model that a fit to these rows has found, with its record."""
+        s = rows.standardiser
+        steps = sum(stage["iterations"] for stage in stages) if n_iter is None else n_iter
+        silent = np.flatnonzero(s.constant_inputs)  # that never varied, or in very few rows
+        found = cls(
+            kind,
+            predictor,
+            s,
+            kernel,
+            target_ndim,
+            0.0,
+            rows.dtype,
+            rows.device,
+            rows.chunk_rows,
+            input_lengthscale,
+            feature_names,
+            encoder,
+            history=history,
+            n_iter=max(1, steps),  # scikit-learn wants at least one iteration of whatever has a max_iter
+        )
+        ignored = [int(j) if feature_names is None else feature_names[j] for j in silent]
+        return found._with_predictor(predictor, {"ignored_inputs": ignored, "stages": stages, **(status or {})})
 
-    def predict(self, x: Tensor, *, variance: bool) -> tuple[Tensor, Tensor | None, Tensor]:
-        mean, spread = self.posterior.to(x.device).predict(*self.features(x), variance=variance)
-        return mean, spread, torch.as_tensor(self.params.noise).to(mean).expand_as(mean)
+    def _with_predictor(self, predictor: Predictor, status: dict[str, Any]) -> FittedModel:
+        """With the evidence, and the state of the numerics, that the predictor reports."""
+        n = predictor.n_rows
+        worst = max(predictor.factors, key=lambda factor: factor.jitter)
+        numerics = {"rows": n, "factorisation": worst.method, "jitter": worst.jitter}
+        return replace(
+            self,
+            predictor=predictor,
+            log_evidence=float(predictor.log_evidence - n * np.log(self.standardiser.y_scale).sum()),
+            status={**status, **numerics, **predictor.status()},
+        )
 
-    def covariance(self, x: Tensor) -> Tensor:
-        return self.posterior.to(x.device).covariance(*self.features(x))
+    # -- parameters in the user's units ----------------------------------------------------------
 
-    def prediction_rows(self, device: torch.device) -> int:  # noqa: ARG002
-        return max(1, _ROWS // self.gating.widening)
+    @property
+    def n_rows(self) -> int:
+        """Training rows."""
+        return self.predictor.n_rows
 
-    def to(self, device: torch.device) -> SpectralModel:
-        return replace(self, posterior=self.posterior.to(device))
+    @property
+    def n_inputs(self) -> int:
+        return len(self.standardiser.x_scale)
+
+    @property
+    def n_outputs(self) -> int:
+        return len(self.standardiser.y_scale)
+
+    @property
+    def lengthscale(self) -> Array:
+        """Of the kernel's inputs, in their units."""
+        return self.predictor.params.lengthscale * self.predictor.kernel_input_scale(self.standardiser.x_scale)
+
+    @property
+    def signal_variance(self) -> Array:
+        return self.predictor.params.signal * self.standardiser.y_scale**2
+
+    @property
+    def noise_variance(self) -> Array:
+        return self.predictor.noise_level * self.standardiser.y_scale**2
+
+    @property
+    def mean(self) -> Array:
+        """The constant mean of the prior."""
+        return self.predictor.params.mean * self.standardiser.y_scale + self.standardiser.y_shift
+
+    # -- prediction ------------------------------------------------------------------------------
+
+    @property
+    def prediction_rows(self) -> int:
+        """Rows to predict at a time."""
+        return self.predictor.prediction_rows(self.device) if self.chunk_rows is None else self.chunk_rows
+
+    def on(self, dtype: torch.dtype, device: torch.device, chunk_rows: int | None) -> FittedModel:
+        """The same model, computing in another precision or place or by other chunks."""
+        predictor = self.predictor.to(device)
+        return replace(self, predictor=predictor, dtype=dtype, device=device, chunk_rows=chunk_rows)
+
+    def to_model(self, x: AnyArray) -> Tensor:
+        """Rows in the model's units."""
+        s = self.standardiser
+        return standardise(x, s.x_shift, s.x_scale, dtype=self.dtype, device=self.device)
+
+    def target_to_model(self, y: AnyArray) -> Tensor:
+        """Targets, (n, q), in the model's units, float64."""
+        s = self.standardiser
+        return torch.as_tensor((y - s.y_shift) / s.y_scale, dtype=torch.float64).to(self.device)
+
+    def predict(
+        self, x: AnyArray | Iterable[AnyArray], *, std: bool = True, include_noise: bool = True
+    ) -> tuple[Array, Array | None]:
+        """Mean and, if asked for, standard deviation, both (n, q).
+
+        Parameters
+        ----------
+        x : ndarray, (n, d), or iterable of such
+        std : bool
+            Standard deviations take most of the time.
+        include_noise : bool
+            True: of a new observation. False: of the underlying function.
+        """
+        means, variances = [], []
+        shift, scale = self.standardiser.y_shift, self.standardiser.y_scale
+        for chunk in self._chunks(x):
+            mean, variance, noise = self.predictor.predict(chunk, variance=std)
+            means.append(mean.cpu().numpy() * scale + shift)
+            if variance is not None:
+                total = variance + noise if include_noise else variance
+                variances.append(total.cpu().numpy() * scale**2)
+        return np.concatenate(means), np.sqrt(np.concatenate(variances)) if std else None
+
+    def covariance(self, x: AnyArray, *, include_noise: bool = True) -> tuple[Array, Array]:
+        """Mean, (n, q), and joint covariance, (n, n, q)."""
+        s = self.standardiser
+        chunk = self.to_model(x)
+        mean, _, noise = self.predictor.predict(chunk, variance=False)
+        cov = self.predictor.covariance(chunk).cpu().numpy() * s.y_scale**2
+        if include_noise:
+            cov += np.eye(len(x))[:, :, None] * (noise.cpu().numpy() * s.y_scale**2)
+        return mean.cpu().numpy() * s.y_scale + s.y_shift, cov
+
+    def log_density(self, blocks: Iterable[tuple[AnyArray, AnyArray]]) -> Array:
+        """Log density of targets, (n, q), at rows, summed over outputs: (n,).
+
+        ``blocks`` are pairs (x, y) of at most :attr:`prediction_rows` rows.
+        """
+        parts = [self.predictor.log_density(self.to_model(x), self.target_to_model(y)) for x, y in blocks]
+        return np.asarray(torch.cat(parts).cpu().numpy() - np.log(self.standardiser.y_scale).sum())
+
+    def sample(self, x: AnyArray, count: int, rng: np.random.Generator) -> Array:
+        """Functions drawn from the posterior, (n, q, count)."""
+        s = self.standardiser
+        samples = self.predictor.sample(self._chunks(x), count, rng)
+        return np.asarray(samples * s.y_scale[:, None] + s.y_shift[:, None])
+
+    def update(self, rows: StandardisedRows) -> FittedModel:
+        """The model that knows more rows, at the same parameters."""
+        return self._with_predictor(self.predictor.update(rows), self.status)
+
+    def _chunks(self, x: AnyArray | Iterable[AnyArray]) -> Iterator[Tensor]:
+        if not isinstance(x, np.ndarray):
+            return map(self.to_model, x)
+        rows = self.prediction_rows
+        return (self.to_model(x[start : start + rows]) for start in range(0, len(x), rows))

@@ -1,38 +1,104 @@
-"""Posteriors as named tensors and JSON, and back; model files hold these. Those of mixtures: ``revised/_state.py``.
+"""Fitted models as named tensors and JSON, and back; model files hold these.
 
-Under hard gates every array of the posterior has one more axis in front, the cluster; under soft gates there
+Under hard gates every array of a sparse spectrum GP has one more axis in front, the cluster; under soft gates there
 are 2p features for each cluster; without gates it is as if there were one cluster.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
 
-from prismgp._tensors import take
-from prismgp._types import Tensor
+from prismgp._types import Array, Tensor
 from prismgp.core.exact import ExactPosterior
-from prismgp.core.features import Gating
+from prismgp.core.features import GATINGS, Gating
 from prismgp.core.gating import RuleGate
 from prismgp.core.kernels import get_kernel
+from prismgp.core.models import ExactModel, Predictor, SpectralModel
 from prismgp.core.parameters import Parameters
 from prismgp.core.posterior import BlockPosterior, WeightPosterior
 from prismgp.core.statistics import Statistics
 from prismgp.exceptions import ModelFileError, PrismGPError
-from prismgp.model.fitted import SpectralModel
+from prismgp.prism import (
+    Expert,
+    FeatureMap,
+    InformedMap,
+    Mixture,
+    NetworkSizes,
+    PlainMap,
+    ReconfiguredMap,
+    RevisedMap,
+)
+from prismgp.vae import MixtureVAE
 
-__all__ = ["exact_from_tensors", "spectral_config", "spectral_from_tensors", "spectral_tensors"]
+__all__ = ["PARAMETERS", "build_predictor", "predictor_config", "predictor_tensors", "take"]
+
+PARAMETERS = ("log_lengthscale", "log_signal", "log_noise", "mean")
+_MAX_EXPERTS = 1_000
+_MAX_LOG = 700.0
+_MAX_NETWORK_LOG = 50.0  # of what the network exponentiates, in single precision
+_POSITIVE = ("x_scale", "vae.encoder.running_var", "vae.decoder.running_var")
 
 
-def exact_from_tensors(
-    tensors: dict[str, Tensor], params: Parameters, *, kernel: str, n: int, d: int
-) -> ExactPosterior:
-    """The posterior of n rows with d inputs; a mismatch raises ModelFileError."""
+def predictor_tensors(predictor: Predictor) -> dict[str, Tensor]:
+    """All numbers of a fitted model, by name."""
+    if isinstance(predictor, ExactModel):
+        return {name: getattr(predictor.posterior, name) for name in ("x", "lower", "alpha")}
+    if isinstance(predictor, SpectralModel):
+        return _spectral_tensors(predictor)
+    assert isinstance(predictor, Mixture)
+    return _mixture_tensors(predictor)
+
+
+def predictor_config(predictor: Predictor) -> dict[str, Any]:
+    """What the tensors do not say; JSON."""
+    if isinstance(predictor, SpectralModel):
+        return _spectral_config(predictor)
+    return {"experts": _mixture_config(predictor)} if isinstance(predictor, Mixture) else {}
+
+
+def build_predictor(
+    kind: str,
+    tensors: dict[str, Tensor],
+    config: dict[str, Any],
+    arguments: dict[str, Any],
+    params: Parameters,
+    log_evidence: float,
+    *,
+    n: int,
+    d: int,
+    dtype: torch.dtype,
+) -> Predictor:
+    """The model of n rows with d inputs from what the two functions above gave; a mismatch raises ModelFileError."""
+    if kind == "exact":
+        return _build_exact(tensors, params, arguments["kernel"], log_evidence, n=n, d=d)
+    if kind == "ssgp":
+        return _build_spectral(tensors, config, arguments, params, log_evidence, n=n, d=d)
+    if kind == "prism":
+        return _build_mixture(tensors, config["experts"], n=n, d=d, q=len(params.mean), dtype=dtype)
+    raise ModelFileError(f"estimator {kind!r} is unknown to this version")
+
+
+def take(tensors: dict[str, Tensor], **shapes: tuple[int, ...]) -> list[Tensor]:
+    """Tensors of a model file by name, after a check of their shapes."""
+    for name, shape in shapes.items():
+        found = tuple(tensors[name].shape) if name in tensors else None
+        if found != shape:
+            raise ModelFileError(f"tensor {name!r} has shape {found}, expected {shape}")
+    return [tensors[name] for name in shapes]
+
+
+def _build_exact(
+    tensors: dict[str, Tensor], params: Parameters, kernel: str, log_evidence: float, *, n: int, d: int
+) -> ExactModel:
     q = len(params.mean)
     x, lower, alpha = take(tensors, x=(n, d), lower=(q, n, n), alpha=(n, q))
-    return ExactPosterior(
+    posterior = ExactPosterior(
         x=x,
         lower=lower,
         alpha=alpha,
@@ -42,18 +108,19 @@ def exact_from_tensors(
         mean=torch.as_tensor(params.mean),
         kernel=get_kernel(kernel),
     )
+    return ExactModel(params, posterior, log_evidence, ())
 
 
-def spectral_tensors(stats: Sequence[Statistics], model: SpectralModel) -> dict[str, Tensor]:
+def _spectral_tensors(model: SpectralModel) -> dict[str, Tensor]:
     """Frequencies, statistics, posterior and gate."""
     gating = model.gating
     tensors = {
-        "moments": [block.moments for block in stats],
+        "moments": [block.moments for block in model.blocks],
         "weight_mean": [block.weight_mean for block in model.posterior.blocks],
         "inverse_root": [block.inverse_root for block in model.posterior.blocks],
     }
     joined = {name: torch.stack(parts) if gating.kind == "hard" else parts[0] for name, parts in tensors.items()}
-    joined["frequencies"] = torch.as_tensor(model.frequencies)
+    joined["frequencies"] = torch.as_tensor(model.base)
     gate = gating.gate
     if gate is None:
         return joined
@@ -66,15 +133,15 @@ def spectral_tensors(stats: Sequence[Statistics], model: SpectralModel) -> dict[
     return {**joined, "gate.centres": gate.centres, "gate.roots": gate.roots, "gate.offsets": gate.offsets}
 
 
-def spectral_config(stats: Sequence[Statistics], gating: Gating) -> dict[str, Any]:
-    """What the tensors do not say."""
+def _spectral_config(model: SpectralModel) -> dict[str, Any]:
+    gating = model.gating
     if gating.gate is None:
         return {}
-    rows = [block.n for block in stats]
+    rows = [block.n for block in model.blocks]
     return {"gate": gating.about, "clusters": gating.gate.n_clusters, "cluster_rows": rows}
 
 
-def _gating_from_tensors(tensors: dict[str, Tensor], config: dict[str, Any], kind: str, d: int) -> Gating:
+def _build_gating(tensors: dict[str, Tensor], config: dict[str, Any], kind: str, d: int) -> Gating:
     """The gate; a mismatch raises ModelFileError."""
     if kind == "none":
         return Gating()
@@ -85,13 +152,22 @@ def _gating_from_tensors(tensors: dict[str, Tensor], config: dict[str, Any], kin
     return Gating(RuleGate(kind, *take(tensors, **shapes)), dict(config["gate"]))
 
 
-def spectral_from_tensors(
-    tensors: dict[str, Tensor], config: dict[str, Any], params: Parameters, *, gating: str, n: int, p: int, d: int
-) -> tuple[SpectralModel, tuple[Statistics, ...]]:
-    """The model of n rows, p frequencies and d inputs, and its statistics; a mismatch raises ModelFileError."""
+def _build_spectral(
+    tensors: dict[str, Tensor],
+    config: dict[str, Any],
+    arguments: dict[str, Any],
+    params: Parameters,
+    log_evidence: float,
+    *,
+    n: int,
+    d: int,
+) -> SpectralModel:
+    p, gating = arguments["n_frequencies"], arguments["gating"]
+    if gating not in GATINGS:
+        raise ModelFileError(f"gating {gating!r} is unknown to this version")
     q = len(params.mean)
     (frequencies,) = take(tensors, frequencies=(p, d))
-    gate = _gating_from_tensors(tensors, config, gating, d)
+    gate = _build_gating(tensors, config, gating, d)
     width = 2 * p * gate.widening
     front = () if gate.gate is None or gate.kind == "soft" else (gate.gate.n_clusters,)
     moments, weight_mean, inverse_root = take(
@@ -110,4 +186,212 @@ def spectral_from_tensors(
     stats = tuple(Statistics(count, q, each) for count, each in zip(rows, moments, strict=True))
     parts = zip(weight_mean, inverse_root, strict=True)
     posterior = BlockPosterior(tuple(WeightPosterior(*part, signal, mean) for part in parts))
-    return SpectralModel(frequencies.numpy(), params, gate, posterior), stats
+    return SpectralModel(frequencies.numpy(), params, gate, stats, posterior, log_evidence, ())
+
+
+def _mixture_config(mixture: Mixture) -> list[dict[str, Any]]:
+    """What the tensors do not say, for every expert."""
+    return [
+        {
+            "name": expert.name,
+            "kind": _kind(expert.map),
+            "detail": _detail(expert.map),
+            "rows": expert.statistics.n,
+            "log_noise_sum": expert.statistics.log_noise_sum,
+        }
+        for expert in mixture.experts
+    ]
+
+
+def _mixture_tensors(mixture: Mixture) -> dict[str, Tensor]:
+    """All numbers of the mixture, float64; posteriors are computed again from the statistics."""
+    tensors = {"weights": torch.as_tensor(mixture.weights), "temperature": torch.as_tensor(mixture.temperature)}
+    for k, expert in enumerate(mixture.experts):
+        own = {"moments": expert.statistics.moments, "noise_scale": torch.as_tensor(expert.noise_scale)}
+        own |= {name: torch.as_tensor(getattr(expert.params, name)) for name in PARAMETERS}
+        own |= {f"map.{name}": value for name, value in _map_tensors(expert.map).items()}
+        tensors |= {f"e{k}.{name}": value for name, value in own.items()}
+    # safetensors refuses tensors that share memory.
+    return {name: value.detach().to("cpu", torch.float64).contiguous().clone() for name, value in tensors.items()}
+
+
+def _build_mixture(tensors: dict[str, Tensor], config: Any, *, n: int, d: int, q: int, dtype: torch.dtype) -> Mixture:
+    """The mixture of experts on n rows; anything that does not fit together raises ModelFileError."""
+    if not isinstance(config, list) or not 1 <= len(config) <= _MAX_EXPERTS:
+        raise ModelFileError("the file does not list its experts")
+    weights = take(tensors, weights=(len(config),))[0].numpy()
+    temperature = take(tensors, temperature=(q,))[0].numpy()
+    if (weights <= 0).any() or abs(weights.sum() - 1.0) > 1e-9 or (temperature <= 0).any():
+        raise ModelFileError("weights or temperature of the experts are out of range")
+    experts = []
+    for k, entry in enumerate(config):
+        own = {name[len(f"e{k}.") :]: value for name, value in tensors.items() if name.startswith(f"e{k}.")}
+        experts.append(_build_expert(own, entry, d=d, q=q, dtype=dtype))
+    mixture = Mixture(tuple(experts), weights, temperature)
+    if any(expert.statistics.n != n for expert in experts):
+        raise ModelFileError("the experts were fitted to different rows")
+    mean, spread, noise = mixture.predict(torch.zeros(1, d, dtype=dtype), variance=True)
+    if spread is None or not bool(torch.isfinite(mean + spread + noise).all()):
+        raise ModelFileError("the model predicts no finite numbers")
+    return mixture
+
+
+def _build_expert(own: dict[str, Tensor], entry: dict[str, Any], *, d: int, q: int, dtype: torch.dtype) -> Expert:
+    inputs = own["log_lengthscale"].numel() if "log_lengthscale" in own else 0
+    shapes = {"log_lengthscale": (inputs,), "log_signal": (q,), "log_noise": (q,), "mean": (q,)}
+    params = Parameters(*(tensor.numpy() for tensor in take(own, **shapes)))
+    logs = np.concatenate([params.log_lengthscale, params.log_signal, params.log_noise])
+    if np.abs(logs).max() > _MAX_LOG:
+        raise ModelFileError("a parameter is out of range")
+    noise_scale = take(own, noise_scale=(q,))[0].numpy()
+    if (noise_scale <= 0).any():
+        raise ModelFileError("a noise factor is not positive")
+    inner = {name[len("map.") :]: value for name, value in own.items() if name.startswith("map.")}
+    feature_map, width = _build_map(inner, entry["kind"], entry["detail"], params, d=d, q=q, dtype=dtype)
+    size = width + 1 + q
+    (moments,) = take(own, moments=(size, size))
+    rows, log_noise_sum = entry["rows"], entry["log_noise_sum"]
+    known = isinstance(rows, int) and isinstance(log_noise_sum, float)
+    size_of = moments.diagonal().abs().max()
+    symmetric = bool((moments - moments.T).abs_().max() <= 1e-6 * size_of)
+    sound = symmetric and bool((moments.diagonal() >= 0).all())
+    if not known or rows < 1 or not math.isfinite(log_noise_sum) or not sound:
+        raise ModelFileError("the statistics of an expert are out of range")
+    stats = Statistics(rows, q, moments, log_noise_sum)
+    return replace(Expert.of(str(entry["name"]), feature_map, params, stats), noise_scale=noise_scale)
+
+
+def _kind(feature_map: FeatureMap) -> str:
+    kinds = {PlainMap: "plain", InformedMap: "informed", ReconfiguredMap: "reconfigured", RevisedMap: "revised"}
+    return kinds[type(feature_map)]
+
+
+def _detail(feature_map: FeatureMap) -> str:
+    if isinstance(feature_map, InformedMap):
+        return feature_map.network.sizes.gating
+    if isinstance(feature_map, RevisedMap):
+        return feature_map.sizes.gating
+    return feature_map.output if isinstance(feature_map, ReconfiguredMap) else ""
+
+
+def _map_tensors(feature_map: FeatureMap) -> dict[str, Tensor]:
+    if isinstance(feature_map, PlainMap):
+        return {"w": feature_map.w}
+    if isinstance(feature_map, RevisedMap):
+        return feature_map.state_dict()
+    if isinstance(feature_map, InformedMap):
+        network = {f"network.{name}": value for name, value in feature_map.network.state_dict().items()}
+        return {"w": feature_map.plain.w, "level": torch.tensor([feature_map.level], dtype=torch.float64), **network}
+    assert isinstance(feature_map, ReconfiguredMap)
+    size = len(feature_map.vae.encoder.first_weight.T)
+    own = {"w": feature_map.plain.w, "shift": feature_map.shift, "scale": feature_map.scale}
+    return {**own, **_vae_tensors(feature_map.vae, np.zeros(size), np.ones(size))}
+
+
+def _build_map(
+    tensors: dict[str, Tensor], kind: str, detail: str, params: Parameters, *, d: int, q: int, dtype: torch.dtype
+) -> tuple[FeatureMap, int]:
+    """The map and its number of features."""
+    if kind == "revised":
+        network = _build_network(tensors, detail, d=d, q=q)
+        if len(params.log_lengthscale) != d + network.sizes.latent:
+            raise ModelFileError("the length-scales are not those of the network")
+        return network.to(dtype), network.sizes.width
+    if kind not in ("plain", "informed", "reconfigured") or tensors["w"].ndim != 2:
+        raise ModelFileError(f"an expert of kind {kind!r} is unknown to this version")
+    inputs, p = tensors["w"].shape
+    plain = PlainMap(tensors["w"].to(dtype))
+    if kind in ("plain", "informed"):
+        if inputs != d:
+            raise ModelFileError(f"the plain SSGP has {inputs} inputs, the model {d}")
+        if kind == "plain":
+            return plain, 2 * p
+        own = {name[len("network.") :]: value for name, value in tensors.items() if name.startswith("network.")}
+        (level,) = take(tensors, level=(1,))
+        return InformedMap(plain, _build_network(own, detail, d=d, q=q).to(dtype), float(level)), 2 * p
+    inner = {name: value for name, value in tensors.items() if name not in ("w", "shift", "scale")}
+    vae, _, _ = _build_vae(inner)
+    columns = vae.prior.directions.shape[1] if detail == "latent" else d
+    if detail not in ("latent", "reconstruction") or inputs != columns or vae.encoder.first_weight.shape[1] != d:
+        raise ModelFileError("the re-configuration does not fit the model")
+    shift, scale = take(tensors, shift=(columns,), scale=(columns,))
+    if bool((scale <= 0).any()):
+        raise ModelFileError("a scale is not positive")
+    return ReconfiguredMap(vae, detail, shift, scale, plain), 2 * p
+
+
+def _build_network(tensors: dict[str, Tensor], gating: str, *, d: int, q: int) -> RevisedMap:
+    """Sizes are read off the tensors, so that a file cannot ask for more memory than it has."""
+    if gating not in ("soft", "hard", "none"):
+        raise ModelFileError(f"gating {gating!r} is unknown to this version")
+    hidden: list[int] = []
+    while f"layers.{len(hidden)}.bias" in tensors:
+        hidden.append(tensors[f"layers.{len(hidden)}.bias"].numel())
+    sizes = NetworkSizes(
+        inputs=d,
+        outputs=q,
+        frequencies=len(tensors["frequencies"]),
+        latent=tensors["latent_head.bias"].numel(),
+        hidden=tuple(hidden),
+        components=tensors["prior.log_widths"].numel(),
+        gating=gating,
+        noise="input" if "noise_head.bias" in tensors else "constant",
+    )
+    if min(sizes.frequencies, sizes.latent, sizes.components, *hidden) < 1:
+        raise ModelFileError("a layer of the network is empty")
+    # Against the numbers there are, before anything is allocated.
+    layers = sum(a * b for a, b in pairwise((d, *hidden, sizes.latent)))
+    needed = layers + sizes.frequencies * (sizes.latent + d) + sizes.components * sizes.latent
+    if needed > sum(tensor.numel() for tensor in tensors.values()):
+        raise ModelFileError("the tensors do not make up the network")
+    start = Parameters(np.zeros(d), np.zeros(q), np.zeros(q), np.zeros(q))
+    frequencies = np.zeros((sizes.frequencies, sizes.latent + d))
+    (directions,) = take(tensors, **{"prior.directions": (sizes.components, sizes.latent)})
+    network = RevisedMap(sizes, start, frequencies, torch.Generator(), directions.numpy())
+    expected = network.state_dict()
+    take(tensors, **{name: tuple(value.shape) for name, value in expected.items()})
+    for name in expected:
+        exponent = "log_" in name and name != "prior.log_weights"  # whose weights may be tiny
+        if exponent and bool((tensors[name].abs() > _MAX_NETWORK_LOG).any()):
+            raise ModelFileError(f"tensor {name!r} is out of range")
+    network.double().load_state_dict({name: tensors[name] for name in expected})
+    return network.eval().requires_grad_(False)
+
+
+def _vae_tensors(vae: MixtureVAE, shift: Array, scale: Array) -> dict[str, Tensor]:
+    """Everything a transformation needs: float64, contiguous, on the CPU."""
+    tensors = {"x_shift": torch.tensor(shift), "x_scale": torch.tensor(scale)}
+    tensors |= {f"vae.{name}": value for name, value in vae.state_dict().items()}
+    return {name: value.detach().to("cpu", torch.float64).contiguous().clone() for name, value in tensors.items()}
+
+
+def _build_vae(tensors: dict[str, Tensor]) -> tuple[MixtureVAE, Array, Array]:
+    """The networks in float64, ready to use, with shift and scale of the inputs.
+
+    Sizes are read off the tensors; any disagreement between them raises ModelFileError.
+    """
+    try:
+        n_components, hidden, _ = tensors["vae.encoder.head_weight"].shape
+        _, latent_dim = tensors["vae.prior.directions"].shape
+        (n_inputs,) = tensors["x_shift"].shape
+    except (KeyError, ValueError) as error:
+        raise ModelFileError(f"the tensors are not those of a Reconfigurer ({error})") from error
+    if min(n_components, hidden, latent_dim, n_inputs) < 1:
+        raise ModelFileError("a layer of the networks is empty")
+    # Against the numbers there are, before anything is allocated.
+    columns = n_inputs + latent_dim
+    needed = n_components * hidden * (columns + 2 * hidden) + n_components * (2 * columns + latent_dim)
+    directions = tensors["vae.prior.directions"]
+    if needed > sum(tensor.numel() for tensor in tensors.values()) or len(directions) != n_components:
+        raise ModelFileError("the tensors do not make up a Reconfigurer")
+    vae = MixtureVAE(
+        n_inputs, n_components, latent_dim, hidden, generator=torch.Generator(), directions=directions.numpy()
+    ).double()
+    shapes = {f"vae.{name}": tuple(value.shape) for name, value in vae.state_dict().items()}
+    shapes |= {"x_shift": (n_inputs,), "x_scale": (n_inputs,)}
+    take(tensors, **shapes)
+    if any(bool((tensors[name] <= 0).any()) for name in _POSITIVE):
+        raise ModelFileError("a scale is not positive")
+    vae.load_state_dict({name: tensors[f"vae.{name}"] for name in vae.state_dict()})
+    vae.eval().requires_grad_(False)
+    return vae, tensors["x_shift"].numpy().copy(), tensors["x_scale"].numpy().copy()

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.special import ndtri
 
-from prismgp._files import atomic_path
+from prismgp._system import atomic_path
 from prismgp._types import Array
 from prismgp.certificates import Certificate
 from prismgp.exceptions import DataError

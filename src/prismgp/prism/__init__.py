@@ -10,7 +10,9 @@ The data flow of the joint recipe:
 - ``_fit.py``: all of it, in order.
 """
 
-from prismgp.prism._experts import (
+from prismgp.prism._network import NetworkSizes, RevisedMap
+from prismgp.prism._stack import Stack, noise_scale, stack
+from prismgp.prism.experts import (
     Expert,
     FeatureMap,
     InformedMap,
@@ -19,29 +21,18 @@ from prismgp.prism._experts import (
     PlainMap,
     ReconfiguredMap,
 )
-from prismgp.prism._fit import JointFit, JointRecipe
-from prismgp.prism._network import NetworkSizes, RevisedMap
-from prismgp.prism._stack import Stack, noise_scale, stack
-from prismgp.prism._train import MemberSettings, TrainedMember, TrainingRows, held_out_rows, train_member
 
 __all__ = [
     "Expert",
     "FeatureMap",
     "InformedMap",
-    "JointFit",
-    "JointRecipe",
     "MapStatistics",
-    "MemberSettings",
     "Mixture",
     "NetworkSizes",
     "PlainMap",
     "ReconfiguredMap",
     "RevisedMap",
     "Stack",
-    "TrainedMember",
-    "TrainingRows",
-    "held_out_rows",
     "noise_scale",
     "stack",
-    "train_member",
 ]

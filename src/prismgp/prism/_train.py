@@ -30,12 +30,12 @@ import torch
 from prismgp._random import Streams
 from prismgp._training_state import TrainingState, part
 from prismgp._types import AnyArray, Tensor
+from prismgp.context import Checkpoint, Saved
 from prismgp.exceptions import NumericalError
-from prismgp.model.checkpoint import Checkpoint, Saved
 from prismgp.prism._batch import batch_log_evidence, batch_predict
-from prismgp.prism._experts import Expert, map_statistics
 from prismgp.prism._network import Encoded, RevisedMap, limited
 from prismgp.prism._stack import HeldOut, noise_scale
+from prismgp.prism.experts import Expert, map_statistics
 from prismgp.vae import ElboTerms, GaussianMixture, GaussianMixtureNet, Rows, elbo_terms, torch_generator
 from prismgp.vae._rows import Indices, draw_rows
 

@@ -37,7 +37,6 @@ from prismgp.vae._elbo import ElboTerms, conditional_kl, elbo_terms, marginal_kl
 from prismgp.vae._gaussian_nets import GaussianMixture, GaussianMixtureNet
 from prismgp.vae._prior import SEPARATION_CAP, MixturePrior
 from prismgp.vae._rows import Rows, torch_generator
-from prismgp.vae._state import state_tensors, vae_from_tensors
 from prismgp.vae._vae import MixtureVAE, TrainingResult, train
 
 __all__ = [
@@ -53,8 +52,6 @@ __all__ = [
     "elbo_terms",
     "marginal_kl",
     "sample_components",
-    "state_tensors",
     "torch_generator",
     "train",
-    "vae_from_tensors",
 ]

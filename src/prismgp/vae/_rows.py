@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from prismgp._memory import available_bytes
 from prismgp._random import Streams
+from prismgp._system import available_bytes
 from prismgp._types import AnyArray, Array, Tensor
 from prismgp.data._chunks import standardise
 

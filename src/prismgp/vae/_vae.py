@@ -17,7 +17,7 @@ import torch
 from prismgp._random import Streams
 from prismgp._training_state import TrainingState, part
 from prismgp._types import Array, Tensor
-from prismgp.model.checkpoint import Checkpoint, Saved
+from prismgp.context import Checkpoint, Saved
 from prismgp.vae._elbo import ElboTerms, elbo_terms
 from prismgp.vae._gaussian_nets import GaussianMixture, GaussianMixtureNet
 from prismgp.vae._prior import MixturePrior

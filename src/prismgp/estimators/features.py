@@ -15,9 +15,8 @@ from prismgp._validate import check_choice, check_inputs, check_number
 from prismgp.core.features import projection, spectral_features
 from prismgp.core.frequencies import FREQUENCY_KINDS, draw_frequencies
 from prismgp.core.kernels import KERNELS, get_kernel
-from prismgp.data import ArraySource, Source, Standardiser
-from prismgp.estimators._sources import adopt_source, encoded_frame, forget_source, matching_source
-from prismgp.model.start import user_start
+from prismgp.data import ArraySource, Source, StandardisedRows, Standardiser
+from prismgp.estimators.sources import adopt_source, encode_frame, forget_encoder, match_source
 
 __all__ = ["SpectralFeatures"]
 
@@ -81,13 +80,11 @@ class SpectralFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         check_number(name, "n_frequencies", self.n_frequencies, low=1, integer=True)
         check_choice(name, "kernel", self.kernel, tuple(KERNELS))
         check_choice(name, "frequencies", self.frequencies, FREQUENCY_KINDS)
-        forget_source(self)
+        forget_encoder(self)
         source = self._rows(X)
         d = source.n_inputs
         standardiser = Standardiser.fit(source, normalize=True, learned=False)
-        start = user_start(
-            standardiser, d, 1, learn=False, lengthscale=self.lengthscale, signal=None, noise=None, mean=None
-        )
+        start = StandardisedRows(source, standardiser).start(learn=False, lengthscale=self.lengthscale)
         self.lengthscale_ = start.lengthscale * standardiser.x_scale
         self._shift = standardiser.x_shift
         rng = Streams(self.random_state).generator("frequencies")
@@ -105,8 +102,8 @@ class SpectralFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         """Features of X, (n, 2 n_frequencies), in the precision of X; float64 for a source."""
         check_is_fitted(self)
         if isinstance(X, Source):
-            return np.concatenate([self._features(x) for x, _ in matching_source(self, X).blocks(_CHUNK_ROWS)])
-        return self._features(check_inputs(self, encoded_frame(self, X)))
+            return np.concatenate([self._features(x) for x, _ in match_source(self, X).blocks(_CHUNK_ROWS)])
+        return self._features(check_inputs(self, encode_frame(self, X)))
 
     def _features(self, x: AnyArray) -> AnyArray:
         # Centred, so that phases stay small; a shift changes no inner product.

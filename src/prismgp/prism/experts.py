@@ -1,22 +1,25 @@
-"""Experts: features with the exact posterior of their weights on all rows; and the mixture of experts."""
+"""Experts, which are features with the exact posterior of their weights on all rows; and the mixture of experts."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 import torch
 
 from prismgp._types import Array, Tensor
+from prismgp.core.density import normal_log_density
 from prismgp.core.evidence import solve_outputs
 from prismgp.core.features import projection, spectral_features
 from prismgp.core.linalg import Factor
+from prismgp.core.models import Predictor, SpectralModel
 from prismgp.core.parameters import Parameters
 from prismgp.core.posterior import WeightPosterior
 from prismgp.core.statistics import Statistics, accumulate_features
+from prismgp.data import StandardisedRows
 from prismgp.prism._network import RevisedMap
 from prismgp.prism._stack import HeldOut
 from prismgp.vae import MixtureVAE
@@ -182,6 +185,21 @@ class Expert:
             tuple(replace(out.factor, lower=torch.empty(0)) for out in solved),
         )
 
+    @classmethod
+    def plain(cls, model: SpectralModel, *, dtype: torch.dtype, device: torch.device) -> Expert:
+        """A fitted sparse spectrum GP as an expert; nothing is solved again."""
+        q = len(model.params.mean)
+        return cls(
+            "ssgp",
+            PlainMap.of(model.base, model.params, dtype=dtype),
+            model.params,
+            model.blocks[0],
+            model.posterior.blocks[0],
+            np.ones(q),
+            model.log_evidence,
+            tuple(replace(each, lower=torch.empty(0)) for each in model.factors),
+        ).to(device)
+
     def informed(self, network: RevisedMap, x: Tensor) -> Expert:
         """This plain expert with the noise of a network, whose average at rows x is to be this expert's."""
         assert isinstance(self.map, PlainMap)
@@ -230,7 +248,7 @@ class Expert:
 
 
 @dataclass(frozen=True)
-class Mixture:
+class Mixture(Predictor):
     """Experts with weights; predicts by the moments of the mixture, all variances times a temperature.
 
     Attributes
@@ -245,10 +263,66 @@ class Mixture:
     weights: Array
     temperature: Array
 
+    @classmethod
+    def alone(cls, expert: Expert) -> Mixture:
+        """One expert with all the weight."""
+        return cls((expert,), np.ones(1), np.ones(len(expert.params.mean)))
+
     @property
     def leader(self) -> Expert:
-        """The expert of the largest weight."""
+        """The expert of the largest weight, whose parameters are reported."""
         return self.experts[int(self.weights.argmax())]
+
+    @property
+    def params(self) -> Parameters:  # type: ignore[override]
+        return self.leader.params
+
+    @property
+    def log_evidence(self) -> float:  # type: ignore[override]
+        return self.leader.log_evidence
+
+    @property
+    def factors(self) -> tuple[Factor, ...]:  # type: ignore[override]
+        return tuple(factor for expert in self.experts for factor in expert.factors)
+
+    @property
+    def n_rows(self) -> int:
+        return self.leader.statistics.n
+
+    @property
+    def frequencies(self) -> Array:
+        leader = self.leader
+        feature_map = leader.map
+        if isinstance(feature_map, ReconfiguredMap | InformedMap):
+            feature_map = feature_map.plain
+        if isinstance(feature_map, PlainMap):
+            return feature_map.w.double().cpu().numpy().T * leader.params.lengthscale
+        assert isinstance(feature_map, RevisedMap)
+        return np.asarray(feature_map.frequencies.double().cpu().numpy())
+
+    @property
+    def noise_level(self) -> Array:
+        return self.params.noise * self.leader.noise_scale
+
+    def kernel_input_scale(self, input_scale: Array) -> Array:
+        """Latent columns come first, in latent units, then the inputs."""
+        if isinstance(self.leader.map, ReconfiguredMap):
+            return np.asarray(self.leader.map.scale.cpu().numpy())
+        return np.append(np.ones(len(self.params.log_lengthscale) - len(input_scale)), input_scale)
+
+    def status(self) -> dict[str, Any]:
+        return {"temperature": self.temperature.tolist()}
+
+    def update(self, rows: StandardisedRows) -> Mixture:  # type: ignore[override]
+        chunks = rows.chunks_of(rows.chunk_rows or self.prediction_rows(rows.device))
+        mixture = self.to(rows.device)
+        return replace(
+            mixture,
+            experts=tuple(
+                expert.with_statistics(expert.statistics.merge(chunks.reduce(MapStatistics(expert.map))))
+                for expert in mixture.experts
+            ),
+        )
 
     def to(self, device: torch.device) -> Mixture:
         return replace(self, experts=tuple(expert.to(device) for expert in self.experts))
@@ -293,7 +367,7 @@ class Mixture:
         common = torch.tensordot(weights, means, 1)
         centres = common + temperature.sqrt() * (means - common)
         totals = temperature * torch.stack([each + noise for _, each, noise in found if each is not None])
-        logs = -0.5 * ((y - centres).square() / totals + totals.log() + math.log(2.0 * math.pi)).sum(2)
+        logs = normal_log_density(y, centres, totals).sum(2)
         return torch.logsumexp(logs + weights.log()[:, None], 0)
 
     def sample(self, chunks: Iterable[Tensor], count: int, rng: np.random.Generator) -> Array:

@@ -3,43 +3,26 @@
 from __future__ import annotations
 
 import warnings
-from copy import copy
-from dataclasses import replace
+from numbers import Integral
 from typing import Any, Self
 
 import numpy as np
 import torch
 
-from prismgp._tensors import take
-from prismgp._threads import quiet_blas
-from prismgp._types import AnyArray, Array, RandomState, Tensor
+from prismgp._random import Streams
+from prismgp._system import limit_blas_threads
+from prismgp._types import RandomState
 from prismgp._validate import check_choice, check_number
 from prismgp.core.frequencies import FREQUENCY_KINDS
-from prismgp.core.parameters import Parameters
-from prismgp.data import Chunks, Standardiser
-from prismgp.estimators._base import GPRegressor
-from prismgp.estimators._checkpoints import open_checkpoint
-from prismgp.estimators._recipes import RECIPES, fit_joint, fit_paper, setting
-from prismgp.exceptions import DataError, ModelFileError, PrismGPWarning
-from prismgp.model.observe import Watch
-from prismgp.prism import (
-    Expert,
-    InformedMap,
-    MapStatistics,
-    Mixture,
-    PlainMap,
-    ReconfiguredMap,
-)
-from prismgp.prism._state import mixture_config, mixture_from_tensors, mixture_tensors
+from prismgp.core.kernels import get_kernel
+from prismgp.estimators.base import UpdatableRegressor
+from prismgp.exceptions import DataError, PrismGPWarning
+from prismgp.prism.fit import DEFAULTS, PrismSettings, fit_prism
 
 __all__ = ["PrismGPRegressor"]
 
-_ENCODED_ROWS = 2_048  # at a time, before there is a mixture
-# What a model file must agree with.
-_STRUCTURE = ("recipe", "hidden", "latent_dim", "n_components", "gating", "output", "dtype")
 
-
-class PrismGPRegressor(GPRegressor):
+class PrismGPRegressor(UpdatableRegressor):
     """The revised sparse spectrum GP: inputs are re-configured so that few frequencies suffice.
 
     With ``recipe="joint"`` a network, the latent mixture and the sparse spectrum GP are trained together,
@@ -140,12 +123,17 @@ class PrismGPRegressor(GPRegressor):
     """
 
     _kind = "prism"
-    _reconfigures = True
-
-    frequencies_: Array
-    _mixture: Mixture
-    _plain_lengthscale: Array | None
-    _fitted_structure: dict[str, Any]
+    _structure = (
+        "kernel",
+        "n_frequencies",
+        "recipe",
+        "hidden",
+        "latent_dim",
+        "n_components",
+        "gating",
+        "output",
+        "dtype",
+    )
 
     def __init__(
         self,
@@ -231,74 +219,40 @@ class PrismGPRegressor(GPRegressor):
         y : array-like, (n,) or (n, q), or Dask array, series or frame
             Several outputs share the networks; each has its own signal variance, noise level and mean.
         """
-        watch = Watch(self._observer)
-        self._check_parameters()
-        source = self._training_source(X, y)
-        # The paper's recipe has length-scales of the network's output only, and learns nothing from such inputs.
-        learned = self.optimize or self.recipe == "paper"
-        self._standardiser = Standardiser.fit(source, normalize=self.normalize, learned=learned)
-        self._fitted_kernel = self.kernel
-        self._fitted_structure = {name: getattr(self, name) for name in _STRUCTURE}
-        checkpoint = open_checkpoint(self, source)
-        with quiet_blas(), torch.inference_mode(False), torch.enable_grad():
-            fitted = (fit_paper if self.recipe == "paper" else fit_joint)(self, source, watch, checkpoint)
-        self._plain_lengthscale = fitted.plain_lengthscale
-        self._set_mixture(fitted.mixture)
-        self.fit_status_ |= fitted.status
-        self.history_, self.n_iter_ = fitted.history, max(1, fitted.steps)
-        if fitted.status["interrupted"]:
-            warnings.warn(f"the fit was {fitted.status['message']}", PrismGPWarning, stacklevel=2)
-        watch("final", source.n_rows, lambda: self)
-        return self
-
-    def _with(self, mixture: Mixture) -> Self:
-        """This model with other experts; for observers of a fit."""
-        twin = copy(self)
-        twin._set_mixture(mixture)
-        return twin
-
-    def partial_fit(self, X: Any, y: Any = None) -> Self:
-        """Add rows to the posteriors, with networks, parameters and weights as they are.
-
-        Exact: the posteriors are those of all rows. The first call on an unfitted estimator is a ``fit``.
-        """
-        if not self.__sklearn_is_fitted__():
-            return self.fit(X, y)
-        source = self._training_source(X, y, reset=False)
-        dtype, device = self._compute()
-        chunks = Chunks(source, self._standardiser, rows=self._prediction_rows(), dtype=dtype, device=device)
-        mixture = self._mixture.to(device)
-        experts = tuple(
-            expert.with_statistics(expert.statistics.merge(chunks.reduce(MapStatistics(expert.map))))
-            for expert in mixture.experts
+        rows = self._training_rows(X, y)
+        context = self._context(rows)
+        streams = Streams(self.random_state)
+        own = {name: getattr(self, name) for name in PrismSettings.names() if name != "kernel"}
+        # The plain SSGP is the very model that a user who compares the two would fit, where the seed is a number.
+        seed = self.random_state if isinstance(self.random_state, Integral) else streams.seed
+        with limit_blas_threads(), torch.inference_mode(False), torch.enable_grad():
+            fit = fit_prism(
+                rows,
+                self._start_values(),
+                PrismSettings(kernel=get_kernel(self.kernel), **own),
+                streams,
+                context,
+                ssgp_seed=int(seed),
+            )
+        model = self._as_model(
+            fit.mixture,
+            rows,
+            fit.stages,
+            fit.history,
+            status=fit.status,
+            n_iter=fit.steps,
+            input_lengthscale=fit.plain_lengthscale,
         )
-        status, history, steps = self.fit_status_, self.history_, self.n_iter_
-        self._set_mixture(replace(mixture, experts=experts))
-        self.fit_status_ = {**status, **self.fit_status_, "stages": status["stages"]}
-        self.history_, self.n_iter_ = history, steps
+        self._adopt(model)
+        if fit.status["interrupted"]:
+            warnings.warn(f"the fit was {fit.status['message']}", PrismGPWarning, stacklevel=2)
+        context.reached("final", rows.n_rows, lambda: fit.mixture)
         return self
-
-    def sample_y(self, X: Any, n_samples: int = 1, random_state: RandomState = None) -> AnyArray:
-        """Draw functions from the mixture of posteriors and evaluate them at X.
-
-        The same ``random_state`` gives the same functions in every call, at whatever X.
-
-        Returns
-        -------
-        ndarray, (n, n_samples), or (n, q, n_samples) for a two-dimensional y
-        """
-
-        def draw(x: AnyArray, count: int, rng: np.random.Generator) -> Array:
-            return self._mixture.to(self._compute()[1]).sample(self._model_chunks(x), count, rng)
-
-        return self._sampled(X, n_samples, random_state, draw)
-
-    # -- internals -------------------------------------------------------------------------------
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
         name = type(self).__name__
-        check_choice(name, "recipe", self.recipe, tuple(RECIPES))
+        check_choice(name, "recipe", self.recipe, tuple(DEFAULTS))
         check_choice(name, "gating", self.gating, ("soft", "hard", "none"))
         check_choice(name, "noise_model", self.noise_model, ("auto", "constant", "input"))
         check_choice(name, "output", self.output, ("reconstruction", "latent"))
@@ -313,92 +267,13 @@ class PrismGPRegressor(GPRegressor):
         check_number(name, "dropout", self.dropout, low=0, optional=True)
         if self.validation_fraction >= 1 or (self.dropout is not None and self.dropout >= 1):
             raise DataError(f"{name}: validation_fraction and dropout must be below 1")
-        hidden = setting(self, "hidden")
+        hidden = DEFAULTS[self.recipe]["hidden"] if self.hidden is None else self.hidden
         single = not isinstance(hidden, list | tuple | np.ndarray)
         for layer in [hidden] if single else hidden:
             check_number(name, "hidden", layer, low=1, integer=True)
         if self.recipe == "paper" and not single:
             raise DataError(f'{name}: hidden={hidden!r} must be an integer for recipe="paper", which has one layer')
-        self._check_chunk_size()
 
-    def _check_chunk_size(self) -> None:
-        if self.chunk_size != "auto":
-            check_number(type(self).__name__, "chunk_size", self.chunk_size, low=1, integer=True)
-
-    def _set_mixture(self, mixture: Mixture) -> None:
-        self._mixture = mixture
-        leader = mixture.leader
-        self._params = leader.params
-        self._publish(
-            leader.log_evidence, leader.statistics.n, [each for expert in mixture.experts for each in expert.factors]
-        )
-        self.fit_status_["temperature"] = mixture.temperature.tolist()
-
-    def _publish_parameters(self) -> None:
-        s, leader = self._standardiser, self._mixture.leader
-        self._publish_parameters_of(leader.params, self._input_scales(leader))
-        self.noise_variance_ = self._per_output(leader.params.noise * leader.noise_scale * s.y_scale**2)
-        self.frequencies_ = _frequencies(leader)
-
-    def _input_scales(self, leader: Expert) -> Array:
-        """From the model's units of the leader's inputs to those reported."""
-        if isinstance(leader.map, ReconfiguredMap):
-            return leader.map.scale.cpu().numpy()
-        latent = len(leader.params.log_lengthscale) - len(self._standardiser.x_scale)
-        return np.append(np.ones(latent), self._standardiser.x_scale)
-
-    def _prediction_rows(self) -> int:
-        self._check_chunk_size()
-        if self.chunk_size != "auto":
-            return int(self.chunk_size)
-        if not hasattr(self, "_mixture"):
-            return _ENCODED_ROWS
-        return self._mixture.prediction_rows(self._compute()[1])  # of the mixture where it is: nothing is moved for it
-
-    def _fitted(self) -> Mixture:
-        return self._mixture.to(self._compute()[1])
-
-    def _log_density_chunk(self, x: Tensor, y: Tensor) -> Tensor:
-        return self._mixture.to(x.device).log_density(x, y)
-
-    def _fitted_arguments(self) -> dict[str, Any]:
-        return {**super()._fitted_arguments(), **self._fitted_structure}
-
-    def _input_lengthscale(self) -> Array | None:
-        """That of the plain SSGP; a network has no length-scales of its inputs."""
-        return self._plain_lengthscale
-
-    def _state_tensors(self) -> dict[str, Tensor]:
-        tensors = mixture_tensors(self._mixture)
-        if self._plain_lengthscale is not None:
-            tensors["plain_lengthscale"] = torch.tensor(self._plain_lengthscale)
-        return tensors
-
-    def _state_config(self) -> dict[str, Any]:
-        return {"experts": mixture_config(self._mixture)}
-
-    def _restore(self, tensors: dict[str, Tensor], params: Parameters, n: int, config: dict[str, Any]) -> None:
-        dtype, device = self._compute()
-        mixture = mixture_from_tensors(
-            tensors, config["experts"], n=n, d=self.n_features_in_, q=len(params.mean), dtype=dtype
-        )
-        self._fitted_structure = {name: getattr(self, name) for name in _STRUCTURE}
-        self._plain_lengthscale = None
-        if "plain_lengthscale" in tensors:
-            (lengthscale,) = take(tensors, plain_lengthscale=(self.n_features_in_,))
-            self._plain_lengthscale = lengthscale.numpy()
-            if (self._plain_lengthscale <= 0).any():
-                raise ModelFileError("a length-scale is not positive")
-        self._fitted_kernel = self.kernel
-        self._mixture = mixture.to(device)
-        self._params = self._mixture.leader.params
-
-
-def _frequencies(leader: Expert) -> Array:
-    """Base frequencies, before division by the length-scales."""
-    feature_map = leader.map
-    if isinstance(feature_map, ReconfiguredMap | InformedMap):
-        feature_map = feature_map.plain
-    if isinstance(feature_map, PlainMap):
-        return feature_map.w.double().cpu().numpy().T * leader.params.lengthscale
-    return np.asarray(feature_map.frequencies.double().cpu().numpy())  # type: ignore[attr-defined]
+    def _learns_lengthscales(self) -> bool:
+        # The paper's recipe has length-scales of the network's output only, and learns nothing from rare inputs.
+        return bool(self.optimize) or self.recipe == "paper"

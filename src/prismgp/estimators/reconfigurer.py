@@ -10,31 +10,28 @@ import numpy as np
 import torch
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
-from tqdm.auto import tqdm
 
 from prismgp._random import Streams
-from prismgp._threads import quiet_blas
-from prismgp._types import AnyArray, Array, RandomState, Tensor
+from prismgp._types import AnyArray, RandomState, Tensor
 from prismgp._validate import DEVICES, check_choice, check_inputs, check_number, compute_device
-from prismgp.data import ArraySource, Source, Standardiser
-from prismgp.data._prefetch import prefetched
-from prismgp.estimators._sources import (
+from prismgp.context import FitContext
+from prismgp.data import ArraySource, Source, StandardisedRows, Standardiser, prefetched
+from prismgp.estimators.sources import (
     adopt_source,
+    apply_where_rows_are,
     as_source,
-    encoded_frame,
-    forget_source,
-    matching_source,
-    where_rows_are,
+    encode_frame,
+    forget_encoder,
+    match_source,
 )
-from prismgp.exceptions import ModelFileError, PrismGPWarning
-from prismgp.model.checkpoint import Checkpoint
-from prismgp.vae import MixtureVAE, Rows, state_tensors, torch_generator, train, vae_from_tensors
+from prismgp.exceptions import PrismGPWarning
+from prismgp.vae import MixtureVAE, Rows
+from prismgp.vae.fit import VAESettings, fit_vae
 
-__all__ = ["TRAINING_ROWS", "Reconfigurer", "training_sample"]
+__all__ = ["Reconfigurer"]
 
 _OUTPUTS = ("latent", "reconstruction")
 _CHUNK_ROWS = 8_192
-TRAINING_ROWS = 2**19  # rows that networks are trained on at most: more than they see in all their steps
 _STATUS = ("held_out_rows", "steps", "best_step", "interrupted", "message")
 
 
@@ -111,9 +108,7 @@ class Reconfigurer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     n_iter_: int
     n_features_in_: int
     _vae: MixtureVAE
-    _shift: Array
-    _scale: Array
-    _constant: AnyArray
+    _standardiser: Standardiser
 
     def __init__(
         self,
@@ -155,47 +150,28 @@ class Reconfigurer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         # There are no targets: a column of zeros, which takes no memory, stands in for them.
         return self._fit_source(ArraySource(x, np.broadcast_to(0.0, (len(x), 1))))
 
-    def _fit_source(self, source: Source, checkpoint: Checkpoint | None = None) -> Self:
+    def _fit_source(self, source: Source) -> Self:
         """The fit of checked rows."""
         self.n_features_in_ = source.n_inputs
-        streams = Streams(self.random_state)
-        x = training_sample(source, streams).x
-        self._set_standardiser(Standardiser.fit(source, normalize=True))
-        device = compute_device(self.device)
-        rows = Rows(x, self._shift, self._scale, dtype=torch.float32, device=device)
-        vae = MixtureVAE(
-            x.shape[1],
-            self.n_components,
-            self.latent_dim,
-            self.hidden,
-            generator=torch_generator(streams, "initial networks"),
-        ).to(device)
-        columns = torch.as_tensor(~self._constant, dtype=torch.float32, device=device)
-        bar = tqdm(desc=type(self).__name__, total=self.max_steps, unit="step", disable=not self.verbose)
-
-        def show(objective: float | None) -> None:
-            if objective is not None:
-                bar.set_postfix_str(f"objective per row {objective:.3f}", refresh=False)
-            bar.update()
-
-        with quiet_blas(), torch.inference_mode(False), torch.enable_grad(), bar:
-            result = train(
-                vae,
-                rows,
-                streams,
+        self._standardiser = Standardiser.fit(source, normalize=True)
+        self._vae, result = fit_vae(
+            StandardisedRows(source, self._standardiser, device=compute_device(self.device)),
+            VAESettings(
+                n_components=self.n_components,
+                latent_dim=self.latent_dim,
+                hidden=self.hidden,
                 alpha=float(self.alpha),
                 beta=float(self.beta),
                 batch_size=self.batch_size,
                 max_steps=self.max_steps,
                 patience=self.patience,
-                columns=columns,
-                monitor=show,
-                checkpoint=checkpoint or Checkpoint(),
-            )
+            ),
+            Streams(self.random_state),
+            FitContext(type(self).__name__, verbose=self.verbose),
+        )
         if result.interrupted:
             note = f"the fit was {result.message}; the state of step {result.best_step} is kept"
             warnings.warn(note, PrismGPWarning, stacklevel=2)
-        self._vae = vae.double().requires_grad_(False)
         self.history_ = result.history
         self.n_iter_ = max(1, result.steps)
         self.fit_status_ = {"rows": source.n_rows} | {name: getattr(result, name) for name in _STATUS}
@@ -207,28 +183,28 @@ class Reconfigurer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         check_choice(type(self).__name__, "output", self.output, _OUTPUTS)
         X, _ = as_source(X)
         if isinstance(X, Source) and X.distributed:
-            return np.asarray(where_rows_are(self, matching_source(self, X), "transform"))
+            return np.asarray(apply_where_rows_are(self, match_source(self, X), "transform"))
         latent, dtype = self._latent(X)
         if self.output == "latent":
-            return _joined(latent, dtype)
-        return _joined((self._in_user_units(self._vae.reconstruct(z)) for z in latent), dtype)
+            return _concatenate(latent, dtype)
+        return _concatenate((self._in_user_units(self._vae.reconstruct(z)) for z in latent), dtype)
 
     def responsibilities(self, X: Any) -> AnyArray:
         """Probability of each cluster of the prior at the latent point of each row, (n, n_components)."""
         check_is_fitted(self)
         X, _ = as_source(X)
         if isinstance(X, Source) and X.distributed:
-            return np.asarray(where_rows_are(self, matching_source(self, X), "responsibilities"))
+            return np.asarray(apply_where_rows_are(self, match_source(self, X), "responsibilities"))
         latent, dtype = self._latent(X)
-        return _joined((self._vae.prior.responsibilities(z) for z in latent), dtype)
+        return _concatenate((self._vae.prior.responsibilities(z) for z in latent), dtype)
 
     def predict(self, X: Any) -> AnyArray:
         """The most probable cluster of each row, (n,), from 0; cluster sizes grow with the number."""
         check_is_fitted(self)
         X, _ = as_source(X)
         if isinstance(X, Source) and X.distributed:
-            return np.asarray(where_rows_are(self, matching_source(self, X), "predict"))
-        return _joined((self._vae.prior.log_joint(z).argmax(-1) for z in self._latent(X)[0]), np.dtype(np.int64))
+            return np.asarray(apply_where_rows_are(self, match_source(self, X), "predict"))
+        return _concatenate((self._vae.prior.log_joint(z).argmax(-1) for z in self._latent(X)[0]), np.dtype(np.int64))
 
     def get_feature_names_out(self, input_features: Any = None) -> AnyArray:
         """Names of the columns ``transform`` returns; those of the inputs for reconstructions."""
@@ -264,82 +240,34 @@ class Reconfigurer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
 
     def _forget(self) -> None:
         """Drop everything learned: a fit that fails must not leave half of an older one."""
-        forget_source(self)
-        for name in ("history_", "fit_status_", "n_iter_", "_vae", "_shift", "_scale", "_constant"):
+        forget_encoder(self)
+        for name in ("history_", "fit_status_", "n_iter_", "_vae", "_standardiser"):
             if hasattr(self, name):
                 delattr(self, name)
-
-    def _set_standardiser(self, standardiser: Standardiser) -> None:
-        self._shift, self._scale = standardiser.x_shift, standardiser.x_scale
-        self._constant = standardiser.constant_inputs
 
     def _latent(self, X: Any) -> tuple[Iterator[Tensor], np.dtype[Any]]:
         """Means of ``q(z | x)`` of checked rows, and the precision these came in."""
         if isinstance(X, Source):
-            blocks = prefetched(matching_source(self, X).blocks(_CHUNK_ROWS))
+            blocks = prefetched(match_source(self, X).blocks(_CHUNK_ROWS))
             return self._latent_chunks(x for x, _ in blocks), np.dtype(np.float64)
-        x = check_inputs(self, encoded_frame(self, X))
+        x = check_inputs(self, encode_frame(self, X))
         return self._latent_chunks(x[start : start + _CHUNK_ROWS] for start in range(0, len(x), _CHUNK_ROWS)), x.dtype
 
     def _latent_chunks(self, blocks: Iterable[AnyArray]) -> Iterator[Tensor]:
         """Means of ``q(z | x)`` in float64, a bounded number of rows at a time."""
         device = compute_device(self.device)
         self._vae.to(device)
+        s = self._standardiser
         for block in blocks:
-            rows = Rows(block, self._shift, self._scale, dtype=torch.float64, device=device)
+            rows = Rows(block, s.x_shift, s.x_scale, dtype=torch.float64, device=device)
             yield self._vae.encode(rows[:])
 
     def _in_user_units(self, x: Tensor) -> Tensor:
         # A constant column has a scale that is meant to make it vanish, not to multiply by.
-        scale = torch.as_tensor(np.where(self._constant, 0.0, self._scale), device=x.device)
-        return x * scale + torch.as_tensor(self._shift, device=x.device)
-
-    # -- model files -----------------------------------------------------------------------------
-
-    def _state_tensors(self) -> dict[str, Tensor]:
-        """Everything ``transform`` needs, float64 and contiguous, on the CPU."""
-        return state_tensors(self._vae, self._shift, self._scale)
-
-    @classmethod
-    def _from_state(
-        cls,
-        arguments: dict[str, Any],
-        tensors: dict[str, Tensor],
-        *,
-        fit_status: dict[str, Any],
-        history: dict[str, list[Any]],
-        feature_names: list[str] | None = None,
-    ) -> Self:
-        """A fitted Reconfigurer from what :meth:`_state_tensors` gave; a mismatch raises ModelFileError.
-
-        Sizes are those of the tensors, whatever the constructor's arguments have been set to after the fit.
-        """
-        model = cls(**arguments)
-        model._check_parameters()
-        model._vae, shift, scale = vae_from_tensors(tensors)
-        none = np.zeros(1)
-        model._set_standardiser(Standardiser(shift, scale, none, none + 1.0, none))
-        model.n_features_in_ = n_inputs = len(shift)
-        if feature_names is not None:
-            if len(feature_names) != n_inputs:
-                raise ModelFileError(f"{len(feature_names)} feature names for {n_inputs} inputs")
-            model.feature_names_in_ = np.array(feature_names, dtype=object)
-        model.history_ = dict(history)
-        model.n_iter_ = max(1, int(fit_status["steps"]))
-        model.fit_status_ = dict(fit_status)
-        return model
+        s = self._standardiser
+        scale = torch.as_tensor(np.where(s.constant_inputs, 0.0, s.x_scale), device=x.device)
+        return x * scale + torch.as_tensor(s.x_shift, device=x.device)
 
 
-def training_sample(source: Source, streams: Streams) -> ArraySource:
-    """The rows that networks are trained on: all of them, or a uniform random sample of a fixed size.
-
-    Batches drawn from the sample are uniform random subsets of all rows, each by itself; together they differ from
-    draws from all rows in that rows come back within the sample, once a network has seen as many as it holds.
-    """
-    if source.n_rows <= TRAINING_ROWS:
-        return source.load()
-    return source.subsamples([TRAINING_ROWS], streams.generator("training rows"))[0]
-
-
-def _joined(chunks: Iterator[Tensor], dtype: np.dtype[Any]) -> AnyArray:
+def _concatenate(chunks: Iterator[Tensor], dtype: np.dtype[Any]) -> AnyArray:
     return np.concatenate([chunk.cpu().numpy().astype(dtype, copy=False) for chunk in chunks])

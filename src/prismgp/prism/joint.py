@@ -13,17 +13,16 @@ import torch
 
 from prismgp._random import Streams
 from prismgp._types import Tensor
+from prismgp.context import FitContext
 from prismgp.core.frequencies import draw_frequencies
 from prismgp.core.kernels import Kernel
 from prismgp.core.parameters import Parameters
-from prismgp.core.statistics import Statistics, remembered
-from prismgp.data import ArraySource, Chunks, Source, Standardiser
-from prismgp.data._chunks import standardise
-from prismgp.model.checkpoint import Checkpoint
-from prismgp.prism._experts import Expert, InformedMap, MapStatistics, Mixture, PlainMap
+from prismgp.core.statistics import Statistics
+from prismgp.data import ArraySource, StandardisedRows, standardise
 from prismgp.prism._network import NetworkSizes, RevisedMap
 from prismgp.prism._stack import HeldOut, noise_scale, stack
 from prismgp.prism._train import MemberSettings, TrainedMember, TrainingRows, held_out_rows, train_member
+from prismgp.prism.experts import Expert, InformedMap, MapStatistics, Mixture, PlainMap
 from prismgp.vae import Rows, torch_generator
 from prismgp.vae._rows import Indices
 
@@ -59,11 +58,10 @@ class JointRecipe:
 
     Attributes
     ----------
-    source : Source
-        All rows.
+    rows : StandardisedRows
+        All rows; the final features are in their precision and on their device.
     sample : ArraySource
         Those the networks are trained on, with the held-out ones among them.
-    standardiser : Standardiser
     kernel : Kernel
     frequencies : str
         How they are drawn.
@@ -77,14 +75,10 @@ class JointRecipe:
     dropout : float or None
         None: members differ.
     validation_fraction : float
-    dtype : torch.dtype
-        Of the final features.
-    device : torch.device
     """
 
-    source: Source
+    rows: StandardisedRows
     sample: ArraySource
-    standardiser: Standardiser
     kernel: Kernel
     frequencies: str
     sizes: NetworkSizes
@@ -93,48 +87,38 @@ class JointRecipe:
     noise_model: str
     dropout: float | None
     validation_fraction: float
-    dtype: torch.dtype
-    device: torch.device
 
-    def fit(
-        self,
-        plain: Expert,
-        start: Parameters,
-        streams: Streams,
-        monitor: Callable[[int, float | None], None],
-        observe: Callable[[int, int, Callable[[], Mixture]], None] = lambda *_: None,
-        checkpoint: Checkpoint | None = None,
-    ) -> JointFit:
-        """Train the members and stack them with the plain SSGP.
-
-        ``monitor`` is called after every step with the number of the member; ``observe`` after every look at the
-        held-out rows with the number, all steps so far, and what would be made if the training ended there.
-        """
-        checkpoint = checkpoint or Checkpoint()
+    def fit(self, plain: Expert, start: Parameters, streams: Streams, context: FitContext) -> JointFit:
+        """Train the members and stack them with the plain SSGP, whose optimisation began at ``start``."""
         start = self._usable(start)
         held_out = held_out_rows(self.sample.x, self.validation_fraction, _MOST_HELD_OUT, streams.generator("held-out"))
         rows = self._training_rows(held_out)
-        result = JointFit(Mixture((plain,), np.ones(1), np.ones(self.source.n_outputs)), held_out_rows=len(held_out))
+        result = JointFit(Mixture.alone(plain), held_out_rows=len(held_out))
         trained: list[tuple[int, RevisedMap]] = []
-        for number in range(self.n_members):
+        before = context.iteration
+        with context.progress("step", self.n_members * self.settings.max_steps):
+            for number in range(self.n_members):
 
-            def reached(now: TrainedMember, number: int = number) -> None:
-                observe(number, result.steps + now.steps, lambda: self._so_far(result, plain, trained, held_out, now))
+                def reached(now: TrainedMember, number: int = number) -> None:
+                    context.reached(
+                        f"member {number}",
+                        self.rows.n_rows,
+                        lambda: self._so_far(result, plain, trained, held_out, now),
+                        iteration=before + result.steps + now.steps,
+                    )
 
-            try:
-                member = self._train(
-                    number, rows, start, streams, monitor, reached, checkpoint.scope(f"member {number}")
-                )
-            except KeyboardInterrupt:  # before its first step; later ones are handled where the best state is known
-                member = TrainedMember(interrupted=True, message="interrupted before the first step")
-            result.steps += member.steps
-            self._note(result, number, member)
-            if member.map is not None:
-                trained.append((number, member.map))
-            if member.interrupted:
-                result.interrupted = True
-                break
-        self._stack(result, plain, trained, held_out, checkpoint)
+                try:
+                    member = self._train(number, rows, start, streams, reached, context)
+                except KeyboardInterrupt:  # before its first step; later ones are handled in the training
+                    member = TrainedMember(interrupted=True, message="interrupted before the first step")
+                result.steps += member.steps
+                self._note(result, number, member)
+                if member.map is not None:
+                    trained.append((number, member.map))
+                if member.interrupted:
+                    result.interrupted = True
+                    break
+        self._stack(result, plain, trained, held_out, context)
         return result
 
     def _so_far(
@@ -151,7 +135,7 @@ class JointRecipe:
         self._note(now, number, member)
         # Copies, because posteriors are computed in another precision than the training.
         there = [*trained, *([] if member.map is None else [(number, member.map)])]
-        self._stack(now, plain, [(k, copy.deepcopy(network)) for k, network in there], held_out, Checkpoint())
+        self._stack(now, plain, [(k, copy.deepcopy(network)) for k, network in there], held_out, FitContext())
         return now.mixture
 
     def _usable(self, start: Parameters) -> Parameters:
@@ -161,7 +145,7 @@ class JointRecipe:
         relevance; it gets an average one, which leaves the others theirs.
         """
         log_lengthscale = np.clip(start.log_lengthscale, *_LOG_LENGTHSCALES)
-        silent = self.standardiser.constant_inputs
+        silent = self.rows.standardiser.constant_inputs
         if silent.any():
             mean_square = np.mean(np.exp(-2.0 * log_lengthscale[~silent])) if not silent.all() else 1.0
             log_lengthscale = np.where(silent, -0.5 * np.log(mean_square), log_lengthscale)
@@ -179,9 +163,8 @@ class JointRecipe:
         rows: TrainingRows,
         start: Parameters,
         streams: Streams,
-        monitor: Callable[[int, float | None], None],
-        observe: Callable[[TrainedMember], None],
-        checkpoint: Checkpoint,
+        reached: Callable[[TrainedMember], None],
+        context: FitContext,
     ) -> TrainedMember:
         own = Streams(int(streams.generator(f"member {number}").integers(2**31 - 1)))
         noise, dropout = self._kind(number)
@@ -193,24 +176,26 @@ class JointRecipe:
             self.frequencies,
             own.generator("frequencies"),
         )
-        member = RevisedMap(sizes, start, drawn, torch_generator(own, "initial network")).to(self.device)
+        member = RevisedMap(sizes, start, drawn, torch_generator(own, "initial network")).to(self.rows.device)
         settings = replace(self.settings, dropout=dropout)
+        checkpoint = context.checkpoint.scope(f"member {number}")
         if (saved := checkpoint.get(_TRAINED)) is not None:
             trained = TrainedMember()
             trained.take_up(saved[1], member, saved[0])
             return trained
-        trained = train_member(
-            member,
-            rows,
-            settings,
-            own,
-            monitor=lambda watched: monitor(number, watched),
-            observe=observe,
-            checkpoint=checkpoint,
-        )
+        scale = float(np.log(self.rows.standardiser.y_scale).mean())
+        begin: int | None = number * settings.max_steps  # the member before may have stopped early
+
+        def show(nlpd: float | None) -> None:
+            nonlocal begin
+            text = f"member {number + 1} of {self.n_members}, held-out NLPD"
+            context.advance(None if nlpd is None else f"{text} {nlpd + scale:.4f}", to=begin)
+            begin = None
+
+        trained = train_member(member, rows, settings, own, monitor=show, observe=reached, checkpoint=checkpoint)
         if not trained.interrupted:
             state = {} if trained.map is None else trained.map.state_dict()
-            checkpoint.forget("training")
+            checkpoint.drop("training")
             checkpoint.put(_TRAINED, lambda: (state, trained.summary()), now=True)
         return trained
 
@@ -244,17 +229,17 @@ class JointRecipe:
         plain: Expert,
         trained: list[tuple[int, RevisedMap]],
         held_out: Indices,
-        checkpoint: Checkpoint,
+        context: FitContext,
     ) -> None:
         """Posteriors on all rows; noise, weights and temperature by the held-out rows."""
         x, y = self._held_out_tensors(held_out)
         target = y.cpu().numpy()
-        q = self.source.n_outputs
+        q = self.rows.n_outputs
         experts, seen = [], []
         try:
             for number, network in trained:
-                network = network.to(self.device, self.dtype).eval()
-                (stats,) = remembered(checkpoint, f"statistics {number}", partial(self._statistics, network))
+                network = network.to(self.rows.device, self.rows.dtype).eval()
+                (stats,) = context.cached_statistics(f"statistics {number}", partial(self._statistics, network))
                 experts.append(Expert.of(f"member {number}", network, network.parameters_now(), stats))
             experts += self._informed(result, plain, trained, x)
         except KeyboardInterrupt:  # those that are done will do
@@ -288,8 +273,8 @@ class JointRecipe:
         return [plain.informed(network, x)]
 
     def _training_rows(self, held_out: Indices) -> TrainingRows:
-        s = self.standardiser
-        place = {"dtype": torch.float32, "device": self.device}
+        s = self.rows.standardiser
+        place = {"dtype": torch.float32, "device": self.rows.device}
         return TrainingRows(
             Rows(self.sample.x, s.x_shift, s.x_scale, **place),  # type: ignore[arg-type]
             Rows(self.sample.y, s.y_shift, s.y_scale, **place),  # type: ignore[arg-type]
@@ -297,16 +282,15 @@ class JointRecipe:
         )
 
     def _held_out_tensors(self, held_out: Indices) -> tuple[Tensor, Tensor]:
-        s = self.standardiser
+        s = self.rows.standardiser
         return (
-            standardise(self.sample.x[held_out], s.x_shift, s.x_scale, dtype=self.dtype, device=self.device),
-            standardise(self.sample.y[held_out], s.y_shift, s.y_scale, dtype=torch.float64, device=self.device),
+            standardise(self.sample.x[held_out], s.x_shift, s.x_scale, dtype=self.rows.dtype, device=self.rows.device),
+            standardise(self.sample.y[held_out], s.y_shift, s.y_scale, dtype=torch.float64, device=self.rows.device),
         )
 
     def _statistics(self, network: RevisedMap) -> tuple[Statistics]:
         """Of all rows under a network's features."""
-        rows = _chunk_rows(network.sizes.width)
-        chunks = Chunks(self.source, self.standardiser, rows=rows, dtype=self.dtype, device=self.device)
+        chunks = self.rows.chunks_of(_chunk_rows(network.sizes.width))
         return (chunks.reduce(MapStatistics(network)),)
 
 

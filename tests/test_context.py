@@ -14,9 +14,9 @@ import safetensors.torch
 import torch
 
 from prismgp import PrismGPRegressor, SSGPRegressor, load
+from prismgp import context as module
+from prismgp.context import Checkpoint, FitContext
 from prismgp.exceptions import DataError, ModelFileError, PrismGPWarning
-from prismgp.model import checkpoint as module
-from prismgp.model.checkpoint import Checkpoint, Journal
 
 MODELS = {
     "ssgp": "SSGPRegressor(8, random_state=0, checkpoint=path)",
@@ -31,9 +31,9 @@ MODELS = {
 SCRIPT = """
 import os, random, signal, sys, time
 import numpy as np
-import prismgp.model.checkpoint
+import prismgp.context
 from prismgp import PrismGPRegressor, SSGPRegressor
-prismgp.model.checkpoint._SECONDS = 0.05
+prismgp.context.WRITE_SECONDS = 0.05
 path, out, kills = sys.argv[1], sys.argv[2], int(sys.argv[3])
 random.seed(int(sys.argv[4]))
 rng = np.random.default_rng(0)
@@ -114,7 +114,7 @@ def test_a_checkpoint_changes_nothing(tmp_path: Path, kind: str) -> None:
 
 def test_a_finished_fit_is_only_recalled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is computed twice: not the evidence, not a step of a network, not a pass over the rows."""
-    monkeypatch.setattr(module, "_SECONDS", 0.0)
+    monkeypatch.setattr(module, "WRITE_SECONDS", 0.0)
     x, y = data()
     model = model_of("joint", tmp_path / "c")
     before = model.fit(x, y).predict(x)
@@ -124,13 +124,13 @@ def test_a_finished_fit_is_only_recalled(tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr("prismgp.core.evidence.SpectralEvidence.value_and_gradient", forbidden)
     monkeypatch.setattr("prismgp.core.exact.ExactEvidence.value_and_gradient", forbidden)
-    monkeypatch.setattr("prismgp.prism._fit.train_member", forbidden)
-    monkeypatch.setattr("prismgp.prism._experts.MapStatistics.over", forbidden)
+    monkeypatch.setattr("prismgp.prism.joint.train_member", forbidden)
+    monkeypatch.setattr("prismgp.prism.experts.MapStatistics.over", forbidden)
     np.testing.assert_array_equal(model.fit(x, y).predict(x), before)
 
 
 def test_other_data_and_other_settings_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_SECONDS", 0.0)
+    monkeypatch.setattr(module, "WRITE_SECONDS", 0.0)
     x, y = data()
     path = tmp_path / "c"
     model_of("ssgp", path).fit(x, y)
@@ -160,7 +160,7 @@ def test_bad_arguments(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", ["empty", "text", "truncated", "flipped header", "version", "foreign entry", "model"])
 def test_damaged_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
-    monkeypatch.setattr(module, "_SECONDS", 0.0)
+    monkeypatch.setattr(module, "WRITE_SECONDS", 0.0)
     x, y = data()
     path = tmp_path / "c"
     model = model_of("ssgp", path).fit(x, y)
@@ -189,7 +189,7 @@ def test_damaged_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_full_disk_does_not_end_a_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_SECONDS", 0.0)
+    monkeypatch.setattr(module, "WRITE_SECONDS", 0.0)
     path = tmp_path / "c"
     one = Checkpoint(path, {"a": 1})
     one.put("x", lambda: ({"t": torch.arange(3.0)}, {"k": 1}))
@@ -207,21 +207,27 @@ def test_a_full_disk_does_not_end_a_fit(tmp_path: Path, monkeypatch: pytest.Monk
     assert [each.name for each in tmp_path.iterdir()] == ["c"]
 
 
-def test_a_journal_that_no_longer_fits_is_left() -> None:
+def test_evaluations_that_no_longer_fit_are_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On another machine arithmetic may differ in the last bit: then the fit computes for itself."""
-    kept = Checkpoint()
-    first = Journal(kept)
+    monkeypatch.setattr(module, "WRITE_SECONDS", 0.0)
+    kept = Checkpoint(tmp_path / "c")
+    first = FitContext(checkpoint=kept)
     for k in range(3):
-        first.evaluate(np.array([float(k)]), lambda k=k: (float(k), np.array([-float(k)])))
-    first._next = 1
-    value, gradient = first.evaluate(np.array([1.0]), lambda: pytest.fail("known"))
+        first.evaluate(9, np.array([float(k)]), lambda k=k: (float(k), np.array([-float(k)])))
+    again = FitContext(checkpoint=kept)
+    again.evaluate(9, np.array([0.0]), lambda: pytest.fail("known"))
+    value, gradient = again.evaluate(9, np.array([1.0]), lambda: pytest.fail("known"))
     assert (value, gradient.tolist()) == (1.0, [-1.0])
-    assert first.evaluate(np.array([2.0 + 1e-15]), lambda: (7.0, np.empty(0)))[0] == 7.0
-    assert len(first._known) == 3
+    assert again.evaluate(9, np.array([2.0 + 1e-15]), lambda: (7.0, np.empty(0)))[0] == 7.0
+    # What follows a difference is the fit's own.
+    third = FitContext(checkpoint=kept)
+    for k in range(2):
+        third.evaluate(9, np.array([float(k)]), lambda: pytest.fail("known"))
+    assert third.evaluate(9, np.array([2.0 + 1e-15]), lambda: pytest.fail("known"))[0] == 7.0
 
 
 def test_size_does_not_grow_with_the_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_SECONDS", 0.0)
+    monkeypatch.setattr(module, "WRITE_SECONDS", 0.0)
     sizes = []
     for n in (500, 5_000):
         rng = np.random.default_rng(1)

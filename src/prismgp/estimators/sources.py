@@ -1,25 +1,32 @@
-"""Sources as arguments of estimators: what scikit-learn's validation does for arrays."""
+"""Sources as arguments of estimators, which scikit-learn's validation does not know; and checkpoints of their fits."""
 
 from __future__ import annotations
 
+import hashlib
+from numbers import Integral
+from os import PathLike
 from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator
 
-from prismgp.data import Source
-from prismgp.data._collections import collection_source, is_collection
+import prismgp
+from prismgp.context import Checkpoint
+from prismgp.data import Source, collection_source, is_collection
 from prismgp.exceptions import DataError
 
 __all__ = [
-    "Asked",
     "adopt_source",
+    "apply_where_rows_are",
     "as_source",
-    "encoded_frame",
-    "forget_source",
-    "matching_source",
-    "where_rows_are",
+    "encode_frame",
+    "forget_encoder",
+    "match_source",
+    "open_checkpoint",
 ]
+
+_WITHOUT_EFFECT = ("verbose", "checkpoint")  # on the result of a fit
+_LONG = 16  # numbers; longer arrays are told apart by a digest
 
 
 def as_source(X: Any, y: Any = None) -> tuple[Any, Any]:
@@ -27,7 +34,7 @@ def as_source(X: Any, y: Any = None) -> tuple[Any, Any]:
     return (collection_source(X, y), None) if is_collection(X) else (X, y)
 
 
-class Asked:
+class _Method:
     """A method of a fitted estimator, as a function of a source alone; it can be pickled.
 
     Parameters
@@ -44,12 +51,12 @@ class Asked:
         return getattr(self._estimator, self._method)(source, **self._options)
 
 
-def where_rows_are(estimator: BaseEstimator, source: Source, method: str, **options: Any) -> Any:
+def apply_where_rows_are(estimator: BaseEstimator, source: Source, method: str, **options: Any) -> Any:
     """An array, or a tuple of arrays, with an entry for each row, computed shard by shard where the rows are.
 
     The inputs of the source are those of the estimator.
     """
-    parts = source.map(Asked(estimator, method, **options))
+    parts = source.map(_Method(estimator, method, **options))
     if isinstance(parts[0], tuple):
         return tuple(np.concatenate(each) for each in zip(*parts, strict=True))
     return np.concatenate(parts)
@@ -70,7 +77,7 @@ def adopt_source(estimator: BaseEstimator, source: Source, y: Any, *, needs_targ
     return source.load() if source.small else source
 
 
-def matching_source(estimator: BaseEstimator, source: Source, y: Any = None, *, needs_target: bool = False) -> Source:
+def match_source(estimator: BaseEstimator, source: Source, y: Any = None, *, needs_target: bool = False) -> Source:
     """A source for an estimator that is fitted: the inputs must be those it knows, and are encoded as it does."""
     _check_alone(y)
     if needs_target:
@@ -92,13 +99,13 @@ def matching_source(estimator: BaseEstimator, source: Source, y: Any = None, *, 
     return source
 
 
-def encoded_frame(estimator: BaseEstimator, X: Any) -> Any:
+def encode_frame(estimator: BaseEstimator, X: Any) -> Any:
     """Raw columns of a table that the estimator has learned to encode, as its inputs; all else passes."""
     encoder = getattr(estimator, "table_encoder_", None)
     return encoder.encode_frame(X) if encoder is not None and encoder.accepts(X) else X
 
 
-def forget_source(estimator: BaseEstimator) -> None:
+def forget_encoder(estimator: BaseEstimator) -> None:
     """Before another fit: rows that are no table have no encoder."""
     if hasattr(estimator, "table_encoder_"):
         del estimator.table_encoder_
@@ -114,3 +121,31 @@ def _check_target(source: Source) -> None:
 def _check_alone(y: Any) -> None:
     if y is not None:
         raise DataError("y is given beside a source, which holds the targets itself; leave y out")
+
+
+def open_checkpoint(model: BaseEstimator, source: Source) -> Checkpoint:
+    """The checkpoint that the estimator's ``checkpoint`` names, if it names one, begun or continued."""
+    path = model.checkpoint
+    if path is None:
+        return Checkpoint()
+    name = type(model).__name__
+    if not isinstance(path, str | PathLike):
+        raise DataError(f"{name}: checkpoint={path!r} must be a path or None")
+    if not isinstance(model.random_state, Integral):
+        raise DataError(f"{name}: a checkpoint needs random_state to be a number, so that draws can be repeated")
+    arguments = {key: value for key, value in model.get_params(deep=False).items() if key not in _WITHOUT_EFFECT}
+    identity = {key: _identify(value) for key, value in arguments.items()}
+    rows = {"rows": source.n_rows, "inputs": source.n_inputs, "outputs": source.n_outputs, "data": source.digest}
+    return Checkpoint(path, {"estimator": name, "prismgp": prismgp.__version__, **identity, **rows})
+
+
+def _identify(value: Any) -> Any:
+    """An argument as JSON that differs where the argument does."""
+    if isinstance(value, str | bool | int | float | None):
+        return value
+    if hasattr(value, "get_params"):
+        return f"{type(value).__name__}{value.get_params()!r}"
+    array = np.asarray(value)
+    if array.dtype == object or array.size > _LONG:
+        return hashlib.sha256(repr(value).encode() if array.dtype == object else array.tobytes()).hexdigest()[:16]
+    return array.tolist()

@@ -1,0 +1,158 @@
+"""The machine: files that appear whole or not at all, memory, and threads."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from os import PathLike
+from pathlib import Path
+
+import torch
+from threadpoolctl import ThreadpoolController, threadpool_limits
+
+__all__ = ["atomic_path", "available_bytes", "format_bytes", "limit_blas_threads", "peak_bytes", "reset_peak"]
+
+_UNKNOWN = 8 * 2**30  # assumed where the system does not tell
+
+
+@contextmanager
+def atomic_path(path: str | PathLike[str]) -> Iterator[Path]:
+    """A temporary path beside ``path``; renamed over it when the block succeeds, removed when it fails.
+
+    Contents reach the disk before the rename, so a crash leaves the old file or the new one.
+    """
+    target = Path(path).resolve()  # through a link, so that the link stays
+    if target.exists() and not target.is_file():
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        umask = os.umask(0)
+        os.umask(umask)
+        temporary.chmod(0o666 & ~umask)  # mkstemp's 0600 would surprise whoever shares the folder
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def available_bytes(device: torch.device) -> int:
+    """Bytes that can be allocated now on the device, respecting a container's limit."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    found = [value for value in (_proc_available(), _cgroup_available()) if value is not None]
+    if found:
+        return min(found)
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return _UNKNOWN
+
+
+def _proc_available() -> int | None:
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except (OSError, ValueError, IndexError):
+        pass
+    return None
+
+
+def _cgroup_available() -> int | None:
+    root = Path("/sys/fs/cgroup")
+    try:
+        limit = (root / "memory.max").read_text().strip()
+        if limit == "max":
+            return None
+        used = int((root / "memory.current").read_text())
+        stat = dict(line.split() for line in (root / "memory.stat").read_text().splitlines())
+        # Cached file pages are given back under pressure.
+        return max(0, int(limit) - used + int(stat.get("inactive_file", 0)))
+    except (OSError, ValueError):
+        return None
+
+
+def peak_bytes() -> int:
+    """The most main memory this process has held so far."""
+    peak = _proc_status("VmHWM")
+    if peak is not None:  # the system's other figure, below, begins with that of the process that started this one
+        return peak
+    import resource  # absent on Windows, where there is no such figure
+
+    peak = int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    return peak if sys.platform == "darwin" else 1024 * peak
+
+
+def reset_peak() -> int:
+    """Bytes in use now; from here on, the peak counts afresh where the system can do that."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return peak_bytes()
+    used = _proc_status("VmRSS")
+    return peak_bytes() if used is None else used
+
+
+def _proc_status(name: str) -> int | None:
+    try:
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith(f"{name}:"):
+                return 1024 * int(line.split()[1])
+    except (OSError, ValueError, IndexError):
+        pass
+    return None
+
+
+def format_bytes(count: float) -> str:
+    """``1.5 GiB`` and the like."""
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if count < 1024 or unit == "TiB":
+            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    raise AssertionError("unreachable")
+
+
+def limit_blas_threads() -> threadpool_limits:
+    """A context in which the OpenBLAS of NumPy and SciPy uses one thread.
+
+    Its idle threads spin for a while after each call. Between calls into torch, which has a pool of its
+    own, that takes cores away: on two cores, fits took two to three times as long. NumPy and SciPy only
+    handle vectors of parameters here, so they lose nothing.
+    """
+    return _pools().limit(limits={"libscipy_openblas": 1})
+
+
+_found: tuple[int, ThreadpoolController] | None = None  # with the number of modules that were loaded
+
+
+def _pools() -> ThreadpoolController:
+    """The thread pools of this process; looked for again, which takes milliseconds, once modules have been loaded."""
+    global _found
+    found, modules = _found, len(sys.modules)
+    if found is None or found[0] != modules:
+        found = _found = modules, ThreadpoolController()
+    return found[1]
+
+
+def settle_vector_math() -> None:
+    """Call exp, cos and sin once from a single thread.
+
+    Where two threads make a process's first call into MKL's vector functions at the same time, one of
+    them may get values that differ in the last bit (seen in about one process in fifteen, on a busy
+    machine). The optimiser would carry that into visible digits; a run would not repeat bit for bit.
+    """
+    for dtype in (torch.float32, torch.float64):
+        few = torch.linspace(0.0, 1.0, 64, dtype=dtype)
+        for function in (torch.exp, torch.cos, torch.sin):
+            function(few)
+
+
+settle_vector_math()

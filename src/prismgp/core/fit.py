@@ -1,0 +1,262 @@
+"""Fits: from standardised rows and starting values to fitted models, by the evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from prismgp._random import Streams
+from prismgp._types import Array
+from prismgp.core.callback import Callback
+from prismgp.core.evidence import BlockEvidence
+from prismgp.core.exact import ExactEvidence
+from prismgp.core.features import Gating
+from prismgp.core.frequencies import draw_frequencies, given_frequencies
+from prismgp.core.kernels import Kernel
+from prismgp.core.models import ExactModel, SpectralModel, spectral_objective
+from prismgp.core.optimise import Monitor, Objective, maximise, race
+from prismgp.core.parameters import Parameters, bounds, default_start, perturb
+from prismgp.core.rows import Rows
+
+__all__ = ["EXACT_STAGES", "SSGP_STAGES", "SSGPFit", "SSGPSettings", "Stages", "fit_exact", "fit_ssgp"]
+
+
+
+@dataclass(frozen=True)
+class Stages:
+    """Sizes of the stages of an optimisation, which travels on subsamples and finishes on all rows.
+
+    Attributes
+    ----------
+    race_rows : int
+        Rows of the race between starting points.
+    race_rounds : tuple of int
+        Iterations of its rounds.
+    main_rows : int
+        Rows of the stage before the finish on all rows.
+    """
+
+    race_rows: int
+    race_rounds: tuple[int, ...]
+    main_rows: int
+
+
+EXACT_STAGES = Stages(1_000, (60,), 3_000)
+SSGP_STAGES = Stages(8_192, (10, 30), 65_536)
+_RACE_DRAWS = 4  # draws of the frequencies that take part
+_RACE_SCALES = (1.0, 2.0)  # multiples of the exact GP's length-scales: few frequencies favour smoother functions
+_LARGER = 1.5  # a stage is worth it only if the next one is larger by this factor
+_START_ITER = 60  # of the exact GP that finds a start, which need not be an optimum
+
+
+def fit_exact(
+    rows: Rows,
+    start: Parameters,
+    kernel: Kernel,
+    streams: Streams,
+    *,
+    optimize: bool = True,
+    max_iter: int = 200,
+    n_restarts: int = 0,
+    callback: Callback | None = None,
+) -> tuple[ExactModel, list[dict[str, Any]]]:
+    """Learn the parameters by the evidence and factor the kernel matrix.
+
+    Returns
+    -------
+    ExactModel
+    list of dict
+        What each stage of the optimisation did.
+    """
+    objective = ExactEvidence(*rows.tensors(), kernel)
+    callback = callback or Callback()
+    monitor = Monitor(callback, lambda _, params: ExactModel.solve(objective, params))
+    callback.reached("start", rows.n_rows, lambda: ExactModel.solve(objective, start))
+    if not optimize:
+        return ExactModel.solve(objective, start), []
+    n = rows.n_rows
+    plan = EXACT_STAGES
+    sizes = [min(plan.race_rows, n), *([plan.main_rows] if n > plan.main_rows * _LARGER else [])]
+    samples = rows.subsamples(sizes, streams.generator("subsamples"))
+    trial, *parts = (ExactEvidence(*part.tensors(), kernel) for part in samples)
+    boxes = bounds(start, dtype="float64")
+    rng = streams.generator("restarts")
+    starts = [start, *(perturb(start, rng) for _ in range(n_restarts))]
+    _, params, tried = race([(trial, each) for each in starts], boxes, rounds=plan.race_rounds, monitor=monitor)
+    params, done = maximise([*parts, objective], params, boxes, max_iter=max_iter, finish=bool(parts), monitor=monitor)
+    return ExactModel.solve(objective, params), [*tried, *done]
+
+
+@dataclass(frozen=True)
+class SSGPSettings:
+    """How a sparse spectrum GP is fitted; the names are those of the estimator's parameters.
+
+    Attributes
+    ----------
+    kernel : Kernel
+    n_frequencies : int
+    frequencies : str or array-like, (p, d)
+        How they are drawn, or the frequencies themselves.
+    find_start : bool
+        Whether an exact GP on a subsample finds the length-scales to start from.
+    dtype : {"float64", "float32"}
+        Of the features; the bounds of the parameters depend on it.
+    """
+
+    kernel: Kernel
+    n_frequencies: int
+    frequencies: Any = "auto"
+    learn_frequencies: bool = False
+    find_start: bool = True
+    optimize: bool = True
+    max_iter: int = 200
+    n_restarts: int = 0
+    dtype: str = "float64"
+
+
+@dataclass(frozen=True)
+class SSGPFit:
+    """What a fit returns: the model, where the optimisation started, and what each stage did."""
+
+    model: SpectralModel
+    start: Parameters
+    stages: list[dict[str, Any]]
+
+
+def fit_ssgp(
+    rows: Rows,
+    start: Parameters,
+    settings: SSGPSettings,
+    streams: Streams,
+    *,
+    gate: Callable[[Parameters], Gating] = lambda _: Gating(),
+    callback: Callback | None = None,
+) -> SSGPFit:
+    """Learn the parameters by the evidence and compute the posterior on all rows.
+
+    Parameters
+    ----------
+    rows : Rows
+    start : Parameters
+        Starting values, or the values to keep where ``settings.optimize`` is False.
+    settings : SSGPSettings
+    streams : Streams
+        Of all random numbers.
+    gate : callable
+        Makes the gate from the parameters that the learning starts from.
+    callback : Callback, optional
+    """
+    fit = _Fit(rows, settings, streams, callback or Callback())
+    return fit.run(start, gate)
+
+
+class _Fit:
+    """One fit: what its stages share."""
+
+    def __init__(self, rows: Rows, settings: SSGPSettings, streams: Streams, callback: Callback) -> None:
+        self.rows, self.settings, self.streams, self.callback = rows, settings, streams, callback
+        self.base = self._draw(streams.generator("frequencies"))
+        self.gating = Gating()
+        self.monitor = Monitor(callback, self._model_at)
+
+    def run(self, start: Parameters, gate: Callable[[Parameters], Gating]) -> SSGPFit:
+        begin = start
+        self.callback.reached("start", self.rows.n_rows, lambda: self._model_at(None, begin))
+        samples = self._subsamples() if self.settings.optimize else None
+        report = []
+        if samples is not None and self.settings.find_start:
+            start, stage = self._exact_start(samples[0], start)
+            report.append(stage)
+        self.gating = gate(start)
+        objective = self._objective(self.rows)
+        params = start
+        if samples is not None:
+            params, stages = self._learn(objective, samples, start)
+            report += stages
+        blocks = self.callback.statistics(lambda: objective.statistics(params))
+        model = SpectralModel.solve(self.base, params, self.gating, blocks, device=self.rows.device)
+        return SSGPFit(model, start, report)
+
+    def _subsamples(self) -> Sequence[Rows]:
+        """Rows of the exact GP, of the race, and of the stage before the finish where it is worth it."""
+        n, d = self.rows.n_rows, self.rows.n_inputs
+        main = min(SSGP_STAGES.main_rows, n)
+        sizes = [_exact_rows(n, d), min(SSGP_STAGES.race_rows, n), *([main] if main * _LARGER < n else [])]
+        return self.rows.subsamples(sizes, self.streams.generator("subsamples"))
+
+    def _exact_start(self, small: Rows, start: Parameters) -> tuple[Parameters, dict[str, Any]]:
+        """Parameters of an exact GP on a small subsample.
+
+        With few frequencies and many irrelevant inputs, the sparse spectrum evidence has poor local optima around
+        isotropic length-scales; the exact GP's evidence finds out which inputs matter.
+        """
+        runner = (ExactEvidence(*small.tensors(), self.settings.kernel), start)
+        boxes = bounds(start, dtype="float64")
+        _, found, report = race([runner], boxes, rounds=[_START_ITER], monitor=self.monitor, method="exact GP start")
+        return found, report[0]
+
+    def _learn(
+        self, objective: BlockEvidence, samples: Sequence[Rows], start: Parameters
+    ) -> tuple[Parameters, list[dict[str, Any]]]:
+        """Parameters, and what each stage did."""
+        _, trial, *parts = samples
+        runners = self._runners(trial, start)
+        boxes = bounds(runners[0][1], dtype=self.settings.dtype)
+        winner, params, tried = race(runners, boxes, rounds=SSGP_STAGES.race_rounds, monitor=self.monitor)
+        objective.frequencies = self.base = runners[winner][0].frequencies
+        del runners  # and the statistics they keep
+        stages = [self._objective(part) for part in parts]
+        params, done = maximise(
+            [*stages, objective],
+            params,
+            boxes,
+            max_iter=self.settings.max_iter,
+            finish=bool(parts),
+            monitor=self.monitor,
+        )
+        if params.frequencies is not None:
+            self.base = objective.frequencies = params.frequencies
+            params = replace(params, frequencies=None)
+        return params, [*tried, *done]
+
+    def _runners(self, trial: Rows, start: Parameters) -> list[tuple[BlockEvidence, Parameters]]:
+        """Starting points of the race: several length-scales, and several draws of the frequencies."""
+        settings = self.settings
+        default = default_start(trial.n_inputs, trial.n_outputs).log_lengthscale
+        scaled = [start.log_lengthscale + np.log(scale) for scale in _RACE_SCALES]
+        first = self._objective(trial)
+        runners = [(first, replace(start, log_lengthscale=each)) for each in (*scaled, default)]
+        rng = self.streams.generator("restarts")
+        draws = _RACE_DRAWS if isinstance(settings.frequencies, str) else 1
+        for index in range(draws - 1 + settings.n_restarts):
+            begin = start if index < draws - 1 else perturb(start, rng)
+            runners.append((first.with_frequencies(self._draw(rng)), begin))
+        if settings.learn_frequencies:
+            runners = [(runner, replace(each, frequencies=runner.frequencies)) for runner, each in runners]
+        return runners
+
+    def _draw(self, rng: np.random.Generator) -> Array:
+        settings, d = self.settings, self.rows.n_inputs
+        given = given_frequencies(settings.frequencies, settings.n_frequencies, d)
+        if given is not None:
+            return given
+        return draw_frequencies(settings.kernel, settings.n_frequencies, d, settings.frequencies, rng)
+
+    def _objective(self, rows: Rows) -> BlockEvidence:
+        return spectral_objective(rows, self.base, self.gating)
+
+    def _model_at(self, objective: Objective | None, params: Parameters) -> SpectralModel:
+        """The model on all rows at the parameters an iteration has reached; without gates before there are any."""
+        base = objective.frequencies if isinstance(objective, BlockEvidence) else self.base
+        base = base if params.frequencies is None else params.frequencies
+        params = replace(params, frequencies=None)
+        blocks = spectral_objective(self.rows, base, self.gating).statistics(params)
+        return SpectralModel.solve(base, params, self.gating, blocks, device=self.rows.device)
+
+
+def _exact_rows(n: int, d: int) -> int:
+    """Rows of the exact GP that finds the starting length-scales: more inputs need more rows."""
+    return min(n, 500 + 16 * min(d, 64))

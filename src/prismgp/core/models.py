@@ -1,0 +1,230 @@
+"""Fitted models in their own units: standardised inputs and targets, tensors in and out."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+import torch
+
+from prismgp._types import Array, Tensor
+from prismgp.core.density import normal_log_density
+from prismgp.core.evidence import BlockEvidence, solve_outputs
+from prismgp.core.exact import ExactEvidence, ExactPosterior
+from prismgp.core.features import Gating, projection, spectral_features
+from prismgp.core.gating import GateLabels
+from prismgp.core.linalg import Factor, factor
+from prismgp.core.parameters import Parameters
+from prismgp.core.posterior import BlockPosterior, WeightPosterior
+from prismgp.core.rows import Chunked, Rows
+from prismgp.core.statistics import Statistics
+
+__all__ = ["PREDICTION_ROWS", "ExactModel", "Predictor", "SpectralModel", "spectral_objective"]
+
+PREDICTION_ROWS = 2_048
+
+
+class Predictor(ABC):
+    """A fitted model in its own units."""
+
+    params: Parameters
+    log_evidence: float
+    factors: tuple[Factor, ...]  # how the factorisations went
+
+    @property
+    @abstractmethod
+    def n_rows(self) -> int:
+        """Rows behind the posterior."""
+
+    @abstractmethod
+    def predict(self, x: Tensor, *, variance: bool) -> tuple[Tensor, Tensor | None, Tensor]:
+        """Mean, variance of the function (None unless asked for) and noise variance, all (n, q)."""
+
+    @abstractmethod
+    def covariance(self, x: Tensor) -> Tensor:
+        """Joint covariance of the function, (n, n, q)."""
+
+    @abstractmethod
+    def sample(self, chunks: Iterable[Tensor], count: int, rng: np.random.Generator) -> Array:
+        """Functions drawn from the posterior at all rows of the chunks, (n, q, count)."""
+
+    @abstractmethod
+    def to(self, device: torch.device) -> Self:
+        """The same model on another device."""
+
+    def prediction_rows(self, device: torch.device) -> int:  # noqa: ARG002
+        """Rows to predict at a time, to bound the memory."""
+        return PREDICTION_ROWS
+
+    def log_density(self, x: Tensor, y: Tensor) -> Tensor:
+        """Log density of targets y, (n, q), summed over outputs: (n,)."""
+        mean, variance, noise = self.predict(x, variance=True)
+        assert variance is not None
+        return normal_log_density(y, mean, variance + noise).sum(1)
+
+    def update(self, rows: Rows) -> Self:
+        """The model that knows more rows, at the same parameters."""
+        raise NotImplementedError(f"{type(self).__name__} cannot be updated")
+
+    def status(self) -> dict[str, Any]:
+        """What ``fit_status_`` says about the model."""
+        return {}
+
+    @property
+    def frequencies(self) -> Array | None:
+        """Base frequencies, (p, inputs of the kernel), before division by the length-scales."""
+        return None
+
+    @property
+    def noise_level(self) -> Array:
+        """Noise variance, (q,); before factors that depend on the inputs."""
+        return self.params.noise
+
+    def kernel_input_scale(self, input_scale: Array) -> Array:
+        """Units of the kernel's inputs, given those of the model's inputs, (d,)."""
+        return input_scale
+
+
+@dataclass(frozen=True)
+class ExactModel(Predictor):
+    """The fitted full GP."""
+
+    params: Parameters
+    posterior: ExactPosterior
+    log_evidence: float
+    factors: tuple[Factor, ...]
+
+    @classmethod
+    def solve(cls, objective: ExactEvidence, params: Parameters) -> ExactModel:
+        """The model at given parameters, on the rows of the objective."""
+        posterior, log_evidence, factors = objective.posterior(params)
+        return cls(params, posterior, log_evidence, tuple(factors))
+
+    @property
+    def n_rows(self) -> int:
+        return len(self.posterior.x)
+
+    def predict(self, x: Tensor, *, variance: bool) -> tuple[Tensor, Tensor | None, Tensor]:
+        posterior = self.posterior.to(x.device)
+        mean, spread = posterior.predict(x, variance=variance)
+        return mean, spread, posterior.noise.to(mean).expand_as(mean)
+
+    def covariance(self, x: Tensor) -> Tensor:
+        return self.posterior.to(x.device).covariance(x)
+
+    def sample(self, chunks: Iterable[Tensor], count: int, rng: np.random.Generator) -> Array:
+        """Draws are joint at all rows, so they depend on which rows are asked for."""
+        x = torch.cat(list(chunks))
+        mean, _, _ = self.predict(x, variance=False)
+        covariance = self.covariance(x)
+        sampled = np.empty((*mean.shape, count))
+        for k in range(mean.shape[1]):
+            # Scaled so that the smallest resolvable eigenvalue is one, as `factor` expects.
+            floor = float(self.params.signal[k]) * 1e-10
+            root = factor(covariance[:, :, k] / floor + torch.eye(len(x)).to(covariance)).lower * floor**0.5
+            normal = torch.as_tensor(rng.standard_normal((len(x), count))).to(root)
+            sampled[:, k] = (mean[:, k : k + 1] + root @ normal).cpu().numpy()
+        return sampled
+
+    def to(self, device: torch.device) -> ExactModel:
+        return replace(self, posterior=self.posterior.to(device))
+
+
+@dataclass(frozen=True)
+class SpectralModel(Predictor):
+    """The fitted sparse spectrum GP, with or without gates.
+
+    Attributes
+    ----------
+    base : ndarray, (p, d)
+        Frequencies before division by the length-scales.
+    params : Parameters
+    gating : Gating
+    blocks : tuple of Statistics
+        Of each independent block of rows: of each cluster under hard gates, else of all rows.
+    posterior : BlockPosterior
+    log_evidence : float
+    factors : tuple of Factor
+    """
+
+    base: Array
+    params: Parameters
+    gating: Gating
+    blocks: tuple[Statistics, ...]
+    posterior: BlockPosterior
+    log_evidence: float
+    factors: tuple[Factor, ...]
+
+    @classmethod
+    def solve(
+        cls, base: Array, params: Parameters, gating: Gating, blocks: tuple[Statistics, ...], *, device: torch.device
+    ) -> SpectralModel:
+        """The model whose posterior these statistics give."""
+        solved = [solve_outputs(block, params) for block in blocks]
+        posterior = BlockPosterior(tuple(WeightPosterior.from_evidence(each, device=device) for each in solved))
+        outputs = [out for block in solved for out in block]
+        log_evidence = sum(out.log_evidence for out in outputs)
+        return cls(base, params, gating, blocks, posterior, log_evidence, tuple(out.factor for out in outputs))
+
+    @property
+    def n_rows(self) -> int:
+        return sum(block.n for block in self.blocks)
+
+    @property
+    def frequencies(self) -> Array:
+        return self.base
+
+    def status(self) -> dict[str, Any]:
+        if self.gating.gate is None:
+            return {}
+        rows = {"rows": [block.n for block in self.blocks]} if self.gating.kind == "hard" else {}
+        return {"gating": {**self.gating.about, **rows}}
+
+    def projection(self, *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """``W``, (d, p)."""
+        return projection(self.base, self.params.lengthscale, dtype=dtype, device=device)
+
+    def features(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Features of rows, and the blocks they belong to under hard gates."""
+        return self.gating.features(spectral_features(x, self.projection(dtype=x.dtype, device=x.device)), x)
+
+    def predict(self, x: Tensor, *, variance: bool) -> tuple[Tensor, Tensor | None, Tensor]:
+        mean, spread = self.posterior.to(x.device).predict(*self.features(x), variance=variance)
+        return mean, spread, torch.as_tensor(self.params.noise).to(mean).expand_as(mean)
+
+    def covariance(self, x: Tensor) -> Tensor:
+        return self.posterior.to(x.device).covariance(*self.features(x))
+
+    def sample(self, chunks: Iterable[Tensor], count: int, rng: np.random.Generator) -> Array:
+        weights = self.posterior.draw_weights(count, rng)
+        return np.concatenate([self.posterior.functions(*self.features(x), weights) for x in chunks])
+
+    def prediction_rows(self, device: torch.device) -> int:  # noqa: ARG002
+        return max(1, PREDICTION_ROWS // self.gating.widening)
+
+    def to(self, device: torch.device) -> SpectralModel:
+        return replace(self, posterior=self.posterior.to(device))
+
+    def update(self, rows: Rows) -> SpectralModel:
+        more = spectral_objective(rows, self.base, self.gating).statistics(self.params)
+        both = tuple(old.merge(new) for old, new in zip(self.blocks, more, strict=True))
+        return SpectralModel.solve(self.base, self.params, self.gating, both, device=rows.device)
+
+
+def spectral_objective(rows: Rows, base: Array, gating: Gating) -> BlockEvidence:
+    """The log evidence of all rows as a function of the parameters."""
+    return BlockEvidence(_blocks(rows, gating, len(base)), base, gating.soft)
+
+
+def _blocks(rows: Rows, gating: Gating, p: int) -> list[Chunked]:
+    """Rows that the kernel connects: those of each cluster under hard gates, by their labels or else by the rule."""
+    p *= gating.widening
+    if gating.gate is None or gating.kind == "soft":
+        return [rows.chunks(p)]
+    labels = rows.labels
+    if labels is None:
+        labels = rows.chunks(p).reduce(GateLabels(gating.gate))
+    return [part.chunks(p) for part in rows.split(labels, gating.gate.n_clusters)]

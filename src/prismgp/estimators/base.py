@@ -1,0 +1,374 @@
+"""What the regressors share: validation, fitting, prediction, model files. No mathematics."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from os import PathLike
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
+from sklearn.utils.validation import check_is_fitted
+
+from prismgp._random import Streams
+from prismgp._types import AnyArray, Array, RandomState
+from prismgp._validate import (
+    DEVICES,
+    check_choice,
+    check_fit_data,
+    check_inputs,
+    check_number,
+    compute_device,
+    compute_dtype,
+)
+from prismgp.context import FitContext, FitEvent
+from prismgp.core.kernels import KERNELS
+from prismgp.core.models import Predictor
+from prismgp.data import ArraySource, Source, StandardisedRows, Standardiser, prefetched
+from prismgp.estimators.sources import (
+    adopt_source,
+    apply_where_rows_are,
+    as_source,
+    encode_frame,
+    match_source,
+    open_checkpoint,
+)
+from prismgp.exceptions import DataError
+from prismgp.model import FittedModel, save_model
+
+__all__ = ["GPRegressor", "UpdatableRegressor"]
+
+
+class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type: ignore[misc]
+    """Common part of the regressors. Subclasses fit; the fitted model, ``model_``, predicts."""
+
+    _kind: ClassVar[str]
+    _structure: ClassVar[tuple[str, ...]] = ("kernel",)  # arguments that a model file must agree with
+    _callback: Callable[[FitEvent], None] | None = None  # told how a fit goes; saved nowhere
+
+    # Learned by fit, in the user's units.
+    model_: FittedModel
+    lengthscale_: Array
+    signal_variance_: float | Array
+    noise_variance_: float | Array
+    mean_: float | Array
+    log_evidence_: float
+    frequencies_: Array
+    history_: dict[str, list[Any]]
+    fit_status_: dict[str, Any]
+    n_iter_: int
+    n_features_in_: int
+
+    @abstractmethod
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Fit to rows X, (n, d), and targets y, (n,) or (n, q); or to a source, which holds both."""
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "fit_status_")  # the last attribute that a fit sets
+
+    # -- fitting ---------------------------------------------------------------------------------
+
+    def _check_parameters(self) -> None:
+        """Constructor arguments are checked here, not in the constructor."""
+        name = type(self).__name__
+        check_choice(name, "kernel", self.kernel, tuple(KERNELS))
+        check_choice(name, "device", self.device, DEVICES)
+        check_choice(name, "dtype", self.dtype, ("float64", "float32"))
+        check_number(name, "max_iter", self.max_iter, low=1, integer=True)
+        check_number(name, "n_restarts", self.n_restarts, low=0, integer=True)
+        if getattr(self, "chunk_size", "auto") != "auto":
+            check_number(name, "chunk_size", self.chunk_size, low=1, integer=True)
+
+    def _compute(self) -> tuple[torch.dtype, torch.device]:
+        """Precision and device of the computation."""
+        return compute_dtype(self.dtype), compute_device(self.device)
+
+    def _chunk_rows(self) -> int | None:
+        asked = getattr(self, "chunk_size", "auto")
+        return None if asked == "auto" else int(asked)
+
+    def _training_rows(self, X: Any, y: Any) -> StandardisedRows:
+        """Checked rows of a new fit; everything learned before is dropped first."""
+        self._check_parameters()
+        _, device = self._compute()  # is it there? Saving and loading must work without
+        for name in list(vars(self)):
+            # A fit that fails or is interrupted must not leave half of an older one.
+            if name.endswith("_") and not name.startswith("_"):
+                delattr(self, name)
+        source, self._target_ndim = self._source(X, y, reset=True)
+        self._check_size(source, device)
+        standardiser = Standardiser.fit(source, normalize=self.normalize, learned=self._learns_lengthscales())
+        return self._rows(source, standardiser)
+
+    def _check_size(self, source: Source, device: torch.device) -> None:
+        """Refuse what memory cannot hold."""
+
+    def _learns_lengthscales(self) -> bool:
+        return bool(self.optimize)
+
+    def _rows(self, source: Source, standardiser: Standardiser) -> StandardisedRows:
+        return StandardisedRows(source, standardiser, *self._compute(), chunk_rows=self._chunk_rows())
+
+    def _source(self, X: Any, y: Any, *, reset: bool) -> tuple[Source, int]:
+        """Checked rows and the dimension of y; those of a fit, or those of a fitted model."""
+        X, y = as_source(X, y)
+        if isinstance(X, Source):
+            source = adopt_source(self, X, y) if reset else match_source(self, X, y, needs_target=True)
+            return source, 1 if source.n_outputs == 1 and X.single else 2
+        x, target = check_fit_data(self, X if reset else encode_frame(self, X), y, reset=reset)
+        return ArraySource(x, target.reshape(len(target), -1)), target.ndim
+
+    def read_rows(self, X: Any, y: Any) -> Source:
+        """Rows and targets as the fitted model takes them, checked; for code that works with ``model_``."""
+        check_is_fitted(self)
+        source, ndim = self._source(X, y, reset=False)
+        model = self.model_
+        if ndim != model.target_ndim:
+            raise DataError(f"y has {ndim} dimension(s), but the model was fitted with {model.target_ndim}")
+        if source.n_outputs != model.n_outputs:
+            raise DataError(f"y has {source.n_outputs} columns, but the model was fitted with {model.n_outputs}")
+        return source
+
+    def read_inputs(self, X: Any) -> AnyArray:
+        """Inputs as the fitted model takes them, checked, in memory; for code that works with ``model_``."""
+        X, _ = as_source(X)
+        if isinstance(X, Source):
+            return match_source(self, X).load().x
+        return check_inputs(self, encode_frame(self, X))
+
+    def _start_values(self) -> dict[str, Any]:
+        """Starting values, or the fixed ones, in the user's units."""
+        return {
+            "lengthscale": self.lengthscale,
+            "signal": self.signal_variance,
+            "noise": self.noise_variance,
+            "mean": self.mean,
+        }
+
+    def _context(self, rows: StandardisedRows) -> FitContext:
+        callback = self._callback
+        checkpoint = open_checkpoint(self, rows.source) if hasattr(self, "checkpoint") else None
+
+        def tell(event: FitEvent) -> None:
+            assert callback is not None
+            callback(replace(event, model=lambda: self._as_model(event.model(), rows)))
+
+        return FitContext(
+            type(self).__name__,
+            verbose=self.verbose,
+            checkpoint=checkpoint,
+            callback=None if callback is None else tell,
+            log_scale=float(np.log(rows.standardiser.y_scale).sum()),
+        )
+
+    def _as_model(
+        self,
+        predictor: Predictor,
+        rows: StandardisedRows,
+        stages: Iterable[dict[str, Any]] = (),
+        history: dict[str, list[Any]] | None = None,
+        **record: Any,
+    ) -> FittedModel:
+        """The fitted model around what a fit has found."""
+        names = getattr(self, "feature_names_in_", None)
+        model = FittedModel.from_fit(
+            self._kind,
+            predictor,
+            rows,
+            kernel=self.kernel,
+            target_ndim=self._target_ndim,
+            feature_names=None if names is None else [str(name) for name in names],
+            encoder=getattr(self, "table_encoder_", None),
+            stages=list(stages),
+            history=history or {},
+            **record,
+        )
+        return replace(model, arguments={name: getattr(self, name) for name in self._structure})
+
+    def _adopt(self, model: FittedModel) -> None:
+        """Hold a fitted model, and publish what it has learned."""
+        self.model_ = model
+        self.lengthscale_ = model.lengthscale
+        self.signal_variance_ = self._per_output(model.signal_variance)
+        self.noise_variance_ = self._per_output(model.noise_variance)
+        self.mean_ = self._per_output(model.mean)
+        if model.predictor.frequencies is not None:
+            self.frequencies_ = model.predictor.frequencies
+        self.log_evidence_ = model.log_evidence
+        self.history_ = model.history
+        self.n_iter_ = model.n_iter
+        self.fit_status_ = model.status
+
+    def _per_output(self, value: Array) -> float | Array:
+        return float(value[0]) if self.model_.target_ndim == 1 else value
+
+    # -- prediction ------------------------------------------------------------------------------
+
+    def _ready(self) -> FittedModel:
+        """The fitted model where, and as, the present parameters say."""
+        check_is_fitted(self)
+        self._check_parameters()
+        return self.model_.on(*self._compute(), self._chunk_rows())
+
+    def predict(
+        self, X: Any, return_std: bool = False, return_cov: bool = False, include_noise: bool = True
+    ) -> AnyArray | tuple[AnyArray, AnyArray]:
+        """Predict at rows X.
+
+        Parameters
+        ----------
+        X : array-like, (n, d), Dask array or frame, or source
+        return_std : bool, default False
+            Also return the standard deviation, of the shape of the mean.
+        return_cov : bool, default False
+            Also return the joint covariance, (n, n), or (n, n, q) for several outputs.
+        include_noise : bool, default True
+            True: of a new observation. False: of the underlying function.
+
+        Returns
+        -------
+        mean : ndarray, (n,) or (n, q)
+        std or cov : ndarray, when asked for
+        """
+        check_is_fitted(self)
+        if return_std and return_cov:
+            raise DataError("ask for return_std or return_cov, not both")
+        X, _ = as_source(X)
+        if isinstance(X, Source) and X.distributed and not return_cov:
+            done: AnyArray | tuple[AnyArray, AnyArray] = apply_where_rows_are(
+                self, match_source(self, X), "predict", return_std=return_std, include_noise=include_noise
+            )
+            return done
+        model = self._ready()
+        if return_cov:
+            mean, cov = model.covariance(self.read_inputs(X), include_noise=include_noise)
+            return self._shape_out(mean), cov[:, :, 0] if model.target_ndim == 1 else cov
+        blocks: AnyArray | Iterable[AnyArray]
+        if isinstance(X, Source):
+            blocks = (x for x, _ in prefetched(match_source(self, X).blocks(model.prediction_rows)))
+        else:
+            blocks = self.read_inputs(X)
+        mean, std = model.predict(blocks, std=return_std, include_noise=include_noise)
+        return self._shape_out(mean) if std is None else (self._shape_out(mean), self._shape_out(std))
+
+    def log_density(self, X: Any, y: Any = None) -> Array:
+        """Log density of observations y at rows X under the predictive distribution.
+
+        Parameters
+        ----------
+        X : array-like, (n, d), or source with its targets
+        y : array-like, (n,) or (n, q)
+
+        Returns
+        -------
+        ndarray, (n,)
+            Row by row, summed over outputs; minus its average is the NLPD. In the units of y.
+        """
+        source = self.read_rows(X, y)
+        if source.distributed:
+            return np.asarray(apply_where_rows_are(self, source, "log_density"))
+        model = self._ready()
+        return model.log_density(source.blocks(model.prediction_rows))
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """Coefficient of determination of the predicted means.
+
+        Parameters
+        ----------
+        X : array-like, (n, d), or source with its targets
+        y : array-like, (n,) or (n, q)
+        sample_weight : array-like, (n,), optional
+
+        Returns
+        -------
+        float
+        """
+        if isinstance(as_source(X)[0], Source):
+            blocks = self.read_rows(X, y).blocks(self._ready().prediction_rows)
+            y = self._shape_out(np.concatenate([block for _, block in blocks]))
+        return float(super().score(X, y, sample_weight))
+
+    def sample_y(self, X: Any, n_samples: int = 1, random_state: RandomState = None) -> AnyArray:
+        """Draw functions from the posterior and evaluate them at X.
+
+        The same ``random_state`` gives the same functions in every call, at whatever X; those of
+        :class:`ExactGPRegressor` are drawn jointly at the rows of X, and depend on them.
+
+        Returns
+        -------
+        ndarray, (n, n_samples), or (n, q, n_samples) for a two-dimensional y
+        """
+        model = self._ready()
+        check_number("sample_y", "n_samples", n_samples, low=1, integer=True)
+        samples = model.sample(self.read_inputs(X), n_samples, Streams(random_state).generator("functions"))
+        return samples[:, 0, :] if model.target_ndim == 1 else samples
+
+    def certify(self, X: Any, y: Any = None, X_test: Any = None, **options: Any) -> Any:
+        """Bound how far this model is from the exact GP it approximates; see :func:`prismgp.certify`.
+
+        Parameters
+        ----------
+        X, y : array-like, or source
+            The rows the model was fitted on.
+        X_test : array-like or source, optional
+            Where to certify predictions.
+        **options
+            Those of :func:`prismgp.certify`.
+
+        Returns
+        -------
+        Certificate
+        """
+        from prismgp.certificates import certify  # a layer above; a convenience for users
+
+        return certify(self, X, y, X_test, **options)
+
+    def _shape_out(self, values: Array) -> AnyArray:
+        return values[:, 0] if self.model_.target_ndim == 1 else values
+
+    # -- model files -----------------------------------------------------------------------------
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the fitted model to one file; read it back with :func:`prismgp.load`.
+
+        The file holds numbers and text only, never code, and appears whole or not at all.
+        """
+        check_is_fitted(self)
+        self._check_parameters()  # a file with arguments that are out of range could not be read
+        # What the posterior depends on is that of the fit, whatever has been set since.
+        arguments = {**self.get_params(deep=False), **self.model_.arguments}
+        if "checkpoint" in arguments:
+            arguments["checkpoint"] = None  # the fit is over
+        save_model(replace(self.model_, arguments=arguments), path)
+
+    @classmethod
+    def _from_model(cls, model: FittedModel) -> Self:
+        """An estimator around a model read from a file."""
+        estimator = cls(**model.arguments)
+        estimator._check_parameters()
+        estimator.n_features_in_ = model.n_inputs
+        if model.feature_names is not None:
+            estimator.feature_names_in_ = np.array(model.feature_names, dtype=object)
+        if model.encoder is not None:
+            estimator.table_encoder_ = model.encoder
+        estimator._adopt(replace(model, arguments={name: model.arguments[name] for name in cls._structure}))
+        return estimator
+
+
+class UpdatableRegressor(GPRegressor):
+    """A regressor whose posterior takes more rows at fixed parameters."""
+
+    def partial_fit(self, X: Any, y: Any = None) -> Self:
+        """Add rows to the posterior, at fixed parameters, networks, gates and weights.
+
+        Exact: the posterior is that of all rows. The first call on an unfitted estimator is a ``fit``.
+        """
+        if not self.__sklearn_is_fitted__():
+            return self.fit(X, y)
+        model = self._ready()
+        source = self.read_rows(X, y)
+        self._adopt(model.update(self._rows(source, model.standardiser)))
+        return self

@@ -1,0 +1,221 @@
+"""SSGPRegressor: the sparse spectrum GP."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Self
+
+from prismgp._random import Streams
+from prismgp._system import limit_blas_threads
+from prismgp._types import RandomState
+from prismgp._validate import check_choice, check_number
+from prismgp.core.fit import SSGPSettings, fit_ssgp
+from prismgp.core.frequencies import FREQUENCY_KINDS
+from prismgp.core.kernels import get_kernel
+from prismgp.core.models import Predictor
+from prismgp.data import StandardisedRows
+from prismgp.estimators.base import UpdatableRegressor
+from prismgp.estimators.gating import check_gating, fit_gate, given_labels
+from prismgp.model import FittedModel
+
+__all__ = ["SSGPRegressor"]
+
+
+class SSGPRegressor(UpdatableRegressor):
+    """Sparse spectrum Gaussian process regression.
+
+    The kernel is replaced by ``k_p(x, x') = S/p sum_t cos(e_t'(x - x') / lengthscale)`` with p
+    spectral frequencies e_t, that is by 2p trigonometric features. Evidence, gradient and
+    prediction are exact for that kernel, cost O(n p^2), and need the memory of one chunk of rows.
+
+    Parameters
+    ----------
+    n_frequencies : int, default 64
+        The paper's p. Accuracy grows with it; cost grows with its square.
+    kernel : {"rbf", "matern12", "matern32", "matern52"}, default "rbf"
+    lengthscale, signal_variance, noise_variance, mean : float, array or None, default None
+        Starting values in the data's units (fixed values when ``optimize=False``); None: from the data.
+        A length-scale per input; the others per output.
+    frequencies : {"auto", "iid", "orthogonal", "sobol"} or array, (n_frequencies, d), default "auto"
+        How the frequencies are drawn; "auto" is "sobol" up to 4 inputs, "orthogonal" above. With
+        ``optimize=True`` several draws compete by their evidence on a few thousand rows. An array,
+        such as the ``frequencies_`` of another model, is used as it is.
+    learn_frequencies : bool, default False
+        Let the frequencies join the optimiser. More flexible, and prone to over-fit.
+    optimize : bool, default True
+        Learn the kernel parameters by maximising the evidence.
+    max_iter : int, default 200
+        Limit of optimiser iterations on the large subsample and on all rows. The short runs that
+        choose the starting point have limits of their own.
+    n_restarts : int, default 0
+        Additional random starting points, each with frequencies of its own, in the race that
+        precedes the optimisation.
+    normalize : bool, default True
+        What the constant mean is when it is neither learned (``optimize=False``) nor given: the
+        targets' average, or zero for False. Inputs and targets are standardised internally in any
+        case, which changes nothing but the arithmetic. Everything is reported in the data's units.
+    chunk_size : int or "auto", default "auto"
+        Rows processed at a time.
+    device : {"cpu", "cuda", "auto"}, default "cpu"
+    dtype : {"float64", "float32"}, default "float64"
+        Precision of the features; statistics are accumulated in float64 either way.
+    random_state : int, RandomState or None, default None
+    verbose : int, default 0
+        1 shows a progress bar with the evidence.
+    gating : {"none", "hard", "soft"}, default "none"
+        Multiply the kernel by ``sum_c r_c(x) r_c(x')``, with gates r over clusters of rows. "hard": every
+        row belongs to one cluster, and clusters are independent but for their common parameters. "soft":
+        the gates are square roots of responsibilities; there are 2p features for each cluster.
+    partition : None, array of int (n,), or fitted clusterer, default None
+        The clusters. None: found by k-means, with distances in the length-scales the learning starts from.
+        Labels of the training rows: hard gates use them as they are; other rows go to the cluster of the
+        nearest mean. A clusterer, such as KMeans, GaussianMixture or :class:`Reconfigurer`: its ``predict``,
+        or for soft gates its probabilities; files can hold KMeans and mixtures of diagonal covariances.
+    n_components : int, default 8
+        Clusters to be found; fewer where there are fewer distinct rows.
+    checkpoint : path or None, default None
+        File that remembers how far the fit has come: the same fit, begun again after it was killed, goes on from
+        there, with the same result. It stays after the fit; remove it when the model is saved.
+
+    Attributes
+    ----------
+    lengthscale_ : ndarray, (d,)
+    signal_variance_, noise_variance_, mean_ : float, or ndarray (q,) for a two-dimensional y
+    frequencies_ : ndarray, (n_frequencies, d)
+        Base frequencies, before division by the length-scales.
+    log_evidence_ : float
+        Log density of the targets under the model, summed over outputs.
+    n_iter_ : int
+        Optimiser iterations, all stages together.
+    history_ : dict of lists
+        "rows", "log_evidence" and "seconds" of every evaluation.
+    fit_status_ : dict
+        What was done: starting point, stages, iterations, the optimiser's message, jitter used; "ignored_inputs" never
+        varied, or in very few rows; "gating" says how many clusters there are, with how many rows, and how many rows
+        lie nearer to another one.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from prismgp import SSGPRegressor
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.uniform(-3, 3, (500, 1))
+    >>> y = np.sin(2 * X[:, 0]) + 0.1 * rng.standard_normal(500)
+    >>> model = SSGPRegressor(n_frequencies=16, random_state=0).fit(X, y)
+    >>> mean, std = model.predict(X[:3], return_std=True)
+    >>> bool(np.all(np.abs(mean - y[:3]) < 4 * std))
+    True
+    """
+
+    _kind = "ssgp"
+    _structure = ("kernel", "n_frequencies", "gating", "partition")
+
+    def __init__(
+        self,
+        n_frequencies: int = 64,
+        *,
+        kernel: str = "rbf",
+        lengthscale: Any = None,
+        signal_variance: Any = None,
+        noise_variance: Any = None,
+        mean: Any = None,
+        frequencies: Any = "auto",
+        learn_frequencies: bool = False,
+        optimize: bool = True,
+        max_iter: int = 200,
+        n_restarts: int = 0,
+        normalize: bool = True,
+        chunk_size: int | str = "auto",
+        device: str = "cpu",
+        dtype: str = "float64",
+        random_state: RandomState = None,
+        verbose: int = 0,
+        gating: str = "none",
+        partition: Any = None,
+        n_components: int = 8,
+        checkpoint: Any = None,
+    ) -> None:
+        self.n_frequencies = n_frequencies
+        self.kernel = kernel
+        self.lengthscale = lengthscale
+        self.signal_variance = signal_variance
+        self.noise_variance = noise_variance
+        self.mean = mean
+        self.frequencies = frequencies
+        self.learn_frequencies = learn_frequencies
+        self.optimize = optimize
+        self.max_iter = max_iter
+        self.n_restarts = n_restarts
+        self.normalize = normalize
+        self.chunk_size = chunk_size
+        self.device = device
+        self.dtype = dtype
+        self.random_state = random_state
+        self.verbose = verbose
+        self.gating = gating
+        self.partition = partition
+        self.n_components = n_components
+        self.checkpoint = checkpoint
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Learn the parameters by the evidence and compute the posterior.
+
+        Parameters
+        ----------
+        X : array-like, (n, d), Dask array or frame, or source
+            A source, such as :func:`prismgp.data.from_parquet` makes, holds the targets too.
+        y : array-like, (n,) or (n, q), or Dask array, series or frame
+            Several outputs share frequencies and length-scales; each has its own signal variance,
+            noise variance and mean.
+        """
+        rows = self._training_rows(X, y)
+        context = self._context(rows)
+        if self.partition is not None:
+            labels = given_labels(self.partition, rows.n_rows, rows.n_inputs)
+            rows = replace(rows, source=rows.source.labelled(labels))
+        streams = Streams(self.random_state)
+        settings = SSGPSettings(
+            kernel=get_kernel(self.kernel),
+            n_frequencies=self.n_frequencies,
+            frequencies=self.frequencies,
+            learn_frequencies=self.learn_frequencies,
+            find_start=self.lengthscale is None,
+            optimize=self.optimize,
+            max_iter=self.max_iter,
+            n_restarts=self.n_restarts,
+            dtype=self.dtype,
+        )
+        with limit_blas_threads(), context.progress("eval"):
+            fit = fit_ssgp(
+                rows,
+                rows.start(learn=self.optimize, **self._start_values()),
+                settings,
+                streams,
+                gate=lambda start: fit_gate(
+                    self.gating,
+                    self.partition,
+                    self.n_components,
+                    rows,
+                    start,
+                    n_frequencies=self.n_frequencies,
+                    rng=streams.generator("partition"),
+                ),
+                callback=context,
+            )
+        lengthscale = fit.model.params.lengthscale
+        self._adopt(self._as_model(fit.model, rows, fit.stages, context.history, input_lengthscale=lengthscale))
+        context.reached("final", rows.n_rows, lambda: fit.model)
+        return self
+
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        name = type(self).__name__
+        check_number(name, "n_frequencies", self.n_frequencies, low=1, integer=True)
+        check_gating(name, self.gating, self.partition, self.n_components)
+        if isinstance(self.frequencies, str):
+            check_choice(name, "frequencies", self.frequencies, FREQUENCY_KINDS)
+
+    def _as_model(self, predictor: Predictor, rows: StandardisedRows, *args: Any, **record: Any) -> FittedModel:
+        model = super()._as_model(predictor, rows, *args, **record)
+        # The gate is in the file; labels of training rows, or a clusterer, are not.
+        return replace(model, arguments={**model.arguments, "partition": None})

@@ -1,0 +1,338 @@
+"""The recipes of PrismGP: from standardised rows and settings to a mixture of experts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from prismgp._random import Streams
+from prismgp._types import AnyArray, Array
+from prismgp.context import FitContext
+from prismgp.core.fit import SSGPFit, SSGPSettings, fit_ssgp
+from prismgp.core.kernels import Kernel
+from prismgp.data import ArraySource, MappedSource, Source, StandardisedRows, Standardiser, standardise
+from prismgp.prism._network import NetworkSizes
+from prismgp.prism._train import MemberSettings
+from prismgp.prism.experts import Expert, Mixture, PlainMap, ReconfiguredMap
+from prismgp.prism.joint import JointFit, JointRecipe
+from prismgp.vae.fit import TRAINING_ROWS, VAESettings, fit_vae
+
+__all__ = ["DEFAULTS", "MANY_ROWS", "MANY_ROWS_DEFAULTS", "PrismFit", "PrismSettings", "fit_prism"]
+
+# What parameters left at None become, by recipe. Tests make them smaller.
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "joint": {
+        "latent_dim": 8,
+        "hidden": (128, 128),
+        "n_members": 4,
+        "batch_size": 512,
+        "max_steps": 1_000,
+        "patience": 300,
+    },
+    "paper": {
+        "latent_dim": 4,
+        "hidden": 10,
+        "n_members": 1,
+        "batch_size": 256,
+        "max_steps": 2_000,
+        "patience": 500,
+    },
+}
+# What small batches cannot show, a network does not learn; and with many rows members hardly differ by chance. There,
+# the time of four members is better spent on one that sees more rows (docs/what-was-tried.md).
+MANY_ROWS = 100_000
+MANY_ROWS_DEFAULTS: dict[str, dict[str, Any]] = {
+    "joint": {"n_members": 1, "batch_size": 4_096, "max_steps": 1_500, "patience": 450},
+    "paper": {},
+}
+_ENCODED_ROWS = 2_048  # at a time
+_LEAST_ROWS = 50  # with fewer, a held-out part is too small to decide anything
+_LARGEST_BATCH_WIDTH = 1_024  # features; with more of them large batches get smaller, so that a step costs no more
+
+
+@dataclass(frozen=True)
+class PrismSettings:
+    """How PrismGP is fitted; the names are those of the estimator's parameters, None: by the recipe."""
+
+    recipe: str
+    kernel: Kernel
+    n_frequencies: int
+    frequencies: str
+    gating: str
+    n_components: int
+    alpha: float
+    beta: float
+    elbo_weight: float
+    validation_fraction: float
+    noise_model: str
+    output: str
+    optimize: bool
+    max_iter: int
+    n_restarts: int
+    normalize: bool
+    dtype: str
+    latent_dim: int | None = None
+    hidden: Any = None
+    n_members: int | None = None
+    batch_size: int | None = None
+    max_steps: int | None = None
+    patience: int | None = None
+    dropout: float | None = None
+
+    @classmethod
+    def names(cls) -> list[str]:
+        return [field.name for field in fields(cls)]
+
+    def value(self, name: str, rows: int = 0) -> Any:
+        """A setting, or what the recipe has for it with so many rows."""
+        given = getattr(self, name)
+        if given is not None:
+            return given
+        usual = DEFAULTS[self.recipe]
+        return (usual | MANY_ROWS_DEFAULTS[self.recipe] if rows > MANY_ROWS else usual)[name]
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """Units of the hidden layers."""
+        hidden = self.value("hidden")
+        return (int(hidden),) if np.ndim(hidden) == 0 else tuple(int(each) for each in hidden)
+
+    def batch_rows(self, rows: int, width: int) -> int:
+        """Rows of a step; a default larger than usual takes account of the number of features."""
+        usual, wanted = self.value("batch_size"), self.value("batch_size", rows)
+        if self.batch_size is not None or width <= _LARGEST_BATCH_WIDTH:
+            return int(wanted)
+        return int(max(usual, wanted * _LARGEST_BATCH_WIDTH**2 // width**2))
+
+
+@dataclass(frozen=True)
+class PrismFit:
+    """What a fit returns.
+
+    Attributes
+    ----------
+    mixture : Mixture
+    status : dict
+        For ``fit_status_``.
+    stages : list of dict
+        Of the plain SSGP's optimisation.
+    history : dict of lists
+    steps : int
+    plain_lengthscale : ndarray, (d,), or None
+        Of the plain SSGP on the inputs, in their standard deviations, where there is one.
+    """
+
+    mixture: Mixture
+    status: dict[str, Any]
+    stages: list[dict[str, Any]]
+    history: dict[str, list[Any]]
+    steps: int
+    plain_lengthscale: Array | None
+
+
+def fit_prism(
+    rows: StandardisedRows,
+    start: dict[str, Any],
+    settings: PrismSettings,
+    streams: Streams,
+    context: FitContext,
+    *,
+    ssgp_seed: int,
+) -> PrismFit:
+    """Fit by the recipe of the settings.
+
+    Parameters
+    ----------
+    rows : StandardisedRows
+    start : dict
+        Starting values in the user's units, as :meth:`StandardisedRows.start` takes them.
+    settings : PrismSettings
+    streams : Streams
+    context : FitContext
+    ssgp_seed : int
+        Of the plain SSGP; that of the estimator, so that it is the model a user would compare with.
+    """
+    fit = _fit_paper if settings.recipe == "paper" else _fit_joint
+    return fit(rows, start, settings, streams, context, ssgp_seed)
+
+
+def _fit_joint(
+    rows: StandardisedRows,
+    start: dict[str, Any],
+    settings: PrismSettings,
+    streams: Streams,
+    context: FitContext,
+    ssgp_seed: int,
+) -> PrismFit:
+    """Networks and SSGP trained together, stacked with the plain SSGP."""
+
+    def as_expert(model: Any) -> Expert:
+        return Expert.plain(model, dtype=rows.dtype, device=rows.device)
+
+    ssgp = _fit_plain(rows, start, settings, ssgp_seed, context.part("ssgp", lambda m: Mixture.alone(as_expert(m))))
+    plain = as_expert(ssgp.model)
+    if rows.n_rows < _LEAST_ROWS:
+        fit = JointFit(Mixture.alone(plain), weights={plain.name: 1.0})
+        message = f"fewer than {_LEAST_ROWS} rows: the plain SSGP alone"
+    else:
+        sample = rows.sample(TRAINING_ROWS, streams.generator("training rows"))
+        recipe = _joint_recipe(rows, sample, settings)
+        fit = recipe.fit(plain, ssgp.start, streams, context)
+        failed = sum(member["held_out_nlpd"] is None for member in fit.members)
+        message = f"{len(fit.members) - failed} of {recipe.n_members} members trained"
+        if fit.interrupted:
+            message = "interrupted; the best states so far are used"
+        elif fit.weights[plain.name] == 1.0:
+            message += "; not convincingly better than the plain SSGP, which is used alone"
+        if fit.held_out_nlpd is not None:
+            fit.held_out_nlpd += float(np.log(rows.standardiser.y_scale).sum())
+    status = {
+        "recipe": "joint",
+        "message": message,
+        "interrupted": fit.interrupted,
+        "weights": fit.weights,
+        "members": fit.members,
+        "held_out_rows": fit.held_out_rows,
+        "held_out_nlpd": fit.held_out_nlpd,
+    }
+    return PrismFit(fit.mixture, status, ssgp.stages, fit.history, fit.steps, ssgp.model.params.lengthscale)
+
+
+def _joint_recipe(rows: StandardisedRows, sample: ArraySource, settings: PrismSettings) -> JointRecipe:
+    sizes = NetworkSizes(
+        inputs=rows.n_inputs,
+        outputs=rows.n_outputs,
+        frequencies=settings.n_frequencies,
+        latent=settings.value("latent_dim"),
+        hidden=settings.layers,
+        components=settings.n_components,
+        gating=settings.gating,
+        noise="constant",
+    )
+    return JointRecipe(
+        rows=rows,
+        sample=sample,
+        kernel=settings.kernel,
+        frequencies=settings.frequencies,
+        sizes=sizes,
+        settings=MemberSettings(
+            alpha=float(settings.alpha),
+            beta=float(settings.beta),
+            elbo_weight=float(settings.elbo_weight),
+            dropout=0.0,
+            batch_size=settings.batch_rows(rows.n_rows, sizes.width),
+            max_steps=settings.value("max_steps", rows.n_rows),
+            patience=settings.value("patience", rows.n_rows),
+            learn_kernel=settings.optimize,
+        ),
+        n_members=settings.value("n_members", rows.n_rows),
+        noise_model=settings.noise_model,
+        dropout=None if settings.dropout is None else float(settings.dropout),
+        validation_fraction=float(settings.validation_fraction),
+    )
+
+
+def _fit_paper(
+    rows: StandardisedRows,
+    start: dict[str, Any],
+    settings: PrismSettings,
+    streams: Streams,
+    context: FitContext,
+    ssgp_seed: int,
+) -> PrismFit:
+    """The two stages of the paper: an auto-encoder without labels, then an SSGP on its output."""
+    s, device = rows.standardiser, rows.device
+    own = Streams(int(streams.generator("reconfigurer").integers(2**31 - 1)))
+    vae, training = fit_vae(
+        # Without labels, and with the units of a Reconfigurer.
+        replace(rows, standardiser=Standardiser.fit(rows.source, normalize=True), dtype=torch.float64),
+        VAESettings(
+            n_components=settings.n_components,
+            latent_dim=settings.value("latent_dim"),
+            hidden=settings.value("hidden"),
+            alpha=float(settings.alpha),
+            beta=float(settings.beta),
+            batch_size=settings.value("batch_size"),
+            max_steps=settings.value("max_steps"),
+            patience=settings.value("patience"),
+        ),
+        own,
+        context.part("reconfigurer"),
+    )
+    # The decoder was never asked for columns that do not vary; its output there is noise.
+    constant = torch.as_tensor(s.constant_inputs)
+    for name in ("mean_weight", "mean_bias"):
+        getattr(vae.decoder, name)[..., constant.to(device)] = 0.0
+    nothing = torch.zeros(0, dtype=torch.float64)
+    encoder = ReconfiguredMap(vae, settings.output, nothing, nothing, PlainMap(nothing)).to(device)
+    source = _reconfigure(rows, encoder)
+    inner = Standardiser.fit(source, normalize=settings.normalize)
+    shift, scale = torch.as_tensor(inner.x_shift), torch.as_tensor(inner.x_scale)
+
+    def as_mixture(model: Any) -> Mixture:
+        plain = Expert.plain(model, dtype=rows.dtype, device=device)
+        assert isinstance(plain.map, PlainMap)
+        feature_map = ReconfiguredMap(vae, settings.output, shift, scale, plain.map).to(device)
+        return Mixture.alone(replace(plain, name="reconfigured", map=feature_map))
+
+    inner_rows = replace(rows, source=source, standardiser=replace(inner, y_shift=s.y_shift, y_scale=s.y_scale))
+    ssgp = _fit_plain(inner_rows, {**start, "lengthscale": None}, settings, ssgp_seed, context.part("ssgp", as_mixture))
+    mixture = as_mixture(ssgp.model)
+    status = {
+        "recipe": "paper",
+        "message": training.message,
+        "interrupted": training.interrupted,
+        "weights": {mixture.leader.name: 1.0},
+    }
+    return PrismFit(mixture, status, ssgp.stages, training.history, max(1, training.steps), None)
+
+
+def _fit_plain(
+    rows: StandardisedRows, start: dict[str, Any], settings: PrismSettings, seed: int, context: FitContext
+) -> SSGPFit:
+    """The sparse spectrum GP without a network."""
+    asked = SSGPSettings(
+        kernel=settings.kernel,
+        n_frequencies=settings.n_frequencies,
+        frequencies=settings.frequencies,
+        find_start=start.get("lengthscale") is None,
+        optimize=settings.optimize,
+        max_iter=settings.max_iter,
+        n_restarts=settings.n_restarts,
+        dtype=settings.dtype,
+    )
+    with context.progress("eval"):
+        fit = fit_ssgp(rows, rows.start(learn=settings.optimize, **start), asked, Streams(seed), callback=context)
+    context.reached("final", rows.n_rows, lambda: fit.model)
+    return fit
+
+
+def _reconfigure(rows: StandardisedRows, encoder: ReconfiguredMap) -> Source:
+    """The source with the auto-encoder's output in place of its inputs; few rows are encoded once and kept."""
+    source = rows.source
+    width = encoder.vae.prior.directions.shape[1] if encoder.output == "latent" else source.n_inputs
+    chunk_rows = rows.chunk_rows or _ENCODED_ROWS
+    mapped = MappedSource(source, _Encode(encoder, rows.standardiser, chunk_rows, rows.device), int(width))
+    keep = not source.distributed and (mapped.small or source.n_rows <= TRAINING_ROWS)
+    return mapped.load() if keep else mapped
+
+
+@dataclass(frozen=True)
+class _Encode:
+    """Raw inputs to the auto-encoder's output, some rows at a time; it can be pickled."""
+
+    encoder: ReconfiguredMap
+    standardiser: Standardiser
+    rows: int
+    device: torch.device
+
+    def __call__(self, x: AnyArray) -> AnyArray:
+        s, parts = self.standardiser, []
+        for start in range(0, len(x), self.rows):
+            block = x[start : start + self.rows]
+            inputs = standardise(block, s.x_shift, s.x_scale, dtype=torch.float64, device=self.device)
+            parts.append(self.encoder.reconfigure(inputs).cpu().numpy())
+        return np.concatenate(parts)
