@@ -6,6 +6,8 @@ A change inside the library changes this file and ``machine.py``, and no other o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from copy import copy
+from dataclasses import replace
 from typing import Any
 
 from prismgp import PrismGPRegressor, SSGPRegressor
@@ -13,6 +15,7 @@ from prismgp._random import Streams
 from prismgp._types import AnyArray, Array
 from prismgp._validate import DEVICES, compute_device
 from prismgp.certificates._certificate_text import MEMBER_HEADER, certificate_lines, member_rows
+from prismgp.context import FitEvent
 from prismgp.core.evidence import SpectralEvidence
 from prismgp.core.exact import check_memory, required_bytes
 from prismgp.core.frequencies import draw_frequencies
@@ -24,18 +27,11 @@ from prismgp.datasets._dataset import held_out
 from prismgp.datasets._folders import search_folders
 from prismgp.datasets._gas_columns import GAS_INPUTS, GAS_TARGET
 from prismgp.datasets._gas_sensor import _read as read_gas_sensor
-from prismgp.estimators._recipes import MANY_ROWS
 from prismgp.plots import FAINT, INK, drawing_style
-from prismgp.prism import (
-    InformedMap,
-    MemberSettings,
-    NetworkSizes,
-    ReconfiguredMap,
-    RevisedMap,
-    TrainingRows,
-    held_out_rows,
-)
+from prismgp.prism import InformedMap, NetworkSizes, ReconfiguredMap, RevisedMap
+from prismgp.prism._train import MemberSettings, TrainingRows, held_out_rows
 from prismgp.prism._train import _Loop as TrainingLoop
+from prismgp.prism.fit import MANY_ROWS
 from prismgp.vae import Rows, torch_generator
 
 __all__ = [
@@ -90,10 +86,22 @@ __all__ = [
 def observe_fit(model: Any, callback: Callable[[Any], None] | None) -> None:
     """Have a callback called in the course of the model's next fits; None: no more.
 
-    It is called with an object that has ``stage``, ``iteration``, ``seconds``, ``rows``, ``log_evidence``, ``final``
-    and ``model()``.
+    It is called with an event that has ``stage``, ``iteration``, ``seconds``, ``rows``, ``log_evidence``, ``final``
+    and ``model()``, which gives a fitted estimator like the one that is being fitted.
     """
-    model._observer = callback
+
+    def tell(event: FitEvent) -> None:
+        assert callback is not None
+        callback(replace(event, model=lambda: _copy_with(model, event.model())))
+
+    model._callback = None if callback is None else tell
+
+
+def _copy_with(model: Any, fitted: Any) -> Any:
+    twin = copy(model)
+    twin._callback = None
+    twin._adopt(fitted)
+    return twin
 
 
 # -- fitted models ---------------------------------------------------------------------------------
@@ -101,12 +109,12 @@ def observe_fit(model: Any, callback: Callable[[Any], None] | None) -> None:
 
 def standardise(model: Any, x: AnyArray) -> Any:
     """The rows as the model's kernel or network gets them, a tensor (n, d)."""
-    return model._to_model(x)
+    return model.model_.to_model(x)
 
 
 def reconfigure(model: PrismGPRegressor, x: AnyArray) -> tuple[Any, Array]:
     """Latent inputs of a two-stage model and its length-scales, in the same units."""
-    leader = model._mixture.leader
+    leader = model.model_.predictor.leader
     assert isinstance(leader.map, ReconfiguredMap)
     latent = leader.map.reconfigure(standardise(model, x))
     return (latent - leader.map.shift) / leader.map.scale, leader.params.lengthscale
@@ -114,7 +122,7 @@ def reconfigure(model: PrismGPRegressor, x: AnyArray) -> tuple[Any, Array]:
 
 def find_network(model: PrismGPRegressor) -> tuple[RevisedMap, Array] | None:
     """The trained network and the length-scales of what its GP sees; None if the model has no network."""
-    experts = sorted(model._mixture.experts, key=lambda expert: isinstance(expert.map, InformedMap))
+    experts = sorted(model.model_.predictor.experts, key=lambda expert: isinstance(expert.map, InformedMap))
     for expert in experts:
         network = expert.map.network if isinstance(expert.map, InformedMap) else expert.map
         if isinstance(network, RevisedMap):
@@ -124,7 +132,7 @@ def find_network(model: PrismGPRegressor) -> tuple[RevisedMap, Array] | None:
 
 def unpack_exact(model: SSGPRegressor) -> tuple[Any, Any]:
     """Standardiser and parameters of the exact GP that the model approximates."""
-    return model._standardiser, model._params
+    return model.model_.standardiser, model.model_.predictor.params
 
 
 # -- measuring -------------------------------------------------------------------------------------

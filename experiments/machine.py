@@ -14,8 +14,7 @@ from typing import Any
 import torch
 
 import prismgp
-from prismgp._files import atomic_path
-from prismgp._memory import available_bytes, format_bytes, peak_bytes, reset_peak
+from prismgp._system import atomic_path, available_bytes, format_bytes, peak_bytes, reset_peak
 
 __all__ = [
     "ROOT",

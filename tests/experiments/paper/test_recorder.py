@@ -1,4 +1,4 @@
-"""Observers of fits: they change nothing, their time does not count, and the last thing they see is the model."""
+"""Callbacks of fits: they change nothing, their time does not count, and the last model they get is the fitted one."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 
 from experiments.internals import observe_fit
 from experiments.paper.fits import Recorder
 from experiments.scores import score
-from prismgp import ExactGPRegressor, PrismGPRegressor, SSGPRegressor
-from prismgp.model.observe import Observation, Watch
+from prismgp import ExactGPRegressor, PrismGPRegressor, SSGPRegressor, load
+from prismgp.context import FitContext, FitEvent
 
 MODELS = {
     "exact": lambda: ExactGPRegressor(random_state=0, max_iter=20),
@@ -32,11 +33,11 @@ def rows() -> tuple[np.ndarray, ...]:
     return x[:120], y[:120], x[120:], y[120:]
 
 
-def observed(name: str, rows: tuple[np.ndarray, ...], pause: float = 0.0) -> tuple[Any, list[tuple[Observation, Any]]]:
+def observed(name: str, rows: tuple[np.ndarray, ...], pause: float = 0.0) -> tuple[Any, list[tuple[FitEvent, Any]]]:
     x, y, x_test, _ = rows
-    seen: list[tuple[Observation, Any]] = []
+    seen: list[tuple[FitEvent, Any]] = []
 
-    def observe(what: Observation) -> None:
+    def observe(what: FitEvent) -> None:
         time.sleep(pause)
         seen.append((what, what.model().predict(x_test, return_std=True)))
 
@@ -57,7 +58,7 @@ def test_observed_fit_is_the_same_bit_by_bit(watched: tuple[str, Any, list[Any]]
     alone = MODELS[name]().fit(x, y)
     for mine, other in zip(model.predict(x_test, return_std=True), alone.predict(x_test, return_std=True), strict=True):
         assert np.array_equal(mine, other)
-    assert alone._observer is None
+    assert alone._callback is None
     # And the last thing seen is what the fit returned, as is the last one before it.
     for mean, std in (seen[-1][1], seen[-2][1]):
         assert np.array_equal(mean, model.predict(x_test))
@@ -82,7 +83,7 @@ def test_course(watched: tuple[str, Any, list[Any]]) -> None:
         assert iterations[-1] - model.n_iter_ == max(each.iteration for each in what if each.stage == "l-bfgs")
 
 
-def test_time_of_the_observer_does_not_count(rows: tuple[np.ndarray, ...]) -> None:
+def test_time_of_the_callback_does_not_count(rows: tuple[np.ndarray, ...]) -> None:
     pause = 0.02
     began = time.perf_counter()
     _, seen = observed("ssgp", rows, pause)
@@ -90,37 +91,30 @@ def test_time_of_the_observer_does_not_count(rows: tuple[np.ndarray, ...]) -> No
     assert seen[-1][0].seconds <= whole - pause * len(seen)
 
 
-def test_clock_of_a_watch() -> None:
-    seen: list[Observation] = []
+def test_clock_of_a_fit() -> None:
+    seen: list[FitEvent] = []
 
-    def observe(what: Observation) -> None:
+    def observe(what: FitEvent) -> None:
         seen.append(what)
         time.sleep(0.2)
 
-    watch = Watch(observe)
-    watch("race", 10, lambda: None, iteration=1)
-    watch("race", 10, lambda: None)
+    context = FitContext(callback=observe)
+    context.reached("race", 10, lambda: None, iteration=1)
+    context.reached("final", 10, lambda: None)
     assert seen[1].seconds - seen[0].seconds < 0.15
     assert seen[1].iteration == 1
 
 
-def test_no_observer_hears_nothing() -> None:
-    watch = Watch(None)
-    assert watch.listener(lambda _: None) is None
-    assert watch.inner(lambda _: None) is None
-    watch("final", 1, lambda: pytest.fail("nobody asked for a model"))
+def test_without_a_callback_no_model_is_made() -> None:
+    FitContext().reached("final", 1, lambda: pytest.fail("nobody asked for a model"))
 
 
 def test_saved_nowhere(rows: tuple[np.ndarray, ...], tmp_path: Any) -> None:
-    from sklearn.base import clone
-
-    from prismgp import load
-
     model, _ = observed("ssgp", rows)
-    assert "_observer" not in model.get_params()
-    assert clone(model)._observer is None
+    assert "_callback" not in model.get_params()
+    assert clone(model)._callback is None
     model.save(tmp_path / "model.prism")
-    assert load(tmp_path / "model.prism")._observer is None
+    assert load(tmp_path / "model.prism")._callback is None
 
 
 @pytest.mark.parametrize("name", ["exact", "ssgp", "paper"])
@@ -151,7 +145,7 @@ def test_recorder_shows_the_leader_of_a_race() -> None:
 
     recorder = Recorder(np.zeros((4, 1)), np.zeros(4), 1.0)
     for iteration, (evidence, value) in enumerate([(-9.0, 3.0), (-5.0, 1.0), (-7.0, 2.0)]):
-        recorder(Observation("race", iteration, 0.1 * iteration, 4, evidence, lambda value=value: Model(value)))
+        recorder(FitEvent("race", iteration, 0.1 * iteration, 4, evidence, lambda value=value: Model(value)))
     assert [point["rmse"] for point in recorder.points] == [3.0, 1.0, 1.0]
-    recorder(Observation("l-bfgs", 3, 0.3, 4, -8.0, lambda: Model(2.5)))
+    recorder(FitEvent("l-bfgs", 3, 0.3, 4, -8.0, lambda: Model(2.5)))
     assert recorder.points[-1]["rmse"] == 2.5
