@@ -23,7 +23,7 @@ from prismgp.cli.common import Parser, Scores, Subparsers, printable, say
 from prismgp.data import RowBlock, TableFiles, TableReader
 from prismgp.data.columns import BOOLEAN, from_floats, to_numbers, to_numbers_or_nan
 from prismgp.data.encoder import warn_unseen
-from prismgp.data.tables import PARQUET_SUFFIXES, TableWriter, file_format, open_writer
+from prismgp.data.tables import PARQUET_SUFFIXES, ParquetWriter, TextWriter, file_format, open_writer
 from prismgp.exceptions import DataError
 from prismgp.model import FittedModel, load_model
 
@@ -156,7 +156,7 @@ class _Prediction:
             schema = schema.append(pa.field(name, pa.float64()))
         return schema
 
-    def run(self, writer: TableWriter, *, progress: bool) -> None:
+    def run(self, writer: ParquetWriter | TextWriter, *, progress: bool) -> None:
         """Predict and write all rows."""
         width = max(len(self.schema), len(self.encoder.feature_names))
         rows = max(256, min(_ROWS, _CELLS // width))

@@ -16,9 +16,7 @@ from prismgp.data.tables import PARQUET_SUFFIXES, TEXT_SUFFIXES, TableFiles, ope
 if TYPE_CHECKING:
     from prismgp.data.dask import DaskFileSource
 
-__all__ = ["FileSource", "file_source", "from_csv", "from_parquet"]
 
-_MISSING = ("error", "drop")
 _LOADED_ROWS = 65_536
 
 
@@ -144,7 +142,7 @@ def file_source(
     client: Any,
 ) -> FileSource | DaskFileSource:
     """Rows of opened files; see :func:`from_parquet`."""
-    check_choice("from_csv" if files.is_text else "from_parquet", "missing", missing, _MISSING)
+    check_choice("from_csv" if files.is_text else "from_parquet", "missing", missing, ("error", "drop"))
     targets = _to_list(target)
     encoder, booleans = learn_encoder(
         files,
