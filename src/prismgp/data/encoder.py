@@ -90,7 +90,7 @@ class TableEncoder:
 
     # -- encoding --------------------------------------------------------------------------------
 
-    def examine(self, data: pa.Table | pa.RecordBatch, *, first_row: int = 0) -> EncodedBatch:
+    def encode(self, data: pa.Table | pa.RecordBatch, *, first_row: int = 0) -> EncodedBatch:
         """Encode a batch and count its missing and unseen cells; neither is an error.
 
         Columns beyond the inputs are ignored; ``first_row``: where the batch starts in its file. DataError for absent
@@ -134,7 +134,7 @@ class TableEncoder:
         """Encode a frame that :meth:`accepts` takes; missing values are errors, unseen categories warnings."""
         import pandas as pd  # start-up weight: predictions from files do without
 
-        encoded = self.examine(_to_arrow(frame, self.input_names))
+        encoded = self.encode(_to_arrow(frame, self.input_names))
         if encoded.missing:
             raise missing_error(encoded.missing)
         warn_unseen(encoded.unseen, stacklevel=5)

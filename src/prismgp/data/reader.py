@@ -116,7 +116,7 @@ class TableReader:
         count, missing, unseen = 0, Counter[str](), Counter[str]()
         for table, cells in self._tables(rows, all_columns):
             first = self.first_row + count
-            encoded = self.encoder.examine(cells, first_row=first)
+            encoded = self.encoder.encode(cells, first_row=first)
             y = self._target_values(cells, first)
             count += table.num_rows
             unseen.update(encoded.unseen)
