@@ -39,13 +39,7 @@ class DaskSource(Source):
     rows_read: int = 0  # rows of the files, also those with missing values; known after a pass
 
     def __init__(
-        self,
-        shards: Sequence[Shard],
-        cluster: Cluster,
-        *,
-        n_inputs: int,
-        n_outputs: int,
-        single: bool = True,
+        self, shards: Sequence[Shard], cluster: Cluster, *, n_inputs: int, n_outputs: int, single: bool = True
     ) -> None:
         self._shards, self._cluster = list(shards), cluster
         self.n_inputs, self.n_outputs, self.single = n_inputs, n_outputs, single

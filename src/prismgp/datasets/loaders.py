@@ -121,9 +121,7 @@ _REFUSED = {
     "gas": "it is the gas drift set, not the gas sensor array of the paper; that is load_gas_sensor()",
     "wine": "its target is the alcohol content, not the quality",
 }
-_NOTES = {
-    "keggdirected": "32,486 rows are duplicates of others, so training and held-out rows of a split share rows.",
-}
+_NOTES = {"keggdirected": "32,486 rows are duplicates of others, so training and held-out rows of a split share rows."}
 
 
 def load_uci(name: str, split: int = 0) -> Dataset:
@@ -290,9 +288,7 @@ FLIGHTS = Resource(
     "dbeb920c90f59b6ccaff823dcc3d08f25a97fa1ce128d93f40be4e931f5900b0",
 )
 AIRPORTS = Resource(
-    "flights/airports.csv",
-    _vega("airports.csv"),
-    "903c7169e6d558eefb95295fe2947ec8503135fbb855ea5c737cf4a90ea603ad",
+    "flights/airports.csv", _vega("airports.csv"), "903c7169e6d558eefb95295fe2947ec8503135fbb855ea5c737cf4a90ea603ad"
 )
 _EARLIEST, _LATEST = -60, 360  # minutes of delay
 _DELAY = "delay"
