@@ -115,7 +115,8 @@ def run(args: argparse.Namespace) -> int:
         max_categories=args.max_categories,
         client=args.scheduler,
     )
-    train, held_out = source, None
+    train: Source = source
+    held_out: Source | None = None
     if args.holdout is not None:  # both parts stay in the order of the file
         chosen = common.held_out_rows(source.n_rows, args.holdout, args.seed)
         train, held_out = source.select(np.flatnonzero(~chosen)), source.select(np.flatnonzero(chosen))

@@ -6,14 +6,13 @@ block while the previous one is used in the computations.
 
 from __future__ import annotations
 
-import queue
-import threading
 import warnings
+from collections import deque
 from collections.abc import Iterator
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -36,8 +35,7 @@ _NOTHING = 1e-18  # share of the spread below which a mean is a rounding error
 # An input is ignored if no more rows than these, and no larger share of all rows, differ from the others: a
 # length-scale cannot be learned from them, and beyond them the kernel of few frequencies is arbitrary.
 _FEW_ROWS, _FEW_OF_ALL = 3, 1 / 300
-_AHEAD = 2  # blocks in the queue, beside the one in use and the one being read
-_POLL_SECONDS = 0.1  # between checks whether the consumer has stopped
+_AHEAD = 2  # blocks that wait, beside the one in use and the one being read
 
 
 @dataclass(frozen=True)
@@ -206,53 +204,19 @@ def run_pass(source: Source, *, work: Work[T], standardiser: Standardiser, **pla
 # -- reading ahead -----------------------------------------------------------------------------------
 
 
-class _End:
-    """The end of the items, with the error that caused it, if any."""
-
-    def __init__(self, error: BaseException | None) -> None:
-        self.error = error
-
-
 def prefetch(items: Iterator[T], ahead: int = _AHEAD) -> Iterator[T]:
     """Yield the items in order while a thread reads the next ones; its errors are raised here.
 
-    When the consumer stops early, the thread ends and closes the iterator it reads from.
+    When the consumer stops early, the thread ends after the item that it is reading, and the iterator is closed.
     """
-    ready: queue.Queue[T | _End] = queue.Queue(ahead)
-    stopped = threading.Event()
-
-    def put(item: T | _End) -> bool:
-        while not stopped.is_set():
-            try:
-                ready.put(item, timeout=_POLL_SECONDS)
-            except queue.Full:
-                continue
-            return True
-        return False
-
-    def read() -> None:
-        error: BaseException | None = None
-        try:
-            with ExitStack() as stack:
-                if hasattr(items, "close"):
-                    stack.callback(items.close)
-                for item in items:
-                    if not put(item):
-                        break
-        except BaseException as raised:  # noqa: BLE001  raised where the items are used
-            error = raised
-        put(_End(error))
-
-    thread = threading.Thread(target=read, name="prismgp-read-ahead", daemon=True)
-    thread.start()
+    end = object()
+    reader = ThreadPoolExecutor(1, "prismgp-read-ahead")
     try:
-        while True:
-            item = ready.get()
-            if isinstance(item, _End):
-                if item.error is not None:
-                    raise item.error
-                return
-            yield item
+        waiting = deque(reader.submit(next, items, end) for _ in range(ahead + 1))
+        while (item := waiting.popleft().result()) is not end:
+            waiting.append(reader.submit(next, items, end))
+            yield cast(T, item)
     finally:
-        stopped.set()
-        thread.join()
+        reader.shutdown(cancel_futures=True)
+        if hasattr(items, "close"):
+            items.close()

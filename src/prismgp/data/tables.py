@@ -175,25 +175,16 @@ def _translate_errors(path: str | PathLike[str]) -> Iterator[None]:
     """
     try:
         yield
-    except UnicodeDecodeError as error:
-        raise _not_utf8(path) from error
-    except pa.ArrowException as error:
-        message = str(error)
-        if "UTF8" in message:
+    except (UnicodeDecodeError, pa.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        message = " ".join(str(error).split())
+        if isinstance(error, UnicodeDecodeError) or "UTF8" in message:
             raise _not_utf8(path) from error
         if "Empty CSV file" in message:
             raise DataError(f"{path}: there are no rows below the header") from error
-        raise DataError(f"{path}: cannot be read: {_shorten(message)}") from error
-    except OSError as error:
-        if error.errno is not None:
-            raise
-        raise DataError(f"{path}: cannot be read: {_shorten(str(error))}") from error
-
-
-def _shorten(message: str) -> str:
-    """Cut off the cells that a reader's message may quote at length."""
-    message = " ".join(message.split())
-    return message if len(message) <= 200 else message[:200] + "..."
+        shown = message if len(message) <= 200 else message[:200] + "..."  # it may quote cells at length
+        raise DataError(f"{path}: cannot be read: {shown}") from error
 
 
 # -- several files as one table --------------------------------------------------------------------
