@@ -5,9 +5,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 WORKERS ?= 2
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench bench-accuracy docs clean
+.PHONY: help setup demo reproduce bench bench-accuracy tables test test-fast lint docs dist clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -23,28 +24,41 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable . --group dev
 	@touch $@
 
-demo: $(STAMP) ## compare the models on real and simulated data; writes demo/report.html
-	$(BIN)/python examples/demo.py --out demo
+demo: $(STAMP) ## compare the models on real and simulated data; writes demo/report.html, demo/overview.png
+	$(BIN)/python -m experiments demo --out demo
+
+# ARGS are the options of the command: make reproduce NAME=gas10k ARGS="--simulated --quick --jobs 2".
+reproduce: $(STAMP) ## repeat an experiment of the paper, NAME=abalone, gas10k, gas500k or gas4m; writes to runs/
+	$(BIN)/python -m experiments reproduce $(or $(NAME),abalone) $(ARGS)
+
+bench: $(STAMP) ## compare with other libraries; writes to runs/; make bench ARGS="--list" shows the plan
+	$(BIN)/python -m experiments bench $(ARGS)
+
+bench-accuracy: $(STAMP) ## run what is missing of the published accuracy benchmark; writes its tables and figure
+	$(BIN)/python -m experiments accuracy --results experiments/results $(ARGS)
+
+tables: $(STAMP) ## make the published tables and figures from the results in experiments/results
+	$(BIN)/python -m experiments tables
 
 # One thread per worker: the workers would otherwise compete for the cores.
-test: $(STAMP) ## run the tests
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
+test: $(STAMP) ## run all tests
+	$(PYTEST)
 
-lint: $(STAMP) ## check style, formatting and types
+test-fast: $(STAMP) ## run the tests that take less than two seconds each
+	$(PYTEST) -m "not slow"
+
+lint: $(STAMP) ## check style, formatting, types and the layers of imports
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m ruff format --check .
 	$(BIN)/python -m mypy
-
-bench: $(STAMP) ## run the benchmarks
-	$(BIN)/python benchmarks/run.py
-
-# Continues where it stopped. ARGS are the options of benchmarks/accuracy.py: make bench-accuracy ARGS="--list".
-bench-accuracy: $(STAMP) ## run what is missing of the accuracy benchmark; writes its tables and figure
-	$(BIN)/python benchmarks/accuracy.py $(ARGS)
+	$(BIN)/lint-imports
 
 docs: $(STAMP) ## build the documentation into docs/_build, warnings are errors
 	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build
 
+dist: $(STAMP) ## build wheel and source archive into dist/, and try the wheel in an empty environment
+	$(BIN)/python tools/check_dist.py
+
 clean: ## remove .venv and everything the other targets made
-	rm -rf $(VENV) demo docs/_build build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find src tests examples benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} +
+	rm -rf $(VENV) demo docs/_build build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find src tests examples experiments tools docs -name __pycache__ -type d -prune -exec rm -rf {} +

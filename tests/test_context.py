@@ -17,6 +17,7 @@ from prismgp import PrismGPRegressor, SSGPRegressor, load
 from prismgp import context as module
 from prismgp.context import Checkpoint, FitContext
 from prismgp.exceptions import DataError, ModelFileError, PrismGPWarning
+from prismgp.model.state import predictor_tensors
 
 MODELS = {
     "ssgp": "SSGPRegressor(8, random_state=0, checkpoint=path)",
@@ -97,7 +98,7 @@ def test_killed_fits_end_alike(tmp_path: Path, kind: str, kills: int) -> None:
         np.testing.assert_array_equal(mine, theirs)
     assert plain.log_evidence_ == resumed.log_evidence_
     assert plain.n_iter_ == resumed.n_iter_
-    states = plain._state_tensors(), resumed._state_tensors()
+    states = [predictor_tensors(each.model_.predictor) for each in (plain, resumed)]
     assert states[0].keys() == states[1].keys()
     for name, tensor in states[0].items():
         assert torch.equal(tensor.cpu(), states[1][name].cpu()), name

@@ -1,42 +1,49 @@
 """Evidence and gradient on a local Dask cluster, with one worker and with two, in turns on the same machine.
 
-    python benchmarks/dask_scaling.py [--rows 1000000] [--repeats 3] [--output FILE]
-
 An evaluation is what an iteration of the optimiser costs: a pass for the statistics, a pass for the gradient, p = 64,
 float64, rows read from Parquet on every pass. Also measured: processor time for a row on one core without Dask, and the
 bytes that come back. Two workers can only be faster where two cores are free: each cluster is started for its turn and
-closed after it, because idle workers are not quite idle.
+closed after it, because idle workers still use some time.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import pickle
 import statistics
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from _common import provenance, write_result
-from distributed import Client, LocalCluster
 
-from prismgp.core.evidence import SpectralEvidence
-from prismgp.core.parameters import default_start
-from prismgp.data import Chunks, Source, Standardiser, auto_chunk_rows, from_parquet
-from prismgp.data.cluster import Cluster
+from experiments.internals import GAS_TARGET as TARGET
+from experiments.internals import (
+    Chunks,
+    Source,
+    SpectralEvidence,
+    Standardiser,
+    auto_chunk_rows,
+    default_start,
+    watch_traffic,
+)
+from experiments.jobs import Job
+from experiments.page import markdown_table
+from experiments.plan import Experiment, Plan, add_run_options, positive
+from experiments.results import Record, Study
+from prismgp.data import from_parquet
 from prismgp.datasets import write_gas_sensor
 
-P, TARGET = 64, "CO (ppm)"
+__all__ = ["DASK"]
+
+P = 64
 WORKERS = (1, 2)
 IN_A_TURN = 3  # evaluations
 
 
 class Evaluation:
-    """One evaluation after the other, each at parameters of its own: statistics are kept for a repetition."""
+    """One evaluation after the other, each at other parameters: those of the last ones are cached."""
 
     def __init__(self, source: Source) -> None:
         d, q = source.n_inputs, source.n_outputs
@@ -55,45 +62,26 @@ class Evaluation:
         return self._evidence.value_and_gradient(self._params)[0]
 
 
-def watch_traffic() -> list[int]:
-    """Bytes that come back to this process, an entry for each pass."""
-    came: list[int] = []
-    gathered = Cluster.gather
-
-    def watched(self: Cluster, tasks: list[Any]) -> list[Any]:
-        back = gathered(self, tasks)
-        came.append(len(pickle.dumps(back)))
-        return back
-
-    Cluster.gather = watched  # type: ignore[method-assign]
-    return came
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--output", type=Path, help="default: benchmarks/results/dask_scaling.json")
-    args = parser.parse_args()
+def measure(order: Record) -> Record:
+    """Write the rows, then measure one worker and two in turn."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        write_gas_sensor(Path(folder) / "gas", args.rows, n_files=4, row_group_rows=65_536)
-        result = measure(Path(folder) / "gas", args.rows, args.repeats)
-    for name, value in result.items():
-        print(f"{name:>32}: {value}")
-    if args.output is None:
-        print(f"wrote {write_result('dask_scaling', result)}")
-    else:
-        args.output.write_text(json.dumps({**provenance(), **result}, indent=1) + "\n")
+        path = Path(folder) / "gas"
+        write_gas_sensor(path, order["rows"], n_files=4, row_group_rows=65_536)
+        return compare_workers(path, order["rows"], order["repeats"])
 
 
-def measure(path: Path, rows: int, repeats: int) -> dict[str, Any]:
+def compare_workers(path: Path, rows: int, repeats: int) -> Record:
+    """Seconds of an evaluation with each number of workers."""
+    from distributed import Client, LocalCluster  # the dask extra
+
     alone = Evaluation(from_parquet(path, TARGET))
     alone()
     began = time.process_time()
     expected = [alone() for _ in range(IN_A_TURN)]
     processor = (time.process_time() - began) / IN_A_TURN
-    came = watch_traffic()
+    came: list[int] = []
+    watch_traffic(lambda back: came.append(len(pickle.dumps(back))))
     seconds: dict[int, list[float]] = {k: [] for k in WORKERS}
     for _ in range(repeats):
         for k in WORKERS:
@@ -112,10 +100,9 @@ def measure(path: Path, rows: int, repeats: int) -> dict[str, Any]:
                     assert abs(found / value - 1) < 1e-8
     medians = {k: statistics.median(times) for k, times in seconds.items()}
     return {
-        "rows": rows,
         "frequencies": P,
-        "shards": source.n_shards,  # type: ignore[attr-defined]
-        "repeats": repeats * IN_A_TURN,
+        "shards": source.n_shards,
+        "evaluations": repeats * IN_A_TURN,
         "all_seconds": {str(k): times for k, times in seconds.items()},
         "processor_us_per_row": 1e6 * processor / rows,
         "seconds_per_evaluation": {str(k): value for k, value in medians.items()},
@@ -124,5 +111,47 @@ def measure(path: Path, rows: int, repeats: int) -> dict[str, Any]:
     }
 
 
-if __name__ == "__main__":
-    main()
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare what a plan depends on."""
+    parser.add_argument("--rows", type=positive, default=1_000_000, metavar="N", help="default: %(default)s")
+    parser.add_argument("--repeats", type=positive, default=3, metavar="N", help="default: %(default)s")
+    add_run_options(parser)
+
+
+def make_plan(args: argparse.Namespace) -> Plan:
+    """One job."""
+    order = {"rows": args.rows, "repeats": args.repeats, "device": "cpu"}
+    return Plan("dask", [Job(f"rows-{args.rows}", f"{__name__}:measure", order)])
+
+
+def describe(result: Record) -> str:
+    """A few words about a result."""
+    one, two = (result["seconds_per_evaluation"][name] for name in ("1", "2"))
+    return f"one worker {one:.1f} s, two workers {two:.1f} s an evaluation, ratio {one / two:.2f}"
+
+
+def markdown(study: Study) -> str:
+    """One line for each number of rows."""
+    rows = [
+        [
+            f"{result['rows']:,}",
+            f"{result['processor_us_per_row']:.1f}",
+            *(f"{result['seconds_per_evaluation'][name]:.1f}" for name in ("1", "2")),
+            f"{result['ratio_of_one_worker_to_two']:.2f}",
+            f"{result['largest_bytes_to_driver_per_pass']:,}",
+        ]
+        for result in study.records.values()
+        if "failed" not in result
+    ]
+    header = ["rows", "µs per row, one core", "one worker, s", "two workers, s", "ratio", "bytes to the driver, a pass"]
+    return f"# Evidence and gradient on a Dask cluster\n\n{markdown_table(header, rows)}\n"
+
+
+DASK = Experiment(
+    kind="dask",
+    summary="time of an evaluation on a Dask cluster with one worker and with two",
+    add_options=add_options,
+    make_plan=make_plan,
+    describe=describe,
+    markdown=markdown,
+)

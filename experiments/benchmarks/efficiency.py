@@ -1,22 +1,22 @@
 """Error against the number of frequencies: SSGP, and a single PrismGP model, from p = 16 to 1,024.
 
-    python benchmarks/efficiency.py [--device cuda --jobs 5 --threads 3]
-    python benchmarks/efficiency.py --list | --tables
-
-First split of every data set. Options and result files are those of ``accuracy.py``, in
-``benchmarks/results/efficiency/``; the exact GP is taken from the accuracy benchmark's results. Writes
-``efficiency.md``, ``efficiency.png`` and ``efficiency.svg``.
+First split of every data set; the exact GP is that of the accuracy benchmark in the same folder.
 """
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
-from _plan import main
-from _report import STYLES, closing, plotting, save, table
-from _runs import DATASETS, MODELS, Run, Suite, failed, finished
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+
+from experiments.benchmarks.suite import DATASETS, MODELS, Run, Suite, closing, describe, failed, finished
+from experiments.page import MODEL_STYLES, drawing, drawing_style, markdown_table
+from experiments.plan import Experiment
+from experiments.results import Record, Study
+
+__all__ = ["EFFICIENCY", "SUITE"]
 
 FREQUENCIES = (16, 32, 64, 128, 256, 512, 1024)
 FEW = 32  # frequencies of PrismGP whose error SSGP is asked to reach
@@ -31,13 +31,13 @@ SUITE = Suite(
 )
 INTRODUCTION = (
     "RMSE on the held-out rows of the first split, in units of the training target's standard deviation; every "
-    "number is a single run with one seed. Made by `python benchmarks/efficiency.py`; the exact GP is that of "
+    "number is a single run with one seed. Made by `python -m experiments efficiency`; the exact GP is that of "
     "`make bench-accuracy`."
 )
-Results = dict[Run, dict[str, Any]]
+Results = dict[Run, Record]
 
 
-def curve(done: Results, dataset: str, model: str) -> dict[int, dict[str, Any]]:
+def curve(done: Results, dataset: str, model: str) -> dict[int, Record]:
     """Scores of a model by p."""
     found = {p: done.get(Run(dataset, 0, model, p)) for p in FREQUENCIES}
     return {p: result for p, result in found.items() if result is not None}
@@ -64,24 +64,20 @@ def rows_of(done: Results, exact: Results, datasets: list[str]) -> list[list[str
     return rows
 
 
-def draw(done: Results, exact: Results, datasets: list[str], stem: Path) -> list[Path]:
+def draw(done: Results, exact: Results, datasets: list[str]) -> Any:
     """A panel for each data set."""
-    plt = plotting()
-    if plt is None:
-        return []
-    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
-
-    figure, axes = plt.subplots(3, 3, figsize=(9, 7.8), sharex=True, layout="constrained")
+    figure = drawing(9, 7.8)
+    axes = figure.subplots(3, 3, sharex=True)
     for axis, name in zip(axes.flat, datasets, strict=True):
         values = []
         for model in SUITE.models:
             found = curve(done, name, model)
             errors = [result["rmse"] for result in found.values()]
-            axis.plot(list(found), errors, lw=1.5, **MARKS[model], **STYLES[model])
+            axis.plot(list(found), errors, lw=1.5, **MARKS[model], **MODEL_STYLES[model])
             values += errors
         line = exact.get(Run(name, 0, "exact", None))
         if line:
-            axis.axhline(line["rmse"], lw=1.2, ls="--", **STYLES["exact"])
+            axis.axhline(line["rmse"], lw=1.2, ls="--", **MODEL_STYLES["exact"])
             values.append(line["rmse"])
         absent = [MODELS[model] for model in SUITE.models if len(curve(done, name, model)) < len(FREQUENCIES)]
         absent += [] if line else [MODELS["exact"]]
@@ -104,19 +100,25 @@ def draw(done: Results, exact: Results, datasets: list[str], stem: Path) -> list
     figure.supxlabel("frequencies p", fontsize=10)
     figure.supylabel("RMSE, units of the target's standard deviation", fontsize=10)
     handles = [
-        plt.Line2D([], [], lw=1.5, label=MODELS[model], **MARKS[model], **STYLES[model]) for model in SUITE.models
+        Line2D([], [], lw=1.5, label=MODELS[model], **MARKS[model], **MODEL_STYLES[model]) for model in SUITE.models
     ]
-    handles.append(plt.Line2D([], [], lw=1.2, ls="--", label=MODELS["exact"], **STYLES["exact"]))
+    handles.append(Line2D([], [], lw=1.2, ls="--", label=MODELS["exact"], **MODEL_STYLES["exact"]))
     figure.legend(handles=handles, loc="outside upper center", ncols=len(handles), frameon=False)
-    return save(plt, figure, stem)
+    return figure
 
 
-def write_tables(folder: Path) -> list[Path]:
-    plan = SUITE.plan()
-    needed = SUITE.plan(models=("exact",))
-    done, exact = finished(folder, SUITE.name, plan), finished(folder, "accuracy", needed)
-    missing = failed(folder, SUITE.name, plan) | failed(folder, "accuracy", needed)
-    datasets = sorted(DATASETS, key=lambda name: DATASETS[name])
+def collect(study: Study) -> tuple[Results, Results, list[str]]:
+    """The finished runs, those of the exact GP from the accuracy benchmark, and the data sets by size."""
+    exact = finished(study.sibling("accuracy"), SUITE.runs(models=("exact",)))
+    return finished(study, SUITE.runs()), exact, sorted(DATASETS, key=lambda name: DATASETS[name])
+
+
+def markdown(study: Study) -> str:
+    """All tables."""
+    plan, needed = SUITE.runs(), SUITE.runs(models=("exact",))
+    done, exact, datasets = collect(study)
+    missing = failed(study, plan) | failed(study.sibling("accuracy"), needed)
+    header = ["data set", "model", *(f"p = {p:,}" for p in FREQUENCIES), MODELS["exact"]]
     lines = [
         "# Error against the number of frequencies",
         "",
@@ -124,22 +126,35 @@ def write_tables(folder: Path) -> list[Path]:
         "",
         f"Planned runs that are there: {len(done)} of {len(plan)}; [missing runs](#missing-runs).",
         "",
-        *table(
-            ["data set", "model", *(f"p = {p:,}" for p in FREQUENCIES), MODELS["exact"]],
-            rows_of(done, exact, datasets),
-        ),
+        markdown_table(header, rows_of(done, exact, datasets)),
+        "",
         "![RMSE against the number of frequencies](efficiency.png)",
         "",
         f"## Frequencies that SSGP needs for the RMSE of PrismGP with p = {FEW}",
         "",
-        *table(["data set", "least p"], ([name, enough(done, name)] for name in datasets)),
+        markdown_table(["data set", "least p"], ([name, enough(done, name)] for name in datasets)),
+        "",
         *closing([*plan, *needed], [*done, *exact], missing, made=done.values()),
     ]
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "efficiency.md"
-    path.write_text("\n".join(lines))
-    return [path, *draw(done, exact, datasets, folder / "efficiency")]
+    return "\n".join(lines)
 
 
-if __name__ == "__main__":
-    sys.exit(main(SUITE, write_tables, str(__doc__).splitlines()[0]))
+def figures(study: Study) -> dict[str, Callable[[], Any]]:
+    """Error against frequencies."""
+
+    def make() -> Any:
+        with drawing_style():
+            return draw(*collect(study))
+
+    return {"": make}
+
+
+EFFICIENCY = Experiment(
+    kind="efficiency",
+    summary="error against the number of frequencies, from 16 to 1,024",
+    add_options=SUITE.add_options,
+    make_plan=SUITE.make_plan,
+    describe=describe,
+    markdown=markdown,
+    figures=figures,
+)

@@ -1,13 +1,10 @@
-"""Three million flights: our fits against some epochs of GPyTorch's SVGP and against xGPR, side by side in one run.
+"""Three million flights: our fits against GPyTorch's SVGP and against xGPR, side by side in one job.
 
-    python benchmarks/flights.py [--device cuda] [--repeats 3] [--inducing 512] [--epochs 1] [--default] [--xgpr 2048]
-
-All get the same 90% of the rows, standardised, in float32, on the same cores or the same GPU. SVGP has
-inducing points started at training rows, ARD RBF kernel, batches of 4,096 and Adam at 0.01. ``--default`` adds
-PrismGPRegressor as it comes, with 32 frequencies; ``--xgpr`` xGPR as `prismgp bench` has it, with so many features, in
-float64, which is what its reader of arrays wants. Memory is the peak of a part: of main memory above what there was
-before it, and of the GPU's.
-On a GPU the time of our fit is also set against what operations and memory traffic allow.
+All get the same 90% of the rows, standardised, in float32, on the same cores or the same GPU. SVGP has inducing points
+started at training rows, ARD RBF kernel, batches of 4,096 and Adam at 0.01. ``--default`` adds PrismGPRegressor as it
+comes, with 32 frequencies; ``--xgpr`` xGPR as the comparison has it, with so many features, in float64, which is what
+its reader of arrays wants. Memory is the peak of a part: of main memory above what there was before it, and of the
+GPU's. On a GPU the time of our fit is also set against what operations and memory traffic allow.
 """
 
 from __future__ import annotations
@@ -19,23 +16,39 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import torch
-from _common import data_folder, scores, write_result
 
+from experiments.comparison.entries import LIBRARIES
+from experiments.comparison.peers import explain_absence
+from experiments.internals import (
+    ArraySource,
+    Chunks,
+    SpectralEvidence,
+    Standardiser,
+    auto_chunk_rows,
+    default_start,
+    evaluate_evidence,
+)
+from experiments.jobs import Job
+from experiments.machine import peak_bytes, reset_peak
+from experiments.page import markdown_table
+from experiments.plan import Experiment, Plan, add_run_options, positive, say
+from experiments.results import Record, Study
+from experiments.scores import score
 from prismgp import PrismGPRegressor, SSGPRegressor
-from prismgp._memory import peak_bytes, reset_peak
-from prismgp.core.evidence import SpectralEvidence
-from prismgp.core.parameters import default_start
-from prismgp.data import ArraySource, Chunks, Standardiser, auto_chunk_rows
+from prismgp.datasets import data_folder
+from prismgp.exceptions import DataError
 
-P = 64
+__all__ = ["FLIGHTS"]
+
+P, DEFAULT_P = 64, 32
+FILE = "flights.parquet"
 Rows = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 def load() -> Rows:
     folder = data_folder()
-    if folder is None:
-        raise SystemExit("the flights data is absent: set PRISMGP_DATA to the folder that holds flights.parquet")
-    frame = pq.read_table(folder / "flights.parquet").to_pandas()
+    assert folder is not None
+    frame = pq.read_table(folder / FILE).to_pandas()
     y = frame.pop("delay").to_numpy(np.float32)
     x = frame.to_numpy(np.float32)
     order = np.random.default_rng(0).permutation(len(y))
@@ -58,7 +71,7 @@ class Memory:
         return {"peak_bytes": peak_bytes() - self._before, "gpu_peak_bytes": gpu}
 
 
-def ours(rows: Rows, device: str, dtype: str) -> dict[str, Any]:
+def ours(rows: Rows, device: str, dtype: str) -> Record:
     x, y, x_test, y_test = rows
     model = SSGPRegressor(P, dtype=dtype, device=device, random_state=0)
     memory = Memory(device)
@@ -72,18 +85,14 @@ def ours(rows: Rows, device: str, dtype: str) -> dict[str, Any]:
     for stage in stages:
         phases[stage["method"]] = phases.get(stage["method"], 0.0) + stage["seconds"]
     phases["reading, checking, standardising, posterior"] = seconds - sum(phases.values())
-    score = scores(y_test, mean, std, float(y.std()))
-    shares = ", ".join(f"{name} {value:.2f} s" for name, value in phases.items())
-    print(
-        f"SSGP p={P} {dtype} {device}: {seconds:.1f} s, RMSE {score['rmse']:.4f}, NLPD {score['nlpd']:.4f} ({shares})"
-    )
+    found = score(y_test, mean, std, float(y.std()))
     full_passes = sum(stage["evaluations"] for stage in stages if stage["rows"] == len(y))
-    return {"seconds": seconds, **peak, "phases": phases, "full_evaluations": full_passes, **score}
+    return {"seconds": seconds, **peak, "phases": phases, "full_evaluations": full_passes, **found}
 
 
-def default_model(rows: Rows, device: str) -> dict[str, Any]:
+def default_model(rows: Rows, device: str) -> Record:
     x, y, x_test, y_test = rows
-    model = PrismGPRegressor(32, dtype="float32", device=device, random_state=0)
+    model = PrismGPRegressor(DEFAULT_P, dtype="float32", device=device, random_state=0)
     memory = Memory(device)
     began = time.perf_counter()
     model.fit(x, y)
@@ -91,18 +100,14 @@ def default_model(rows: Rows, device: str) -> dict[str, Any]:
     peak = memory()
     mean, std = model.predict(x_test, return_std=True)
     scale = float(y.std(dtype=np.float64))
-    score = scores(y_test, mean, std, scale)
-    score["nlpd_mixture"] = float(-np.mean(model.log_density(x_test, y_test)) - np.log(scale))
-    print(f"PrismGP p=32 {device}: {seconds:.1f} s, RMSE {score['rmse']:.4f}, NLPD {score['nlpd']:.4f}")
-    return {"seconds": seconds, **peak, "weights": model.fit_status_["weights"], **score}
+    found = score(y_test, mean, std, scale)
+    found["nlpd_mixture"] = float(-np.mean(model.log_density(x_test, y_test)) - np.log(scale))
+    return {"seconds": seconds, **peak, "weights": model.fit_status_["weights"], **found}
 
 
-def xgpr(rows: Rows, device: str, features: int) -> dict[str, Any] | None:
-    try:
-        from experiments.lab.bench.peers.xgpr_features import fit_xgpr
-    except ImportError:
-        print("xGPR is not installed (pip install 'prismgp[xgpr]'): its part is skipped")
-        return None
+def xgpr(rows: Rows, device: str, features: int) -> Record:
+    from experiments.comparison.peers.xgpr_features import fit_xgpr  # the xgpr extra
+
     x, y, x_test, y_test = (each.astype(np.float64) for each in rows)
     shift, scale, mean_y, std_y = x.mean(0), x.std(0), y.mean(), y.std()
     x, x_test = ((each - shift) / scale for each in (x, x_test))
@@ -113,26 +118,18 @@ def xgpr(rows: Rows, device: str, features: int) -> dict[str, Any] | None:
     seconds = time.perf_counter() - began
     peak = memory()
     if device == "cuda":
-        import cupy
+        import cupy  # comes with xGPR on a GPU
 
         peak["gpu_peak_bytes"] = int(cupy.get_default_memory_pool().total_bytes())
     mean, std = fitted.predict(x_test)
-    found = {"seconds": seconds, **peak, "features": features, **scores(y_test, mean, std, 1.0)}
-    found["std_corrected"] = scores(y_test, *fitted.variants(mean, std)["corrected"], 1.0)
-    print(
-        f"xGPR {features} features, {device}: {seconds:.1f} s, RMSE {found['rmse']:.4f}, NLPD {found['nlpd']:.4f}, "
-        f"with the std that was meant {found['std_corrected']['nlpd']:.4f}",
-        flush=True,
-    )
+    found = {"seconds": seconds, **peak, "features": features, **score(y_test, mean, std, 1.0)}
+    found["std_corrected"] = score(y_test, *fitted.variants(mean, std)["corrected"], 1.0)
     return found
 
 
-def svgp_epochs(rows: Rows, device: str, m: int, epochs: int) -> dict[str, Any] | None:
-    try:
-        import gpytorch
-    except ImportError:
-        print("GPyTorch is not installed (pip install 'prismgp[compare]'): its part is skipped")
-        return None
+def svgp_epochs(rows: Rows, device: str, m: int, epochs: int) -> Record:
+    import gpytorch  # the compare extra
+
     x, y, x_test, y_test = rows
     shift, scale = x.mean(0, dtype=np.float64), x.std(0, dtype=np.float64)
     mean_y, std_y = float(y.mean(dtype=np.float64)), float(y.std(dtype=np.float64))
@@ -177,13 +174,11 @@ def svgp_epochs(rows: Rows, device: str, m: int, epochs: int) -> dict[str, Any] 
         parts = [likelihood(model(part)) for part in test_x.split(16_384)]
         mean = torch.cat([part.mean for part in parts]).cpu().numpy() * std_y + mean_y
         std = torch.cat([part.stddev for part in parts]).cpu().numpy() * std_y
-    score = scores(y_test, mean, std, std_y)
-    what = f"SVGP m={m}, {epochs} epoch(s), {device}"
-    print(f"{what}: {seconds:.1f} s, RMSE {score['rmse']:.4f}, NLPD {score['nlpd']:.4f}", flush=True)
-    return {"seconds": seconds, **peak, "inducing": m, "epochs": epochs, **score}
+    found = score(y_test, mean, std, std_y)
+    return {"seconds": seconds, **peak, "inducing": m, "epochs": epochs, **found}
 
 
-def against_hardware(rows: Rows, dtype: str) -> dict[str, Any]:
+def against_hardware(rows: Rows, dtype: str) -> Record:
     """One evidence-and-gradient evaluation on the GPU, over the larger of its arithmetic and its traffic.
 
     Ceilings are measured here: a large matrix product of the same precision, and a device copy.
@@ -206,8 +201,7 @@ def against_hardware(rows: Rows, dtype: str) -> dict[str, Any]:
         return (time.perf_counter() - began) / repeats
 
     def evaluate() -> None:
-        objective._kept.clear()
-        objective.value_and_gradient(start)
+        evaluate_evidence(objective, start)
 
     seconds = seconds_of(evaluate)
     square = torch.randn(8192, 8192, dtype=kind, device=device)
@@ -219,11 +213,6 @@ def against_hardware(rows: Rows, dtype: str) -> dict[str, Any]:
     numbers = 3 * (d + 1) + (2 * P + 2 * P + 2 * P) + (2 * P + 2 * P + 2 * P + 2 * P + 2 * P + 3 * P + P)
     traffic = n * numbers * square.element_size()
     least = max(flops / flop_rate, traffic / copy_rate)
-    print(
-        f"hardware {dtype}: evaluation on {n:,} rows {1e3 * seconds:.1f} ms; arithmetic alone "
-        f"{1e3 * flops / flop_rate:.1f} ms at {flop_rate / 1e12:.0f} TFLOP/s, traffic alone "
-        f"{1e3 * traffic / copy_rate:.1f} ms at {copy_rate / 1e12:.2f} TB/s, ratio {seconds / least:.2f}"
-    )
     return {
         "seconds": seconds,
         "flops": flops,
@@ -234,39 +223,102 @@ def against_hardware(rows: Rows, dtype: str) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--no-svgp", action="store_true")
-    parser.add_argument("--inducing", type=int, default=512)
-    parser.add_argument("--epochs", type=int, default=1)
-    parser.add_argument("--default", action="store_true", help="also fit PrismGPRegressor")
-    parser.add_argument("--xgpr", type=int, metavar="FEATURES", help="also fit xGPR")
-    parser.add_argument("--name", help="of the result; default: flights_DEVICE")
-    args = parser.parse_args()
-    rows = load()
-    result: dict[str, Any] = {"rows": len(rows[1]), "p": P, "device": args.device}
-    if args.device == "cuda":
-        ours(rows, args.device, "float32")  # the first use of a GPU loads its libraries
-        result["ssgp_float64"] = ours(rows, args.device, "float64")
+def measure(order: Record) -> Record:
+    """Fit all models in turn."""
+    rows, device = load(), order["device"]
+    result: Record = {"rows": len(rows[1]), "p": P}
+    if device == "cuda":
+        ours(rows, device, "float32")  # the first use of a GPU loads its libraries
+        result["ssgp_float64"] = ours(rows, device, "float64")
         result["hardware"] = {dtype: against_hardware(rows, dtype) for dtype in ("float32", "float64")}
-    # Ours before and after theirs, so that a drift of the machine's speed hits both.
-    runs = [ours(rows, args.device, "float32") for _ in range(args.repeats - 1)]
-    svgp = None if args.no_svgp else svgp_epochs(rows, args.device, args.inducing, args.epochs)
-    runs.append(ours(rows, args.device, "float32"))
+    # Ours before and after theirs, so that a drift of the machine's speed affects both.
+    runs = [ours(rows, device, "float32") for _ in range(order["repeats"] - 1)]
+    svgp = svgp_epochs(rows, device, order["inducing"], order["epochs"]) if order["inducing"] else None
+    runs.append(ours(rows, device, "float32"))
     result |= {"ssgp": runs, "svgp_epoch": svgp}
-    if args.default:
-        result["default"] = default_model(rows, args.device)
-    if args.xgpr:
-        result["xgpr"] = xgpr(rows, args.device, args.xgpr)
+    if order["default"]:
+        result["default"] = default_model(rows, device)
+    if order["xgpr"]:
+        result["xgpr"] = xgpr(rows, device, order["xgpr"])
     if svgp is not None:
-        seconds = float(np.median([run["seconds"] for run in runs]))
-        result["time_ratio"] = seconds / svgp["seconds"]
+        result["time_ratio"] = float(np.median([run["seconds"] for run in runs])) / svgp["seconds"]
         result["rmse_ratio"] = runs[0]["rmse"] / svgp["rmse"]
-        print(f"time {result['time_ratio']:.3f} of that of SVGP, RMSE {result['rmse_ratio']:.4f} of its")
-    print(f"written to {write_result(args.name or f'flights_{args.device}', result)}")
+    return result
 
 
-if __name__ == "__main__":
-    main()
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare what a plan depends on."""
+    parser.add_argument("--repeats", type=positive, default=3, metavar="N", help="default: %(default)s")
+    parser.add_argument("--no-svgp", action="store_true", help="without GPyTorch")
+    parser.add_argument("--inducing", type=positive, default=512, metavar="M", help="default: %(default)s")
+    parser.add_argument("--epochs", type=positive, default=1, metavar="N", help="default: %(default)s")
+    parser.add_argument("--default", action="store_true", help="also fit PrismGPRegressor")
+    parser.add_argument("--xgpr", type=positive, metavar="FEATURES", help="also fit xGPR")
+    parser.add_argument("--name", help="of the result (default: the device)")
+    add_run_options(parser)
+
+
+def make_plan(args: argparse.Namespace) -> Plan:
+    """One job; libraries that are not installed are left out with a line that says so."""
+    absent = {name: explain_absence(LIBRARIES[name]) for name in ("gpytorch", "xgpr")}
+    wanted = {"gpytorch": not args.no_svgp, "xgpr": bool(args.xgpr)}
+    if not args.list:
+        folder = data_folder()
+        if folder is None or not (folder / FILE).is_file():
+            raise DataError(f"the flights data are absent: set PRISMGP_DATA to the folder that holds {FILE}")
+        for name, why in absent.items():
+            if why is not None and wanted[name]:
+                say(f"left out: {why}")
+    order = {
+        "device": args.device,
+        "repeats": args.repeats,
+        "inducing": args.inducing if wanted["gpytorch"] and absent["gpytorch"] is None else None,
+        "epochs": args.epochs,
+        "default": args.default,
+        "xgpr": args.xgpr if absent["xgpr"] is None else None,
+    }
+    return Plan("flights", [Job(args.name or args.device, f"{__name__}:measure", order, 8 * 2**30)])
+
+
+def describe(result: Record) -> str:
+    """A few words about a result."""
+    return "; ".join(f"{name} {each['seconds']:.1f} s, RMSE {each['rmse']:.4f}" for name, each in _parts(result))
+
+
+def _parts(result: Record) -> list[tuple[str, Record]]:
+    """Every model that was fitted; of our repeated fits the first, with the median of their times."""
+    seconds = float(np.median([run["seconds"] for run in result["ssgp"]]))
+    found = [(f"`SSGPRegressor`, p = {P}", {**result["ssgp"][0], "seconds": seconds})]
+    if result.get("default"):
+        found.append((f"`PrismGPRegressor`, p = {DEFAULT_P}", result["default"]))
+    if svgp := result.get("svgp_epoch"):
+        m, epochs = svgp.get("inducing", 512), svgp.get("epochs", 1)
+        found.append((f"GPyTorch SVGP, {m:,} inducing points, {epochs} epoch{'s' if epochs > 1 else ''}", svgp))
+    if other := result.get("xgpr"):
+        found.append((f"xGPR, {other['features']:,} features, std as returned", other))
+        found.append((f"xGPR, {other['features']:,} features, std corrected", {**other, **other["std_corrected"]}))
+    return found
+
+
+def markdown(study: Study) -> str:
+    """One line for each model and run."""
+    rows = []
+    for key, result in study.records.items():
+        machine = result["machine"]
+        where = machine["gpu"] if result["device"] == "cuda" else f"{machine['cores']} cores"
+        for name, each in _parts(result) if "failed" not in result else ():
+            scores = [f"{each['rmse']:.4f}", f"{each['nlpd']:.4f}", f"{each['coverage']:.1%}"]
+            memory = [f"{each[peak] / 1e6:,.0f}" if each.get(peak) else "" for peak in ("peak_bytes", "gpu_peak_bytes")]
+            rows.append([key, name, where, f"{each['seconds']:.1f}", *scores, *memory])
+    header = ["run", "model", "device", "fit, s", "RMSE", "NLPD", "95% intervals cover", "memory, MB", "GPU memory, MB"]
+    return f"# Three million flights\n\nRows for training: 2,698,944.\n\n{markdown_table(header, rows)}\n"
+
+
+FLIGHTS = Experiment(
+    kind="flights",
+    summary="2.7 million flights: our fits, GPyTorch's SVGP and xGPR",
+    add_options=add_options,
+    make_plan=make_plan,
+    describe=describe,
+    markdown=markdown,
+)

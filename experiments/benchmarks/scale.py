@@ -1,21 +1,18 @@
 """Time and memory of fit and predict against the number of rows, streamed from Parquet files.
 
-    python benchmarks/scale.py [--rows 100000,1000000,10000000] [--models ssgp,prism] [--device cuda] [--folder DIR]
-    python benchmarks/scale.py --rows 10000000 --fit-rows 200000 --steps 100 --name scale_cpu_predict
+    python -m experiments scale --rows 100000,1000000,10000000
+    python -m experiments scale --rows 10000000 --fit-rows 200000 --steps 100
 
-The second command measures predictions alone, of models whose fits are short; of them nothing is said.
+The second command measures predictions alone, of models whose fits are short and say nothing.
 
 The simulated gas array, 18 inputs, is written to a folder once. Every fit runs in a process of its own, from the files,
 and so does every prediction, through the command line; the peak of memory is that of the process less what the
 libraries take. "Waiting" is the time a pass stood still because the next rows were not there yet.
-Results: results/scale_DEVICE.json, with the exponent of time over the sizes.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -26,27 +23,36 @@ from typing import Any
 
 import numpy as np
 import torch
-from _common import write_result
 
-from prismgp._memory import peak_bytes
+from experiments.internals import GAS_TARGET, time_waiting
+from experiments.jobs import Job
+from experiments.machine import peak_bytes
+from experiments.page import markdown_table
+from experiments.plan import Experiment, Plan, add_run_options, known_names, parse_names, parse_numbers, positive
+from experiments.results import Record, Study
+from prismgp import PrismGPRegressor, SSGPRegressor
+from prismgp.data import from_parquet
 from prismgp.datasets import write_gas_sensor
 
+__all__ = ["SCALE"]
+
 P = 64
-TARGET = "CO (ppm)"
+ROWS = (100_000, 1_000_000, 10_000_000)
 ROWS_PER_FILE = 1_000_000
+MODELS = {"ssgp": "SSGP", "prism": "PrismGP"}
 
 
-def write_rows(folder: Path, n: int) -> Path:
-    """The files with n rows, written if they are not there."""
-    path = folder / f"gas-{n}"
+# -- jobs ------------------------------------------------------------------------------------------
+
+
+def write_rows(order: Record) -> Record:
+    """Write the files with n rows if they are not there."""
+    path, began = Path(order["path"]), time.perf_counter()
     if not path.exists():
-        began = time.perf_counter()
-        write_gas_sensor(path, n, n_files=max(1, n // ROWS_PER_FILE))
-        print(f"wrote {n:,} rows in {time.perf_counter() - began:.0f} s", flush=True)
-    return path
-
-
-# -- one fit, in a process of its own ------------------------------------------------------------
+        unfinished = path.with_name(f"{path.name}.part")
+        write_gas_sensor(unfinished, order["rows"], n_files=max(1, order["rows"] // ROWS_PER_FILE))
+        unfinished.replace(path)
+    return {"seconds": time.perf_counter() - began}
 
 
 class Waiting:
@@ -55,9 +61,9 @@ class Waiting:
     def __init__(self) -> None:
         self.seconds = 0.0
 
-    def watch(self, prefetch: Any) -> Any:
+    def watch(self, prefetched: Any) -> Any:
         def watched(blocks: Iterator[Any], *args: Any) -> Iterator[Any]:
-            items = prefetch(blocks, *args)
+            items = prefetched(blocks, *args)
             while True:
                 began = time.perf_counter()
                 item = next(items, None)
@@ -69,13 +75,17 @@ class Waiting:
         return watched
 
 
-def fit(order: dict[str, Any]) -> dict[str, Any]:
-    import prismgp.data.chunks as chunks
-    from prismgp import PrismGPRegressor, SSGPRegressor
-    from prismgp.data import from_parquet
+def measure(order: Record) -> Record:
+    """Fit from files, save, and predict through the command line."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "model.prism"
+        return {"p": P, "fit": fit(order, file), "predict": predict(order, file)}
 
+
+def fit(order: Record, file: Path) -> Record:
+    """Time, memory and phases of a fit."""
     waiting = Waiting()
-    chunks.prefetch = waiting.watch(chunks.prefetch)
+    time_waiting(waiting.watch)
     common = {"random_state": 0, "device": order["device"], "dtype": order["dtype"]}
     if order["model"] == "prism":
         common["max_steps"] = order["steps"]
@@ -86,7 +96,7 @@ def fit(order: dict[str, Any]) -> dict[str, Any]:
     )
     before = peak_bytes()
     began = time.perf_counter()
-    source = from_parquet(order["fit_path"], target=TARGET)
+    source = from_parquet(order["fit_path"], target=GAS_TARGET)
     model.fit(source)
     if order["device"] == "cuda":
         torch.cuda.synchronize()
@@ -99,7 +109,7 @@ def fit(order: dict[str, Any]) -> dict[str, Any]:
         ends = np.array(model.history_["seconds"])
         phases["networks"] = float(sum(ends[members == k].max() for k in np.unique(members)))
     phases["statistics of columns, sampling, passes over all rows at the end"] = seconds - sum(phases.values())
-    model.save(order["model_file"])
+    model.save(file)
     return {
         "rows": source.n_rows,
         "seconds": seconds,
@@ -121,82 +131,134 @@ began = time.perf_counter()
 from prismgp.cli import main
 code = main(sys.argv[1:])
 seconds = time.perf_counter() - began
-from prismgp._memory import peak_bytes
-print(code, seconds, peak_bytes())
+from pathlib import Path
+peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+print(code, seconds, 1024 * int(peak.split()[1]))
 """
 
 
-def predict(order: dict[str, Any]) -> dict[str, Any]:
-    out = Path(order["model_file"]).with_suffix(".parquet")
-    words = ["predict", order["model_file"], order["path"], "-o", str(out), "-q", "--device", order["device"]]
-    code, seconds, peak = python("-c", PREDICT, *words).split()
+def predict(order: Record, file: Path) -> Record:
+    """Time and memory of the command."""
+    out = file.with_suffix(".parquet")
+    words = ["predict", str(file), order["path"], "-o", str(out), "-q", "--device", order["device"]]
+    done = subprocess.run([sys.executable, "-c", PREDICT, *words], stdout=subprocess.PIPE, text=True, check=True)
+    code, seconds, peak = done.stdout.splitlines()[-1].split()
     if code != "0":
-        raise SystemExit(int(code))
-    out.unlink()
-    return {"seconds": float(seconds), "peak_bytes_in_all": int(peak)}
+        raise RuntimeError(f"prismgp predict ended with status {code}")
+    return {"rows": order["rows"], "seconds": float(seconds), "peak_bytes_in_all": int(peak)}
 
 
-def python(*words: str) -> str:
-    """What a process of its own prints in its last line."""
-    done = subprocess.run([sys.executable, *words], stdout=subprocess.PIPE, text=True, check=True)
-    return done.stdout.splitlines()[-1]
+# -- plan ------------------------------------------------------------------------------------------
 
 
-def exponent(results: list[dict[str, Any]], what: str) -> float | None:
-    """Of the time over the rows, from the smallest size of at least 100,000 rows to the largest."""
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare what a plan depends on."""
+    parser.add_argument("--rows", type=parse_numbers, default=list(ROWS), metavar="N,N", help=f"default: {ROWS}")
+    parser.add_argument("--models", type=parse_names, default=list(MODELS), metavar="A,B", help="default: ssgp,prism")
+    parser.add_argument("--dtype", choices=("float32", "float64"), default="float64", help="default: %(default)s")
+    parser.add_argument(
+        "--fit-rows", type=positive, metavar="N", help="of every fit (default: as many as are predicted)"
+    )
+    parser.add_argument("--steps", type=positive, metavar="N", help="of PrismGP's networks (default: its own)")
+    parser.add_argument("--folder", type=Path, help="of the files (default: scale-data in the folder of results)")
+    add_run_options(parser)
+
+
+def make_plan(args: argparse.Namespace) -> Plan:
+    """One job for each model and number of rows; first of all the files are written."""
+    folder = args.folder or args.results / "scale-data"
+    path = {n: str(folder / f"gas-{n}") for n in [*args.rows, *([args.fit_rows] if args.fit_rows else [])]}
+    writing = [Job(f"write-{n}", f"{__name__}:write_rows", {"rows": n, "path": path[n]}) for n in path]
+    jobs = []
+    for model in known_names(args.models, MODELS, "--models"):
+        for n in args.rows:
+            order = {"model": model, "rows": n, "fit_rows": args.fit_rows or n, "steps": args.steps}
+            order |= {"device": args.device, "dtype": args.dtype, "path": path[n], "fit_path": path[order["fit_rows"]]}
+            jobs.append(Job(key_of(order), f"{__name__}:measure", order))
+    return Plan("scale", jobs, first=writing)
+
+
+def key_of(order: Record) -> str:
+    """The key of a measurement; settings that are the default are left out."""
+    parts = [order["model"], str(order["rows"]), order["device"], order["dtype"]]
+    parts += [f"fit{order['fit_rows']}"] if order["fit_rows"] != order["rows"] else []
+    parts += [f"steps{order['steps']}"] if order["steps"] else []
+    return "-".join(parts)
+
+
+def describe(result: Record) -> str:
+    """A few words about a result."""
+    if "fit" not in result:
+        return f"files written, {result['seconds']:.0f} s"
+    f, p = result["fit"], result["predict"]
+    return (
+        f"fit {f['seconds']:.1f} s, {f['peak_bytes_above_libraries'] / 1e6:.0f} MB, waiting for rows "
+        f"{f['waiting_seconds'] / f['seconds']:.1%}; predict {p['seconds']:.1f} s, {p['peak_bytes_in_all'] / 1e6:.0f} "
+        "MB in all"
+    )
+
+
+# -- tables ----------------------------------------------------------------------------------------
+
+
+def exponent(results: list[Record], what: str) -> str:
+    """Of the time over the rows."""
     if len(results) < 2:
-        return None
-    rows, seconds = ([float(r[what][key]) for r in results] for key in ("rows", "seconds"))
-    return float(np.polyfit(np.log(rows), np.log(seconds), 1)[0])
+        return ""
+    rows, seconds = ([float(result[what][key]) for result in results] for key in ("rows", "seconds"))
+    return f"{float(np.polyfit(np.log(rows), np.log(seconds), 1)[0]):.2f}"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", default="100000,1000000,10000000")
-    parser.add_argument("--models", default="ssgp,prism")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--dtype", default="float64")
-    parser.add_argument("--fit-rows", type=int, help="of every fit; default: as many as are predicted")
-    parser.add_argument("--steps", type=int, help="of PrismGP's networks; default: its own")
-    parser.add_argument("--folder", type=Path, help="of the files; default: a temporary one")
-    parser.add_argument("--name", help="of the result; default: scale_DEVICE")
-    parser.add_argument("--fit", help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.fit:
-        print(json.dumps(fit(json.loads(args.fit))))
-        return
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = args.folder or Path(temporary)
-        folder.mkdir(parents=True, exist_ok=True)
-        found: dict[str, Any] = {"p": P, "device": args.device, "dtype": args.dtype, "models": {}}
-        for model in args.models.split(","):
-            results = []
-            for n in map(int, args.rows.split(",")):
-                order = {
-                    "model": model,
-                    "path": str(write_rows(folder, n)),
-                    "fit_path": str(write_rows(folder, args.fit_rows or n)),
-                    "steps": args.steps,
-                    "model_file": str(Path(temporary) / "model.prism"),
-                    "device": args.device,
-                    "dtype": args.dtype,
-                }
-                fitted = json.loads(python(__file__, "--fit", json.dumps(order)))
-                result = {"fit": fitted, "predict": predict(order)}
-                result["predict"]["rows"] = n
-                results.append(result)
-                f, p = result["fit"], result["predict"]
-                print(
-                    f"{model} {n:>10,} rows: fit {f['seconds']:.1f} s, {f['peak_bytes_above_libraries'] / 1e6:.0f} MB, "
-                    f"waiting for rows {f['waiting_seconds'] / f['seconds']:.1%}; predict {p['seconds']:.1f} s, "
-                    f"{p['peak_bytes_in_all'] / 1e6:.0f} MB in all",
-                    flush=True,
-                )
-            exponents = {what: exponent(results, what) for what in ("fit", "predict")}
-            print(f"{model}: exponents {exponents}")
-            found["models"][model] = {"results": results, "exponents": exponents, "cores": os.cpu_count()}
-    print(f"written: {write_result(args.name or f'scale_{args.device}', found)}")
+def markdown(study: Study) -> str:
+    """A line for each measurement, and exponents of time over rows."""
+    found = [result for result in study.records.values() if "fit" in result]
+    found.sort(key=lambda r: (r["device"], r["dtype"], r["fit_rows"] != r["rows"], r["model"] != "ssgp", r["rows"]))
+    rows, groups = [], {}
+    for result in found:
+        f, p, machine = result["fit"], result["predict"], result["machine"]
+        where = machine["gpu"] if result["device"] == "cuda" else f"{machine['cores']} cores"
+        name = MODELS[result["model"]] + (f", {result['steps']} steps" if result["steps"] else "")
+        sizes = [f"{f['rows']:,}", f"{p['rows']:,}"]
+        networks = f"{f['phases']['networks']:,.1f}" if "networks" in f["phases"] else ""
+        rows.append(
+            [
+                f"{where}, {result['dtype']}",
+                name,
+                *sizes,
+                f"{f['seconds']:,.1f}",
+                f"{f['waiting_seconds'] / f['seconds']:.1%}",
+                networks,
+                f"{f['peak_bytes_above_libraries'] / 1e6:,.0f}",
+                f"{p['seconds']:,.1f}",
+                f"{p['peak_bytes_in_all'] / 1e6:,.0f}",
+            ]
+        )
+        if result["fit_rows"] == result["rows"]:
+            groups.setdefault((f"{where}, {result['dtype']}", name), []).append(result)
+    header = ["device", "model", "rows of the fit", "rows predicted", "fit, s", "waiting", "networks, s"]
+    header += ["fit memory above libraries, MB", "predict, s", "predict memory in all, MB"]
+    powers = [[*key, exponent(each, "fit"), exponent(each, "predict")] for key, each in groups.items() if len(each) > 1]
+    return "\n".join(
+        [
+            "# Time and memory against the number of rows",
+            "",
+            f"The simulated gas array, 18 inputs, {P} frequencies, streamed from Parquet files.",
+            "",
+            markdown_table(header, rows),
+            "",
+            "Exponents of time over rows:",
+            "",
+            markdown_table(["device", "model", "fit", "predict"], powers),
+            "",
+        ]
+    )
 
 
-if __name__ == "__main__":
-    main()
+SCALE = Experiment(
+    kind="scale",
+    summary="time and memory of fit and predict against the number of rows",
+    add_options=add_options,
+    make_plan=make_plan,
+    describe=describe,
+    markdown=markdown,
+)

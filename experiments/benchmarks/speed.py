@@ -1,33 +1,66 @@
-"""Cost of the evidence and its gradient: against the bare operations, in the number of rows, and in memory.
+"""Speed of the parts: evidence and gradient of the SSGP, training steps of PrismGP, whole fits.
 
-    python benchmarks/speed.py [--device cuda] [--only ratio,scaling,memory]
-
-ratio    one evidence-and-gradient evaluation (n = 500,000, d = 18, p = 64) over the bare torch products,
-         cos and sin of the same operation count, both measured in turns
-scaling  exponent of its time in n, from 100,000 to 2,000,000 rows
-memory   peak memory of a process above its data during a whole fit, for growing n
+ratio     one evidence-and-gradient evaluation (n = 500,000, d = 18, p = 64) over the bare torch products,
+          cos and sin of the same operation count, both measured in turns
+scaling   exponent of its time in n, from 100,000 to 2,000,000 rows
+memory    peak memory of a process above its data during a whole fit, for growing n
+step      a training step of PrismGP against the bare minimum, in turns: network forward, backward and update
+          by Adam, and the Gram product of the gated features with its gradient
+member    fit of one member, p = 32, on kin40k
+ensemble  the default fit, p = 32, against the exact GP, on the same 10,000 rows of kin40k
 """
 
 from __future__ import annotations
 
 import argparse
-import os
-import subprocess
-import sys
+import copy
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from _common import write_result
+from scipy.stats import trim_mean
 
-from prismgp.core.evidence import SpectralEvidence
-from prismgp.core.parameters import default_start
-from prismgp.data import ArraySource, Chunks, Standardiser, auto_chunk_rows
+from experiments.benchmarks.suite import load_split
+from experiments.internals import (
+    ArraySource,
+    Chunks,
+    MemberSettings,
+    MemberTraining,
+    NetworkSizes,
+    RevisedMap,
+    Rows,
+    SpectralEvidence,
+    Standardiser,
+    Streams,
+    TrainingRows,
+    auto_chunk_rows,
+    default_start,
+    draw_frequencies,
+    evaluate_evidence,
+    get_kernel,
+    held_out_rows,
+    torch_generator,
+)
+from experiments.jobs import Job
+from experiments.page import markdown_table
+from experiments.plan import Experiment, Plan, add_run_options, known_names, parse_names
+from experiments.results import Record, Study
+from experiments.scores import score
+from prismgp import ExactGPRegressor, PrismGPRegressor, SSGPRegressor
 
-D, P = 18, 64
+__all__ = ["SPEED"]
+
+D, P, PRISM_P = 18, 64, 32
+REPEATS, ROUNDS = 9, 80
+MEMORY_ROWS = (100_000, 500_000, 2_000_000)
+PARTS = ("ratio", "scaling", "memory", "step", "member", "ensemble")
+
+
+# -- evidence and gradient -------------------------------------------------------------------------
 
 
 def make_rows(n: int, dtype: str) -> tuple[np.ndarray, np.ndarray]:
@@ -60,8 +93,7 @@ def evidence(n: int, dtype: str, device: torch.device) -> Callable[[], object]:
         start = replace(start, log_noise=start.log_signal)
 
     def run() -> object:
-        objective._kept.clear()  # every run is a full evaluation
-        return objective.value_and_gradient(start)
+        return evaluate_evidence(objective, start)
 
     return run
 
@@ -94,48 +126,46 @@ def bare(n: int, dtype: str, device: torch.device) -> Callable[[], None]:
     return run
 
 
-def timed(run: Callable[[], object], device: torch.device) -> float:
-    if device.type == "cuda":
+def timed(function: Callable[[], object], device: str) -> float:
+    """Seconds of one call."""
+    if device == "cuda":
         torch.cuda.synchronize()
     began = time.perf_counter()
-    run()
-    if device.type == "cuda":
+    function()
+    if device == "cuda":
         torch.cuda.synchronize()
     return time.perf_counter() - began
 
 
-def ratio(device: torch.device, repeats: int = 9) -> list[dict[str, object]]:
-    results: list[dict[str, object]] = []
+def ratio(order: Record) -> Record:
+    """Seconds of an evaluation and of the bare operations, for both precisions."""
+    device, rows = order["device"], []
     for dtype in ("float32", "float64"):
-        ours, theirs = evidence(500_000, dtype, device), bare(500_000, dtype, device)
-        pairs = [(timed(ours, device), timed(theirs, device)) for _ in range(repeats + 1)][1:]
+        ours, theirs = (make(500_000, dtype, torch.device(device)) for make in (evidence, bare))
+        pairs = [(timed(ours, device), timed(theirs, device)) for _ in range(REPEATS + 1)][1:]
         mine, base = (float(np.median(column)) for column in zip(*pairs, strict=True))
         middle = float(np.median([a / b for a, b in pairs]))
-        results.append({"dtype": dtype, "seconds": mine, "bare_seconds": base, "ratio": middle})
-        print(f"ratio   {dtype}: evidence and gradient {mine:.3f} s, bare {base:.3f} s, median ratio {middle:.2f}")
-    return results
+        rows.append({"dtype": dtype, "seconds": mine, "bare_seconds": base, "ratio": middle})
+    return {"d": D, "p": P, "ratios": rows}
 
 
-def scaling(device: torch.device) -> dict[str, object]:
-    sizes = [100_000, 200_000, 500_000, 1_000_000, 2_000_000]
-    runs = [evidence(n, "float32", device) for n in sizes]
+def scaling(order: Record) -> Record:
+    """The exponent of the time of an evaluation in the number of rows."""
+    device, sizes = order["device"], [100_000, 200_000, 500_000, 1_000_000, 2_000_000]
+    runs = [evidence(n, "float32", torch.device(device)) for n in sizes]
     rounds = [[timed(run, device) for run in runs] for _ in range(6)][1:]
     seconds = np.median(rounds, axis=0)
     exponent = float(np.polyfit(np.log(sizes), np.log(seconds), 1)[0])
-    times = ", ".join(f"{n:,}: {s:.3f} s" for n, s in zip(sizes, seconds, strict=True))
-    print(f"scaling exponent {exponent:.3f} ({times})")
-    return {"rows": sizes, "seconds": seconds.tolist(), "exponent": exponent}
+    return {"d": D, "p": P, "rows": sizes, "seconds": seconds.tolist(), "exponent": exponent}
 
 
-def memory_of_fit(n: int) -> None:
-    """Run in a process of its own: prints the peak above data and libraries, in MB."""
-    from prismgp import SSGPRegressor
-
-    x, y = make_rows(n, "float32")
+def memory(order: Record) -> Record:
+    """The peak of this process above data and libraries during a fit."""
+    x, y = make_rows(order["rows"], "float32")
     # Resident now, against the highest ever: what the libraries load on first use counts as ours.
     base = process_status("VmRSS")
     SSGPRegressor(P, dtype="float32", random_state=0, max_iter=30).fit(x, y[:, 0])
-    print(process_status("VmHWM") - base)
+    return {"d": D, "p": P, "peak_above_data_mb": process_status("VmHWM") - base}
 
 
 def process_status(name: str) -> float:
@@ -144,36 +174,140 @@ def process_status(name: str) -> float:
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(name))
 
 
-def memory() -> list[dict[str, float]]:
-    results = []
-    for n in (100_000, 500_000, 2_000_000):
-        command = [sys.executable, os.path.abspath(__file__), "--memory-of", str(n)]
-        out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        results.append({"rows": n, "peak_above_data_mb": float(out)})
-        print(f"memory  {n:,} rows ({n * (D + 1) * 4 / 1e6:.0f} MB of data): peak above the data {float(out):.0f} MB")
-    return results
+# -- PrismGP ---------------------------------------------------------------------------------------
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--only", default="ratio,scaling,memory")
-    parser.add_argument("--memory-of", type=int, help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.memory_of:
-        memory_of_fit(args.memory_of)
-        return
-    device = torch.device(args.device)
-    parts = args.only.split(",")
-    result: dict[str, object] = {"d": D, "p": P, "device": args.device}
-    if "ratio" in parts:
-        result["ratio"] = ratio(device)
-    if "scaling" in parts:
-        result["scaling"] = scaling(device)
-    if "memory" in parts and device.type == "cpu":
-        result["memory"] = memory()
-    print(f"written to {write_result(f'speed_{device.type}', result)}")
+def step(order: Record) -> Record:
+    """Mean milliseconds of a training step and of the bare minimum, and their ratio."""
+    device = order["device"]
+    x, y, _, _ = load_split("kin40k", 0)
+    source = ArraySource(x, y[:, None])
+    s = Standardiser.fit(source, normalize=True)
+    streams = Streams(0)
+    d = x.shape[1]
+    sizes = NetworkSizes(d, 1, PRISM_P, 8, (128, 128), 8, "soft", "input")
+    drawn = draw_frequencies(get_kernel("rbf"), PRISM_P, 8 + d, "orthogonal", streams.generator("frequencies"))
+    member = RevisedMap(sizes, default_start(d, 1), drawn, torch_generator(streams, "network")).to(device)
+    place: dict[str, Any] = {"dtype": torch.float32, "device": torch.device(device)}
+    rows = TrainingRows(
+        Rows(source.x, s.x_shift, s.x_scale, **place),
+        Rows(source.y, s.y_shift, s.y_scale, **place),
+        held_out_rows(x, 0.1, 10_000, streams.generator("held-out")),
+    )
+    settings = MemberSettings(8.0, 1.2, 1e-3, 0.0, 512, 1_000, None, True)
+    loop = MemberTraining(member, rows, settings, streams)
+    batch = rows.x[rows.draw(settings.batch_size, streams.generator("batch"))]
+
+    update = torch.optim.AdamW(copy.deepcopy(member).parameters(), lr=1e-3, fused=True)
+    twin = update.param_groups[0]["params"]
+
+    def bare() -> None:
+        phi = member(batch).features()
+        gram = phi.T @ phi
+        member.zero_grad(set_to_none=True)
+        gram.backward(gram.detach())
+        for own, trained in zip(twin, member.parameters(), strict=True):
+            own.grad = trained.grad  # the member itself must stay as it is
+        update.step()
+
+    number = iter(range(1, 10_000))
+    for _ in range(8):
+        loop.step(next(number))
+        bare()
+    pairs = [(timed(lambda: loop.step(next(number)), device), timed(bare, device)) for _ in range(ROUNDS)]
+    # Trimmed means, not medians: one step in four is longer and must count; the extremes are the machine's.
+    ours, least = (1e3 * float(trim_mean([pair[k] for pair in pairs], 0.1)) for k in (0, 1))
+    return {"step_ms": ours, "bare_ms": least, "ratio": ours / least, "batch": settings.batch_size, "p": PRISM_P}
 
 
-if __name__ == "__main__":
-    main()
+def member(order: Record) -> Record:
+    """Seconds of one member on kin40k, and its accuracy."""
+    device = order["device"]
+    x, y, x_test, y_test = load_split("kin40k", 0)
+    model = PrismGPRegressor(PRISM_P, n_members=1, device=device, random_state=0)
+    seconds = timed(lambda: model.fit(x, y), device)
+    found = score(y_test, *model.predict(x_test, return_std=True), float(y.std()))
+    return {"rows": len(y), "seconds": seconds, "steps": model.n_iter_, **found}
+
+
+def ensemble(order: Record) -> Record:
+    """Seconds of the default fit and of the exact GP on the same rows of kin40k."""
+    device = order["device"]
+    x, y, x_test, y_test = load_split("kin40k", 0)
+    some = np.random.default_rng(0).choice(len(y), 10_000, replace=False)
+    found: Record = {"rows": len(some)}
+    for name, model in (
+        ("prism", PrismGPRegressor(PRISM_P, device=device, random_state=0)),
+        ("exact", ExactGPRegressor(device=device, random_state=0)),
+    ):
+        seconds = timed(lambda model=model: model.fit(x[some], y[some]), device)
+        scores = score(y_test, *model.predict(x_test, return_std=True), float(y[some].std()))
+        found[name] = {"seconds": seconds, **scores}
+    found["ratio"] = found["prism"]["seconds"] / found["exact"]["seconds"]
+    return found
+
+
+# -- plan and tables -------------------------------------------------------------------------------
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare what a plan depends on."""
+    parser.add_argument(
+        "--parts", type=parse_names, default=list(PARTS), metavar="A,B", help=f"default: {','.join(PARTS)}"
+    )
+    add_run_options(parser)
+
+
+def make_plan(args: argparse.Namespace) -> Plan:
+    """One job for each part; that of memory is for the CPU alone, one for each number of rows."""
+    jobs = []
+    for part in known_names(args.parts, PARTS, "--parts"):
+        orders = [{"part": part, "device": args.device}]
+        if part == "memory":
+            orders = [{**orders[0], "rows": n} for n in MEMORY_ROWS] if args.device == "cpu" else []
+        for order in orders:
+            size = f"-{order['rows']}" if "rows" in order else ""
+            jobs.append(Job(f"{part}-{args.device}{size}", f"{__name__}:{part}", order, 2 * 2**30))
+    return Plan("speed", jobs)
+
+
+def describe(result: Record) -> str:
+    """A few words about a result."""
+    part = result["part"]
+    if part == "ratio":
+        return ", ".join(f"{row['dtype']} {row['ratio']:.2f} times the bare operations" for row in result["ratios"])
+    if part == "scaling":
+        return f"exponent {result['exponent']:.3f}"
+    if part == "memory":
+        return f"{result['peak_above_data_mb']:.0f} MB above {result['rows']:,} rows"
+    if part == "step":
+        return f"{result['step_ms']:.1f} ms, {result['ratio']:.2f} times the bare minimum"
+    if part == "member":
+        return f"{result['seconds']:.1f} s, RMSE {result['rmse']:.4f}, NLPD {result['nlpd']:.4f}"
+    times = (f"{name} {result[name]['seconds']:.1f} s" for name in ("prism", "exact"))
+    return f"{', '.join(times)}, ratio {result['ratio']:.2f}"
+
+
+def _place(result: Record) -> tuple[int, str, int]:
+    rows = result["rows"] if result["part"] == "memory" else 0
+    return PARTS.index(result["part"]), result["device"], rows
+
+
+def markdown(study: Study) -> str:
+    """One line for each measurement."""
+    rows = [
+        [result["part"], result["device"], describe(result), result["commit"] or "not recorded"]
+        for result in sorted(study.records.values(), key=_place)
+        if "failed" not in result
+    ]
+    return f"# Speed of the parts\n\n{markdown_table(['part', 'device', 'measured', 'commit'], rows)}\n"
+
+
+SPEED = Experiment(
+    kind="speed",
+    summary="speed and memory of evidence, training steps and fits",
+    add_options=add_options,
+    make_plan=make_plan,
+    describe=describe,
+    markdown=markdown,
+)

@@ -1,19 +1,15 @@
 """How tight certificates are, and what they cost: against the exact GP itself, on real data.
 
-python benchmarks/tightness.py [--datasets abalone,elevators,kin40k] [--threads 2] [--tables]
-
-An SSGP (p = 64) is fitted to the first split of each data set. The exact GP with its parameters is computed densely:
-the truth. Its Cholesky factorisation alone is timed, and the whole with its predictions, on the same threads as the
-certificates that are then made with growing budgets: of everything, and of predictions alone. What is short is done
-many times, certificate and factorisation in turn, and the least times taken: what else goes on only adds to them.
-Writes results/tightness_DATASET.json, and from all that are there tightness.md and tightness.png.
+An SSGP (p = 64) is fitted to the first split of each data set. The exact GP with its parameters is computed densely.
+Its Cholesky factorisation alone is timed, and the whole with its predictions, on the same threads as the certificates
+that are then made with growing budgets: of everything, and of predictions alone. What is short is done many times,
+certificate and factorisation in turn, and the least times are taken: other work on the machine only adds to them.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import time
 from collections.abc import Callable
 from statistics import median
@@ -21,11 +17,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from _common import RESULTS, load_split, write_result
-from _report import table
 
+from experiments.benchmarks.suite import check_data, load_split
+from experiments.internals import get_kernel, squared_distance, unpack_exact
+from experiments.jobs import Job
+from experiments.page import PALETTE, drawing, drawing_style, markdown_table
+from experiments.plan import Experiment, Plan, add_run_options, known_names, parse_names
+from experiments.results import Record, Study
 from prismgp import SSGPRegressor, certify
-from prismgp.core.kernels import get_kernel, squared_distance
+
+__all__ = ["TIGHTNESS"]
 
 DATASETS = ("abalone", "elevators", "kin40k")
 P = 64
@@ -36,16 +37,16 @@ BUDGETS: dict[str, list[tuple[int | None, int | None]]] = {
     "elevators": [(200, 8), (400, 8), (600, 8), (800, 8), (1200, 10), (None, None)],
     "kin40k": [(1000, 20), (2000, 20), (3000, 20), (None, None)],
 }
-COLOURS = {"abalone": "#0072B2", "elevators": "#D55E00", "kin40k": "#009E73"}
+COLOURS = {"abalone": PALETTE["blue"], "elevators": PALETTE["vermillion"], "kin40k": PALETTE["green"]}
 
 
 class Truth:
-    """The exact GP at the parameters of a model, densely, in the data's units."""
+    """The exact GP at the parameters of a model, computed densely, in the data's units."""
 
     def __init__(
         self, model: SSGPRegressor, x: np.ndarray, y: np.ndarray, test: np.ndarray, device: str = "cpu"
     ) -> None:
-        s, params = model._standardiser, model._params
+        s, params = unpack_exact(model)
         lengthscale = torch.as_tensor(params.lengthscale)
         points, there = (torch.as_tensor((each - s.x_shift) / s.x_scale) / lengthscale for each in (x, test))
         kernel = get_kernel(model.kernel)
@@ -59,7 +60,7 @@ class Truth:
         matrix.diagonal().fill_(signal + noise)
         self.matrix = matrix if len(x) <= 2 * BLOCK else None
         began = time.perf_counter()
-        lower = factorised(matrix)
+        lower = factorise(matrix)
         self.cholesky_seconds = time.perf_counter() - began
         half = torch.linalg.solve_triangular(lower, target[:, None], upper=False)
         means, variances = [], []
@@ -77,8 +78,8 @@ class Truth:
         self.noise_std = noise**0.5 * scale
 
 
-def factorised(matrix: torch.Tensor) -> torch.Tensor:
-    """The Cholesky factor, in the lower triangle of the matrix: by blocks, because two of 10 GB do not fit."""
+def factorise(matrix: torch.Tensor) -> torch.Tensor:
+    """Compute the Cholesky factor in the lower triangle of the matrix: by blocks, because two of 10 GB do not fit."""
     n = len(matrix)
     if n <= 2 * BLOCK:
         return torch.linalg.cholesky(matrix)
@@ -93,7 +94,9 @@ def factorised(matrix: torch.Tensor) -> torch.Tensor:
     return matrix
 
 
-def measure(dataset: str) -> dict[str, Any]:
+def measure(order: Record) -> Record:
+    """Fit, compute the exact GP densely, certify with growing budgets."""
+    dataset = order["dataset"]
     x, y, test, _ = load_split(dataset, 0)
     # The first fit and the first certificate of a process pay for loading things.
     certify(SSGPRegressor(8, random_state=0).fit(x[:500], y[:500]), x[:500], y[:500], test[:50], random_state=0)
@@ -103,11 +106,6 @@ def measure(dataset: str) -> dict[str, Any]:
     began = time.perf_counter()
     truth = Truth(model, x, y, test)
     whole_seconds = time.perf_counter() - began
-    print(
-        f"{dataset}: fit {fit_seconds:.1f} s, Cholesky of the exact GP {truth.cholesky_seconds:.2f} s, "
-        f"all of it {whole_seconds:.2f} s",
-        flush=True,
-    )
     mean, std = model.predict(test, return_std=True)
     rows = []
     for (rank, products), parts in itertools.product(BUDGETS[dataset], (None, "predictions")):
@@ -119,8 +117,8 @@ def measure(dataset: str) -> dict[str, Any]:
             **found.spent,
             "seconds": seconds,
             "cholesky_seconds": beside,
-            **compared("mean", found.mean, truth.mean, truth.noise_std),
-            **compared("std", found.std, truth.std, truth.noise_std),
+            **compare("mean", found.mean, truth.mean, truth.noise_std),
+            **compare("std", found.std, truth.std, truth.noise_std),
             "holds": found.holds,
             "probability": found.probability,
         }
@@ -128,9 +126,7 @@ def measure(dataset: str) -> dict[str, Any]:
             row["evidence_width_per_row"] = found.log_evidence.width / len(x)
             row["evidence_contained"] = bool(found.log_evidence.contains(truth.log_evidence))
         rows.append(row)
-        print(line(row, fit_seconds), flush=True)
     return {
-        "dataset": dataset,
         "rows": len(x),
         "inputs": x.shape[1],
         "test_points": len(test),
@@ -144,20 +140,18 @@ def measure(dataset: str) -> dict[str, Any]:
             "std": float(np.max(np.abs(std - truth.std)) / truth.noise_std),
         },
         "budgets": rows,
-        "device": "cpu",
-        "jobs": 1,
     }
 
 
 def side_by_side(
     work: Callable[[], Any], truth: Truth, most: int = 40, enough: float = 10.0
 ) -> tuple[Any, float, float]:
-    """What the work gives, its least time, and that of the factorisation, done in turn with what is short."""
+    """The result of the work, its least time, and that of the factorisation; both are repeated in turn if short."""
     seconds, beside = [], []
     while len(seconds) < most and sum(seconds) < enough:
         if truth.matrix is not None:
             began = time.perf_counter()
-            factorised(truth.matrix)
+            factorise(truth.matrix)
             beside.append(time.perf_counter() - began)
         began = time.perf_counter()
         found = work()
@@ -165,7 +159,7 @@ def side_by_side(
     return found, min(seconds), min(beside, default=truth.cholesky_seconds)
 
 
-def compared(what: str, found: Any, truth: np.ndarray, noise: float) -> dict[str, Any]:
+def compare(what: str, found: Any, truth: np.ndarray, noise: float) -> dict[str, Any]:
     """In units of the noise std: half of the widest interval, the certified difference and the true one."""
     # The truth is computed in float64 too; it may be off by its own rounding.
     slack = 1e-7 * noise
@@ -179,26 +173,26 @@ def compared(what: str, found: Any, truth: np.ndarray, noise: float) -> dict[str
     }
 
 
-def line(row: dict[str, Any], fit: float) -> str:
-    evidence = f", evidence {row['evidence_width_per_row']:.2g} per row" if "evidence_contained" in row else ""
-    return (
-        f"  rank {row['rank']}, {row['products']} products, {row['parts']}: {row['seconds']:.2f} s "
-        f"({row['seconds'] / fit:.1f} fits, {in_cholesky(row):.2f} Cholesky), "
-        f"mean +-{row['mean_half_width']:.2g}, std +-{row['std_half_width']:.2g} noise std{evidence}"
-    )
-
-
 def in_cholesky(row: dict[str, Any]) -> float:
     return float(row["seconds"] / row["cholesky_seconds"])
 
 
-def tables(results: list[dict[str, Any]]) -> None:
-    """Markdown and figure of what is stored."""
+# -- tables and figure -----------------------------------------------------------------------------
+
+
+def finished(study: Study) -> list[Record]:
+    """Results in the order of the data sets."""
+    found = [study.get(name) for name in DATASETS]
+    return [result for result in found if result is not None and "failed" not in result]
+
+
+def markdown(study: Study) -> str:
+    """A table for each data set."""
     about = (
         f"SSGP, p = {P}, first split, defaults otherwise; differences are in units of the noise std, the largest "
         "over all test points. Half-width: half of the widest interval, that is how well the exact value is known at "
         "every point; largest difference: what the certificate says of it, at least and at most. "
-        "Command: `python benchmarks/tightness.py`."
+        "Command: `python -m experiments tightness`."
     )
     lines = ["# Tightness of certificates", "", about, ""]
     header = [
@@ -214,7 +208,7 @@ def tables(results: list[dict[str, Any]]) -> None:
     ]
     header += ["std: half-width", "largest difference", "true"]
     header += ["evidence width per row", "exact value inside"]
-    for result in results:
+    for result in finished(study):
         size = f"{result['rows']:,} rows, {result['inputs']} inputs, {result['test_points']:,} test points"
         whole = f", the exact GP with all its predictions {result['exact_seconds']:.2f} s"
         about = (
@@ -239,9 +233,8 @@ def tables(results: list[dict[str, Any]]) -> None:
                     "yes" if inside else "NO",
                 ]
             )
-        lines += table(header, rows)
-    (RESULTS / "tightness.md").write_text("\n".join(lines))
-    figure(results)
+        lines += [markdown_table(header, rows), ""]
+    return "\n".join(lines)
 
 
 def differences(row: dict[str, Any], what: str) -> tuple[str, str, str]:
@@ -250,10 +243,10 @@ def differences(row: dict[str, Any], what: str) -> tuple[str, str, str]:
     return f"{row[f'{what}_half_width']:.3g}", said, f"{row[f'{what}_true']:.4g}"
 
 
-def figure(results: list[dict[str, Any]]) -> None:
-    import matplotlib.pyplot as plt
-
-    fig, axes = plt.subplots(1, 2, figsize=(9.5, 3.9), sharey=True, layout="constrained")
+def draw(results: list[Record]) -> Any:
+    """Half-width of the widest interval against time."""
+    figure = drawing(9.5, 3.9)
+    axes = figure.subplots(1, 2, sharey=True)
     for axis, what in zip(axes, ("mean", "std"), strict=True):
         for result in results:
             colour = COLOURS[result["dataset"]]
@@ -272,28 +265,58 @@ def figure(results: list[dict[str, Any]]) -> None:
         axis.set_title(f"Exact GP's {what}: known to ± ...", fontsize=11)
     axes[0].set_ylabel("half of the widest interval, noise std")
     axes[0].legend(frameon=False, fontsize=9)
-    fig.supxlabel(
+    figure.supxlabel(
         "solid: predictions alone; dashed: everything; stars: default budget; dotted: true largest difference; "
         "grey: 1% of the noise, one Cholesky",
         fontsize=8,
     )
-    fig.savefig(RESULTS / "tightness.png", dpi=150)
-    plt.close(fig)
+    return figure
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--datasets", default=",".join(DATASETS))
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--tables", action="store_true", help="only make table and figure from what is stored")
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    if not options.tables:
-        for dataset in options.datasets.split(","):
-            write_result(f"tightness_{dataset}", measure(dataset))
-    paths = [RESULTS / f"tightness_{dataset}.json" for dataset in DATASETS]
-    tables([json.loads(path.read_text()) for path in paths if path.exists()])
+def figures(study: Study) -> dict[str, Callable[[], Any]]:
+    """The figure of the README."""
+
+    def make() -> Any:
+        with drawing_style():
+            return draw(finished(study))
+
+    return {"": make}
 
 
-if __name__ == "__main__":
-    main()
+# -- plan ------------------------------------------------------------------------------------------
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare what a plan depends on."""
+    parser.add_argument("--datasets", type=parse_names, metavar="A,B", help=f"default: {','.join(DATASETS)}")
+    add_run_options(parser)
+
+
+def make_plan(args: argparse.Namespace) -> Plan:
+    """One job for each data set."""
+    datasets = DATASETS if args.datasets is None else known_names(args.datasets, DATASETS, "--datasets")
+    if not args.list:
+        check_data()
+    jobs = [Job(name, f"{__name__}:measure", {"dataset": name, "device": "cpu"}, 12 * 2**30) for name in datasets]
+    return Plan("tightness", jobs)
+
+
+def describe(result: Record) -> str:
+    """A few words about a result."""
+    last = result["budgets"][-1]
+    return (
+        f"fit {result['fit_seconds']:.1f} s, Cholesky {result['cholesky_seconds']:.2f} s; predictions certified in "
+        f"{in_cholesky(last):.2f} Cholesky: mean +-{last['mean_half_width']:.2g}, std +-{last['std_half_width']:.2g} "
+        "noise std"
+    )
+
+
+TIGHTNESS = Experiment(
+    kind="tightness",
+    summary="how tight certificates are and what they cost, against the exact GP",
+    add_options=add_options,
+    make_plan=make_plan,
+    describe=describe,
+    markdown=markdown,
+    figures=figures,
+)

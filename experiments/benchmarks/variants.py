@@ -1,20 +1,16 @@
-"""What each part of the joint recipe is worth: one member, p = 32, with one thing changed at a time.
+"""What each part of the joint recipe contributes: one member, p = 32, with one thing changed at a time.
 
-    python benchmarks/variants.py [--jobs 5 --threads 3]
-    python benchmarks/variants.py --list | --tables
-
-First split of a few data sets. Options and result files are those of ``accuracy.py``, in
-``benchmarks/results/variants/``. Writes ``variants.md``.
+First split of a few data sets.
 """
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
+from experiments.benchmarks.suite import VARIANTS, Run, Suite, closing, describe, failed, finished
+from experiments.page import markdown_table
+from experiments.plan import Experiment
+from experiments.results import Study
 
-from _plan import main
-from _report import closing, table
-from _runs import VARIANTS, Run, Suite, failed, finished
+__all__ = ["VARIANTS_OF_PRISM"]
 
 DATASETS = ("concrete", "airfoil")
 P = 32
@@ -40,13 +36,14 @@ SUITE = Suite(
 )
 INTRODUCTION = (
     "RMSE / NLPD on the held-out rows of the first split; one member stacked with the plain SSGP, p = 32, and one "
-    "thing changed at a time against the first line. Made by `python benchmarks/variants.py`."
+    "thing changed at a time against the first line. Made by `python -m experiments variants`."
 )
 
 
-def write_tables(folder: Path) -> list[Path]:
-    plan = SUITE.plan()
-    done = finished(folder, SUITE.name, plan)
+def markdown(study: Study) -> str:
+    """One line for each variant."""
+    plan = SUITE.runs()
+    done = finished(study, plan)
     rows = []
     for name in VARIANTS:
         found = [done.get(Run(dataset, 0, name, P)) for dataset in DATASETS]
@@ -57,14 +54,18 @@ def write_tables(folder: Path) -> list[Path]:
         "",
         INTRODUCTION,
         "",
-        *table(["variant", "meaning", *DATASETS], rows),
-        *closing(plan, done, failed(folder, SUITE.name, plan), made=done.values()),
+        markdown_table(["variant", "meaning", *DATASETS], rows),
+        "",
+        *closing(plan, done, failed(study, plan), made=done.values()),
     ]
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "variants.md"
-    path.write_text("\n".join(lines))
-    return [path]
+    return "\n".join(lines)
 
 
-if __name__ == "__main__":
-    sys.exit(main(SUITE, write_tables, str(__doc__).splitlines()[0]))
+VARIANTS_OF_PRISM = Experiment(
+    kind="variants",
+    summary="what each part of the joint recipe contributes, one change at a time",
+    add_options=SUITE.add_options,
+    make_plan=SUITE.make_plan,
+    describe=describe,
+    markdown=markdown,
+)

@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from prismgp._version import __version__
 
 __all__ = [
     "Certificate",

@@ -8,10 +8,20 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 import prismgp
+from experiments.__main__ import main
+from experiments.machine import ROOT
+
+
+class Outcome(NamedTuple):
+    code: int
+    out: str
+    err: str
+
 
 JOBS = """
 import os, time
@@ -37,7 +47,7 @@ def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     folder = tmp_path / "modules"
     folder.mkdir()
     (folder / "some_jobs.py").write_text(JOBS)
-    path = [str(folder), str(Path(prismgp.__file__).parents[1])]
+    path = [str(folder), str(Path(prismgp.__file__).parents[1]), str(ROOT)]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path))
     return "some_jobs"
 
@@ -56,6 +66,35 @@ def start(tmp_path: Path) -> Callable[[str], subprocess.Popen[bytes]]:
     for process in processes:
         process.kill()
         process.wait()
+
+
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Outcome]:
+    """Run a command in this process, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*argv: object) -> Outcome:
+        capfd.readouterr()
+        code = main([str(each) for each in argv])
+        captured = capfd.readouterr()
+        return Outcome(code, captured.out, captured.err)
+
+    return call
+
+
+@pytest.fixture
+def refused(run: Callable[..., Outcome]) -> Callable[..., str]:
+    """Run a command that must fail as bad input does: code 2 and exactly one line; returns the line."""
+
+    def call(*argv: object) -> str:
+        outcome = run(*argv)
+        assert outcome.code == 2, outcome
+        assert outcome.out == ""
+        assert outcome.err.startswith("experiments: error: ")
+        assert outcome.err.count("\n") == 1
+        return outcome.err
+
+    return call
 
 
 def wait_for(condition: Callable[[], object], seconds: float = 60.0) -> None:

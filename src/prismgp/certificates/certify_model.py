@@ -15,9 +15,8 @@ from prismgp._types import Array, RandomState
 from prismgp._validate import check_choice, check_number
 from prismgp.certificates.certificate import Certificate, Interval
 from prismgp.certificates.certify_problem import certify_problem
-from prismgp.certificates.models import REFERENCES, Member, members_of
+from prismgp.certificates.models import REFERENCES, Certifiable, Member, members_of
 from prismgp.certificates.problem import PARTS, Effort, Findings, Problem
-from prismgp.estimators import GPRegressor
 from prismgp.exceptions import DataError
 from prismgp.prism import Mixture
 
@@ -30,7 +29,7 @@ _ASSUMPTIONS = (
 
 
 def certify(
-    model: GPRegressor,
+    model: Certifiable,
     X: Any,
     y: Any = None,
     X_test: Any = None,
@@ -95,7 +94,7 @@ def certify(
     >>> bool(certificate.holds), bool(certificate.mean.width[0] < 1e-3)
     (True, True)
     """
-    if not isinstance(model, GPRegressor):
+    if not hasattr(model, "current_model"):
         raise DataError(f"certify needs a fitted model of this library, not {type(model).__name__}")
     check_is_fitted(model)
     check_number("certify", "rank", rank, low=1, integer=True, optional=True)
@@ -140,7 +139,7 @@ def _check_parts(parts: str | Sequence[str] | None, X_test: Any) -> tuple[str, .
     return chosen
 
 
-def _certificate(model: GPRegressor, member: Member, found: Findings) -> Certificate:
+def _certificate(model: Certifiable, member: Member, found: Findings) -> Certificate:
     """The certificate of one member, in the data's units."""
     scale, problem = model.model_.standardiser.y_scale, member.problem
     name = type(model).__name__
@@ -165,23 +164,23 @@ def _certificate(model: GPRegressor, member: Member, found: Findings) -> Certifi
     )
 
 
-def _to_data_mean(model: GPRegressor, mean: Interval) -> Interval:
+def _to_data_mean(model: Certifiable, mean: Interval) -> Interval:
     """From the model's units, (m, q), to those of the data, (m,) or (m, q)."""
     scale, shift = model.model_.standardiser.y_scale, model.model_.standardiser.y_shift
     return mean.map(lambda values: _as_target(model, values * scale + shift))
 
 
-def _to_data_variance(model: GPRegressor, variance: Interval) -> Interval:
+def _to_data_variance(model: Certifiable, variance: Interval) -> Interval:
     return variance.map(lambda values: _as_target(model, values * model.model_.standardiser.y_scale**2))
 
 
-def _as_target(model: GPRegressor, values: Array) -> Array:
+def _as_target(model: Certifiable, values: Array) -> Array:
     """One column as a vector, where the targets were one."""
     return values[:, 0] if model.model_.target_ndim == 1 else values
 
 
 def _ensemble(
-    model: GPRegressor, members: list[Member], found: list[Findings], certificates: list[Certificate]
+    model: Certifiable, members: list[Member], found: list[Findings], certificates: list[Certificate]
 ) -> Certificate:
     """The mixture with every member replaced by its exact GP."""
     means = [each.mean for each in found if each.mean is not None]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -17,17 +17,31 @@ from prismgp.core.kernels import Kernel, get_kernel
 from prismgp.core.models import SpectralModel
 from prismgp.core.parameters import Parameters
 from prismgp.core.statistics import Statistics
-from prismgp.data import standardise
-from prismgp.estimators import GPRegressor, given_labels
+from prismgp.data import Source, standardise
 from prismgp.exceptions import DataError
-from prismgp.prism import Expert, Mixture, ReconfiguredMap, RevisedMap
-from prismgp.prism._network import limited
+from prismgp.model import FittedModel
+from prismgp.prism import Expert, Mixture, ReconfiguredMap, RevisedMap, limited
 
 __all__ = ["REFERENCES", "Member", "members_of"]
 
 REFERENCES = ("auto", "gated", "full")
 _ROWS = 16_384  # of the networks and features at a time
 _SAME = {torch.float64: 1e-9, torch.float32: 1e-4}  # of the norms, the difference of two sums over the same rows
+
+
+class Certifiable(Protocol):
+    """What a certificate needs of a fitted estimator."""
+
+    model_: FittedModel
+
+    def read_training_rows(self, X: Any, y: Any) -> Source:
+        """Rows and targets of the fit as the model takes them."""
+
+    def read_inputs(self, X: Any) -> AnyArray:
+        """Inputs as the model takes them."""
+
+    def current_model(self) -> FittedModel:
+        """The fitted model where the estimator computes."""
 
 
 @dataclass(frozen=True)
@@ -50,9 +64,9 @@ class _Inputs:
 _Look = Callable[[Tensor, slice | None], _Inputs]  # standardised rows, and which training rows they are
 
 
-def members_of(estimator: GPRegressor, X: Any, y: Any, X_test: Any, *, reference: str) -> list[Member]:
+def members_of(estimator: Certifiable, X: Any, y: Any, X_test: Any, *, reference: str) -> list[Member]:
     """The problems of a fitted model, in the model's units."""
-    source = estimator.read_rows(X, y).load()
+    source = estimator.read_training_rows(X, y).load()
     model = estimator.current_model()
     predictor, s, device = model.predictor, model.standardiser, model.device
     place: dict[str, Any] = {"dtype": torch.float64, "device": device}
@@ -68,9 +82,7 @@ def members_of(estimator: GPRegressor, X: Any, y: Any, X_test: Any, *, reference
         ]
     if not isinstance(predictor, SpectralModel):
         raise DataError("an ExactGPRegressor is the exact GP: there is nothing to certify")
-    labels = None
-    if predictor.gating.kind == "hard":
-        labels = given_labels(getattr(estimator, "partition", None), len(x), x.shape[1])
+    labels = source.labels if predictor.gating.kind == "hard" else None
     problem = _ssgp_problem(kernel, predictor, x, target, x_test, reference, dtype=model.dtype, labels=labels)
     return [Member(problem, 1.0)]
 

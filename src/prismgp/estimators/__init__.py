@@ -5,7 +5,6 @@ from os import PathLike
 from prismgp.estimators.base import GPRegressor
 from prismgp.estimators.exact import ExactGPRegressor
 from prismgp.estimators.features import SpectralFeatures
-from prismgp.estimators.gating import given_labels
 from prismgp.estimators.prism import PrismGPRegressor
 from prismgp.estimators.reconfigurer import Reconfigurer
 from prismgp.estimators.ssgp import SSGPRegressor
@@ -19,7 +18,6 @@ __all__ = [
     "Reconfigurer",
     "SSGPRegressor",
     "SpectralFeatures",
-    "given_labels",
     "load",
 ]
 

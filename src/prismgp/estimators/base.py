@@ -24,6 +24,7 @@ from prismgp._validate import (
     compute_device,
     compute_dtype,
 )
+from prismgp.certificates import Certificate, certify
 from prismgp.context import FitContext, FitEvent
 from prismgp.core.kernels import KERNELS
 from prismgp.core.models import Predictor
@@ -131,6 +132,10 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
         if source.n_outputs != model.n_outputs:
             raise DataError(f"y has {source.n_outputs} columns, but the model was fitted with {model.n_outputs}")
         return source
+
+    def read_training_rows(self, X: Any, y: Any) -> Source:
+        """As :meth:`read_rows`, for the rows of the fit, with the clusters that were given for them."""
+        return self.read_rows(X, y)
 
     def read_inputs(self, X: Any) -> AnyArray:
         """Inputs as the fitted model takes them, checked, in memory; for code that works with ``model_``."""
@@ -306,7 +311,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
         samples = model.sample(self.read_inputs(X), n_samples, Streams(random_state).generator("functions"))
         return samples[:, 0, :] if model.target_ndim == 1 else samples
 
-    def certify(self, X: Any, y: Any = None, X_test: Any = None, **options: Any) -> Any:
+    def certify(self, X: Any, y: Any = None, X_test: Any = None, **options: Any) -> Certificate:
         """Bound how far this model is from the exact GP it approximates; see :func:`prismgp.certify`.
 
         Parameters
@@ -322,8 +327,6 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
         -------
         Certificate
         """
-        from prismgp.certificates import certify  # a layer above; a convenience for users
-
         return certify(self, X, y, X_test, **options)
 
     def _shape_out(self, values: Array) -> AnyArray:

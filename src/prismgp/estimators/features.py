@@ -20,7 +20,7 @@ from prismgp.estimators.sources import adopt_source, encode_frame, forget_encode
 
 __all__ = ["SpectralFeatures"]
 
-_CHUNK_ROWS = 8_192
+CHUNK_ROWS = 8_192
 
 
 class SpectralFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -102,7 +102,7 @@ class SpectralFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         """Features of X, (n, 2 n_frequencies), in the precision of X; float64 for a source."""
         check_is_fitted(self)
         if isinstance(X, Source):
-            return np.concatenate([self._features(x) for x, _ in match_source(self, X).blocks(_CHUNK_ROWS)])
+            return np.concatenate([self._features(x) for x, _ in match_source(self, X).blocks(CHUNK_ROWS)])
         return self._features(check_inputs(self, encode_frame(self, X)))
 
     def _features(self, x: AnyArray) -> AnyArray:

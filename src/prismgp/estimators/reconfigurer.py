@@ -31,7 +31,7 @@ from prismgp.vae.fit import VAESettings, fit_vae
 __all__ = ["Reconfigurer"]
 
 _OUTPUTS = ("latent", "reconstruction")
-_CHUNK_ROWS = 8_192
+CHUNK_ROWS = 8_192
 _STATUS = ("held_out_rows", "steps", "best_step", "interrupted", "message")
 
 
@@ -248,10 +248,10 @@ class Reconfigurer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     def _latent(self, X: Any) -> tuple[Iterator[Tensor], np.dtype[Any]]:
         """Means of ``q(z | x)`` of checked rows, and the precision these came in."""
         if isinstance(X, Source):
-            blocks = prefetch(match_source(self, X).blocks(_CHUNK_ROWS))
+            blocks = prefetch(match_source(self, X).blocks(CHUNK_ROWS))
             return self._latent_chunks(x for x, _ in blocks), np.dtype(np.float64)
         x = check_inputs(self, encode_frame(self, X))
-        return self._latent_chunks(x[start : start + _CHUNK_ROWS] for start in range(0, len(x), _CHUNK_ROWS)), x.dtype
+        return self._latent_chunks(x[start : start + CHUNK_ROWS] for start in range(0, len(x), CHUNK_ROWS)), x.dtype
 
     def _latent_chunks(self, blocks: Iterable[AnyArray]) -> Iterator[Tensor]:
         """Means of ``q(z | x)`` in float64, a bounded number of rows at a time."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from sklearn.base import BaseEstimator
 
-import prismgp
+from prismgp._version import __version__
 from prismgp.context import Checkpoint
 from prismgp.data import Source, collection_source, is_collection
 from prismgp.exceptions import DataError
@@ -136,7 +136,7 @@ def open_checkpoint(model: BaseEstimator, source: Source) -> Checkpoint:
     arguments = {key: value for key, value in model.get_params(deep=False).items() if key not in _WITHOUT_EFFECT}
     identity = {key: _identify(value) for key, value in arguments.items()}
     rows = {"rows": source.n_rows, "inputs": source.n_inputs, "outputs": source.n_outputs, "data": source.digest}
-    return Checkpoint(path, {"estimator": name, "prismgp": prismgp.__version__, **identity, **rows})
+    return Checkpoint(path, {"estimator": name, "prismgp": __version__, **identity, **rows})
 
 
 def _identify(value: Any) -> Any:

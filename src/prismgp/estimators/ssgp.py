@@ -13,7 +13,7 @@ from prismgp.core.fit import SSGPSettings, fit_ssgp
 from prismgp.core.frequencies import FREQUENCY_KINDS
 from prismgp.core.kernels import get_kernel
 from prismgp.core.models import Predictor
-from prismgp.data import StandardisedRows
+from prismgp.data import Source, StandardisedRows
 from prismgp.estimators.base import UpdatableRegressor
 from prismgp.estimators.gating import check_gating, fit_gate, given_labels
 from prismgp.model import FittedModel
@@ -206,6 +206,11 @@ class SSGPRegressor(UpdatableRegressor):
         self._adopt(self._as_model(fit.model, rows, fit.stages, context.history, input_lengthscale=lengthscale))
         context.reached("final", rows.n_rows, lambda: fit.model)
         return self
+
+    def read_training_rows(self, X: Any, y: Any) -> Source:
+        source = super().read_training_rows(X, y)
+        labels = None if self.partition is None else given_labels(self.partition, source.n_rows, source.n_inputs)
+        return source if labels is None else source.with_labels(labels)
 
     def _check_parameters(self) -> None:
         super()._check_parameters()

@@ -6,6 +6,8 @@ in ``mean -+ 1.96 std`` for the least and the largest mean and std that are poss
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from os import PathLike
 from pathlib import Path
@@ -18,16 +20,50 @@ from prismgp._system import atomic_path
 from prismgp._types import Array
 from prismgp.certificates import Certificate
 from prismgp.exceptions import DataError
-from prismgp.plots.drawing import FAINT, INK, drawing_style
 
-__all__ = ["FIGURE_FORMATS", "draw_certificate", "figure_format"]
+__all__ = ["FAINT", "FIGURE_FORMATS", "INK", "draw_certificate", "drawing_style", "figure_format"]
 
 FIGURE_FORMATS = (".png", ".svg", ".pdf")
+INK, FAINT = "#333333", "#9a9a9a"
 
 _OURS, _EXACT = "#2f6db5", "#d9691e"  # roles, not models: ours may be any model
 _LEVEL = 0.95
 _SHOWN = 150  # test points in the panel of bands; more would only overlap
 _LEAST = 1e-6  # of the noise: differences below are drawn here, as the axis is logarithmic
+
+
+# White paper under everything, so that a drawing is legible on a dark page too.
+_STYLE: dict[str, Any] = {
+    "figure.facecolor": "white",
+    "axes.facecolor": "white",
+    "axes.edgecolor": "#888888",
+    "axes.labelcolor": INK,
+    "axes.titlecolor": INK,
+    "axes.titlesize": 11,
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "grid.color": "#e4e4e4",
+    "grid.linewidth": 0.6,
+    "font.size": 10,
+    "legend.frameon": False,
+    "legend.fontsize": 9,
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "svg.hashsalt": "prismgp",
+    "svg.fonttype": "path",  # readers need no fonts
+}
+
+
+@contextmanager
+def drawing_style() -> Iterator[None]:
+    """Apply the settings under which every figure is drawn and saved; undone afterwards."""
+    from matplotlib import rc_context  # the report extra
+
+    with rc_context(_STYLE):  # type: ignore[arg-type,unused-ignore]
+        yield
 
 
 def figure_format(path: str | PathLike[str]) -> str:

@@ -1,0 +1,162 @@
+"""Everything that experiments use of the library's models beside its public names, in one place.
+
+A change inside the library changes this file and ``machine.py``, and no other one here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from copy import copy
+from dataclasses import replace
+from typing import Any
+
+from prismgp import PrismGPRegressor, SSGPRegressor
+from prismgp._random import Streams
+from prismgp._types import AnyArray, Array
+from prismgp._validate import DEVICES, compute_device
+from prismgp.certificates import MEMBER_HEADER, certificate_lines, member_rows
+from prismgp.context import FitEvent
+from prismgp.core.evidence import SpectralEvidence
+from prismgp.core.exact import check_memory, required_bytes
+from prismgp.core.frequencies import draw_frequencies
+from prismgp.core.kernels import get_kernel, squared_distance
+from prismgp.core.parameters import default_start
+from prismgp.data import ArraySource, Chunks, Source, Standardiser, auto_chunk_rows
+from prismgp.data import chunks as chunks_module
+from prismgp.datasets.cache import search_folders
+from prismgp.datasets.dataset import held_out
+from prismgp.datasets.gas_sensor import GAS_INPUTS, GAS_TARGET
+from prismgp.datasets.gas_sensor import read_rows as read_gas_sensor
+from prismgp.plots import FAINT, INK, drawing_style
+from prismgp.prism import InformedMap, NetworkSizes, ReconfiguredMap, RevisedMap
+from prismgp.prism.fit import MANY_ROWS
+from prismgp.prism.train import MemberSettings, MemberTraining, TrainingRows, held_out_rows
+from prismgp.vae import Rows, torch_generator
+
+__all__ = [
+    "DEVICES",
+    "FAINT",
+    "GAS_INPUTS",
+    "GAS_TARGET",
+    "INK",
+    "MANY_ROWS",
+    "MEMBER_HEADER",
+    "AnyArray",
+    "Array",
+    "ArraySource",
+    "Chunks",
+    "MemberSettings",
+    "MemberTraining",
+    "NetworkSizes",
+    "RevisedMap",
+    "Rows",
+    "Source",
+    "SpectralEvidence",
+    "Standardiser",
+    "Streams",
+    "TrainingRows",
+    "auto_chunk_rows",
+    "certificate_lines",
+    "check_memory",
+    "compute_device",
+    "default_start",
+    "draw_frequencies",
+    "drawing_style",
+    "evaluate_evidence",
+    "find_network",
+    "get_kernel",
+    "held_out",
+    "held_out_rows",
+    "member_rows",
+    "observe_fit",
+    "read_gas_sensor",
+    "reconfigure",
+    "required_bytes",
+    "search_folders",
+    "squared_distance",
+    "standardise",
+    "time_waiting",
+    "torch_generator",
+    "unpack_exact",
+    "watch_traffic",
+]
+
+
+def observe_fit(model: Any, callback: Callable[[Any], None] | None) -> None:
+    """Have a callback called in the course of the model's next fits; None: no more.
+
+    It is called with an event that has ``stage``, ``iteration``, ``seconds``, ``rows``, ``log_evidence``, ``final``
+    and ``model()``, which gives a fitted estimator like the one that is being fitted.
+    """
+
+    def tell(event: FitEvent) -> None:
+        assert callback is not None
+        callback(replace(event, model=lambda: _copy_with(model, event.model())))
+
+    model._callback = None if callback is None else tell
+
+
+def _copy_with(model: Any, fitted: Any) -> Any:
+    twin = copy(model)
+    twin._callback = None
+    twin._adopt(fitted)
+    return twin
+
+
+# -- fitted models ---------------------------------------------------------------------------------
+
+
+def standardise(model: Any, x: AnyArray) -> Any:
+    """The rows as the model's kernel or network gets them, a tensor (n, d)."""
+    return model.model_.to_model(x)
+
+
+def reconfigure(model: PrismGPRegressor, x: AnyArray) -> tuple[Any, Array]:
+    """Latent inputs of a two-stage model and its length-scales, in the same units."""
+    leader = model.model_.predictor.leader
+    assert isinstance(leader.map, ReconfiguredMap)
+    latent = leader.map.reconfigure(standardise(model, x))
+    return (latent - leader.map.shift) / leader.map.scale, leader.params.lengthscale
+
+
+def find_network(model: PrismGPRegressor) -> tuple[RevisedMap, Array] | None:
+    """The trained network and the length-scales of what its GP sees; None if the model has no network."""
+    experts = sorted(model.model_.predictor.experts, key=lambda expert: isinstance(expert.map, InformedMap))
+    for expert in experts:
+        network = expert.map.network if isinstance(expert.map, InformedMap) else expert.map
+        if isinstance(network, RevisedMap):
+            return network, network.parameters_now().lengthscale
+    return None
+
+
+def unpack_exact(model: SSGPRegressor) -> tuple[Any, Any]:
+    """Standardiser and parameters of the exact GP that the model approximates."""
+    return model.model_.standardiser, model.model_.predictor.params
+
+
+# -- measuring -------------------------------------------------------------------------------------
+
+
+def evaluate_evidence(objective: SpectralEvidence, params: Any) -> Any:
+    """Evidence and gradient, computed anew even where they are cached."""
+    objective._kept.clear()
+    return objective.value_and_gradient(params)
+
+
+def time_waiting(timed: Callable[[Callable[..., Iterator[Any]]], Callable[..., Iterator[Any]]]) -> None:
+    """Wrap the function that reads chunks ahead."""
+    chunks_module.prefetch = timed(chunks_module.prefetch)
+
+
+def watch_traffic(record: Callable[[list[Any]], None]) -> None:
+    """Have a function called with everything that a Dask cluster sends back in one pass."""
+    from prismgp.data import Cluster  # needs the dask extra
+
+    gather = Cluster.gather
+
+    def watched(self: Cluster, tasks: list[Any]) -> list[Any]:
+        back = gather(self, tasks)
+        record(back)
+        return back
+
+    Cluster.gather = watched

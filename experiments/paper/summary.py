@@ -1,0 +1,274 @@
+"""From results to numbers: means over runs, curves, tables, and whether the paper's claims hold."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from experiments.internals import Array
+from experiments.machine import format_bytes
+from experiments.page import markdown_table
+from experiments.paper.plan import EXPERIMENTS, MODELS, title_of
+from experiments.results import Study
+
+__all__ = [
+    "HEADER",
+    "Claim",
+    "Group",
+    "Paired",
+    "claims",
+    "groups",
+    "markdown",
+    "over_iterations",
+    "over_time",
+    "published_of",
+    "published_rows",
+    "table_rows",
+]
+
+CLOSE = 0.05  # of the full GP's error: within it, an error is "close"
+_ERRORS = 2.0  # standard errors that a difference must exceed
+_TIME_POINTS = 48
+_SEEN, _NOT_SEEN = "seen in this run", "not seen in this run"
+HEADER = ["Model", "p", "Runs", "RMSE", "NLPD", "95% intervals cover", "Fit, s", "Predict, s", "Peak memory"]
+
+
+@dataclass(frozen=True)
+class Group:
+    """The results of one model at one p, by run."""
+
+    model: str
+    p: int | None
+    results: dict[int, dict[str, Any]]
+
+    @property
+    def label(self) -> str:
+        return MODELS[self.model] if self.p is None else f"{MODELS[self.model]}, p = {self.p}"
+
+    def mean(self, name: str) -> float:
+        return float(np.mean([result[name] for result in self.results.values()]))
+
+    def error(self, name: str) -> float | None:
+        """Standard error of the mean; None for one run."""
+        values = [result[name] for result in self.results.values()]
+        return float(np.std(values, ddof=1) / math.sqrt(len(values))) if len(values) > 1 else None
+
+
+def groups(results: Mapping[str, dict[str, Any]]) -> dict[tuple[str, int | None], Group]:
+    """Finished fits by model and p, in the order of tables."""
+    found: dict[tuple[str, int | None], Group] = {}
+    fits = [result for result in results.values() if result.get("kind") == "fit" and "failed" not in result]
+    order = list(MODELS)
+    for result in sorted(fits, key=lambda each: (order.index(each["model"]), each["p"] or 0, each["run"])):
+        key = (result["model"], result["p"])
+        found.setdefault(key, Group(*key, {})).results[result["run"]] = result
+    return found
+
+
+# -- curves ----------------------------------------------------------------------------------------
+
+
+def course(result: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The points of a fit; of a network that starts from a fitted SSGP, those from there on."""
+    points: list[dict[str, Any]] = result["curve"]
+    networks = [k for k, point in enumerate(points) if point["stage"].startswith("member")]
+    return points[max(networks[0] - 1, 0) :] if networks else points
+
+
+def over_iterations(group: Group, score: str) -> tuple[Array, Array, Array, Array]:
+    """Iterations counted from 1, mean score, and mean minus and plus one standard deviation over the runs."""
+    grid = sorted({point["iteration"] for result in group.results.values() for point in course(result)})
+    x = np.array(grid, dtype=np.float64)
+    return (x + 1.0, *_band(group, "iteration", score, x))
+
+
+def over_time(group: Group, score: str) -> tuple[Array, Array, Array, Array]:
+    """Seconds, mean score, and mean minus and plus one standard deviation; from where all runs have a score."""
+    curves = [course(result) for result in group.results.values()]
+    low = max(max(curve[0]["seconds"] for curve in curves), 1e-3)
+    high = max(curve[-1]["seconds"] for curve in curves)
+    if high <= low:
+        x = np.array([high])
+    else:
+        own = [point["seconds"] for curve in curves for point in curve if low <= point["seconds"] <= high]
+        x = np.unique([*own, low, high]) if len(curves) == 1 else np.geomspace(low, high, _TIME_POINTS)
+    return (x, *_band(group, "seconds", score, x))
+
+
+def _band(group: Group, along: str, score: str, x: Array) -> tuple[Array, Array, Array]:
+    """Every run holds its last score until it has a new one, and its final score after its end."""
+    rows = []
+    for result in group.results.values():
+        places = np.array([point[along] for point in course(result)], dtype=np.float64)
+        values = np.array([point[score] for point in course(result)])
+        index = np.searchsorted(places, x * (1 + 1e-12), side="right") - 1
+        rows.append(values[np.maximum(index, 0)])
+    mean, spread = np.mean(rows, axis=0), np.std(rows, axis=0)
+    return mean, mean - spread, mean + spread
+
+
+# -- tables ----------------------------------------------------------------------------------------
+
+
+def table_rows(found: Mapping[Any, Group]) -> list[list[str]]:
+    """One row for each model and p, under ``HEADER``."""
+    rows = []
+    for group in found.values():
+        rows.append(
+            [
+                MODELS[group.model],
+                "" if group.p is None else str(group.p),
+                str(len(group.results)),
+                _with_error(group, "rmse"),
+                _with_error(group, "nlpd"),
+                f"{100 * group.mean('coverage'):.1f}%",
+                f"{group.mean('fit_seconds'):.1f}",
+                f"{group.mean('predict_seconds'):.2f}",
+                format_bytes(int(group.mean("peak_bytes"))),
+            ]
+        )
+    return rows
+
+
+def _with_error(group: Group, name: str) -> str:
+    error = group.error(name)
+    return f"{group.mean(name):.4f}" + ("" if error is None else f" ± {error:.4f}")
+
+
+def published_of(options: Mapping[str, Any]) -> tuple[tuple[str, int | None, float], ...]:
+    """Errors read off the authors' plots, where the data are theirs: model, p, RMSE."""
+    about = EXPERIMENTS[options["experiment"]]
+    return () if options["simulated"] or options["rows"] != about.rows else about.published
+
+
+def published_rows(found: Mapping[Any, Group], options: Mapping[str, Any]) -> list[list[str]]:
+    """Our errors beside the published ones: model, ours, theirs."""
+    rows: list[list[str]] = []
+    for model, p, rmse in published_of(options):
+        group = found.get((model, p))
+        if group is not None:
+            name = MODELS[model] if p is None else f"{MODELS[model]}, p = {p}"
+            rows.append([name, _with_error(group, "rmse"), f"{rmse:.3f}"])
+    return rows
+
+
+def markdown(study: Study) -> str:
+    """Tables and verdicts for people who read text."""
+    options, found = study.about["options"], groups(study.records)
+    parts = [f"# {title_of(options)}", markdown_table(HEADER, table_rows(found))]
+    if beside := published_rows(found, options):
+        parts.append(markdown_table(["Model", "RMSE here", "published"], beside))
+    if verdicts := claims(found):
+        lines = "\n".join(f"- {each.statement}: {each.verdict}. {each.evidence}." for each in verdicts)
+        parts += ["## The paper's claims", lines]
+    return "\n\n".join(parts) + "\n"
+
+
+# -- claims ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Paired:
+    """A difference of two models over the runs both have."""
+
+    p: int
+    mean: float
+    error: float | None
+    runs: int
+
+    @property
+    def verdict(self) -> str:
+        """Of "lower", "higher", "level"; one run has no standard error, and says so in the text."""
+        if self.error is not None and abs(self.mean) <= _ERRORS * self.error:
+            return "level"
+        return "lower" if self.mean < 0 else "higher"
+
+    def text(self, digits: int = 4) -> str:
+        error = "one run" if self.error is None else f"± {self.error:.{digits}f}"
+        return f"p = {self.p}: {self.mean:+.{digits}f} ({error})"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim of the paper, and what the results say about it.
+
+    Attributes
+    ----------
+    statement : str
+    verdict : str
+        "confirmed", "refuted" or "undecided"; of a single run "seen in this run" or "not seen in this run".
+    evidence : str
+        The numbers.
+    """
+
+    statement: str
+    verdict: str
+    evidence: str
+
+
+def claims(found: Mapping[tuple[str, int | None], Group]) -> list[Claim]:
+    """That the revised model beats the SSGP at each p and is close to the full GP, for both recipes."""
+    out = []
+    for model in ("paper", "prism1"):
+        for score, name in (("rmse", "RMSE"), ("nlpd", "NLPD")):
+            against = _differences(found, model, "ssgp", score)
+            if against:
+                statement = f"{_capital(MODELS[model])}: lower {name} than the SSGP at each p"
+                out.append(Claim(statement, _beats(against), "; ".join(each.text() for each in against)))
+        near = _differences(found, model, "exact", "rmse", relative=True)
+        if near:
+            texts = [f"p = {each.p}: {100 * each.mean:+.1f}%" + _percent_error(each) for each in near]
+            statement = f"{_capital(MODELS[model])}: RMSE close to that of the full GP, at most {CLOSE:.0%} above it"
+            out.append(Claim(statement, _is_close(near), "; ".join(texts)))
+    return out
+
+
+def _differences(
+    found: Mapping[tuple[str, int | None], Group], model: str, other: str, score: str, *, relative: bool = False
+) -> list[Paired]:
+    """Model minus other, run by run; ``relative``: as a share of the other's."""
+    out = []
+    for (name, p), group in found.items():
+        rival = found.get((other, None if other == "exact" else p))
+        if name != model or p is None or rival is None:
+            continue
+        runs = sorted(group.results.keys() & rival.results.keys())
+        ours = np.array([group.results[run][score] for run in runs])
+        theirs = np.array([rival.results[run][score] for run in runs])
+        if len(runs):
+            values = (ours - theirs) / theirs if relative else ours - theirs
+            error = float(values.std(ddof=1) / math.sqrt(len(runs))) if len(runs) > 1 else None
+            out.append(Paired(p, float(values.mean()), error, len(runs)))
+    return out
+
+
+def _beats(pairs: Sequence[Paired]) -> str:
+    verdicts = {pair.verdict for pair in pairs}
+    if any(pair.error is None for pair in pairs):
+        return _SEEN if verdicts == {"lower"} else _NOT_SEEN
+    if verdicts == {"lower"}:
+        return "confirmed"
+    return "refuted" if "higher" in verdicts else "undecided"
+
+
+def _is_close(pairs: Sequence[Paired]) -> str:
+    if any(pair.error is None for pair in pairs):
+        return _SEEN if all(pair.mean <= CLOSE for pair in pairs) else _NOT_SEEN
+    slack = [_ERRORS * (pair.error or 0.0) for pair in pairs]
+    if all(pair.mean + more <= CLOSE for pair, more in zip(pairs, slack, strict=True)):
+        return "confirmed"
+    if any(pair.mean - more > CLOSE for pair, more in zip(pairs, slack, strict=True)):
+        return "refuted"
+    return "undecided"
+
+
+def _percent_error(pair: Paired) -> str:
+    return " (one run)" if pair.error is None else f" (± {100 * pair.error:.1f}%)"
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

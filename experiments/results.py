@@ -1,0 +1,167 @@
+"""Results on disk: one file for each study, ``STUDY.jsonl``, a line for each finished piece of work.
+
+Lines are only ever appended. Every line has a "key"; of several lines with the same key the last one counts. The line
+with the key "study" says what was asked for. Each record names the commit, the digest of the source, the versions and
+the machine it was made with.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from experiments.machine import ROOT
+from prismgp.exceptions import DataError
+
+__all__ = ["FORMAT", "RESULTS", "RUNS", "Record", "Study"]
+
+RESULTS = ROOT / "experiments" / "results"  # what README and documentation quote
+RUNS = Path("runs")  # where commands write unless told otherwise
+FORMAT = 1
+
+_ABOUT = "study"
+_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=+-]*")
+_DIGITS = 6  # significant, of numbers in arrays; others are stored in full
+
+Record = dict[str, Any]
+
+
+class Study:
+    """The results of a study, begun or continued.
+
+    Parameters
+    ----------
+    folder : path
+    name : str
+        The file is ``folder/name.jsonl``; it need not exist.
+
+    Attributes
+    ----------
+    about : dict
+        What was asked for: "kind", "options", "command", "started", "planned", "skipped"; empty for a new study.
+    """
+
+    def __init__(self, folder: str | PathLike[str], name: str) -> None:
+        self.folder, self.name = Path(folder), name
+        self._records = dict(_read(self.path))
+        self.about: Record = self._records.pop(_ABOUT, {})
+        found = self.about.get("format", FORMAT)
+        if type(found) is not int or found != FORMAT:
+            raise DataError(f"{self.path}: format {found!r}, but this version reads {FORMAT}; choose another folder")
+
+    @property
+    def path(self) -> Path:
+        """The file of the results."""
+        return self.folder / f"{self.name}.jsonl"
+
+    @classmethod
+    def read(cls, folder: str | PathLike[str], name: str) -> Study:
+        """A study that has results."""
+        path = Path(folder) / f"{name}.jsonl"
+        if not path.is_file():
+            there = ", ".join(sorted(each.stem for each in path.parent.glob("*.jsonl"))) or "none"
+            raise DataError(f"{path}: no such study; the folder has: {there}")
+        found = cls(folder, name)
+        if not found.records:
+            command = found.about.get("command") or "the command that began it"
+            raise DataError(f"{path}: the study has no finished results yet; continue with {command!r}")
+        return found
+
+    @property
+    def records(self) -> dict[str, Record]:
+        """All finished results, in the order of their keys."""
+        return {key: self._records[key] for key in sorted(self._records)}
+
+    def get(self, key: str) -> Record | None:
+        """The result of a key, None where there is none."""
+        return self._records.get(key)
+
+    def put(self, key: str, record: Record) -> None:
+        """Append a result; after an interruption the line is there as a whole or ignored."""
+        if not _KEY.fullmatch(key) or key == _ABOUT:
+            raise ValueError(f"{key!r} cannot be the key of a result")
+        self._records[key] = self._append(key, record)
+
+    def sibling(self, name: str) -> Study:
+        """Another study in the same folder."""
+        return Study(self.folder, name)
+
+    def begin(self, *, kind: str, options: Record, command: str, planned: list[str], skipped: Record) -> None:
+        """Say what is asked for; a study that was begun with another kind or other options is refused.
+
+        What is planned is added to what was planned before: a study may be continued with more of the same.
+        """
+        asked = json.loads(json.dumps({"kind": kind, "options": options}))
+        before = self.about
+        for what, wanted in asked.items() if before else ():
+            if before.get(what) != wanted:
+                raise DataError(
+                    f"{self.path}: holds results with other settings ({what}: {before.get(what)!r}, asked for: "
+                    f"{wanted!r}); choose another folder with --results, or remove the file to begin again"
+                )
+        keys = dict.fromkeys([*before.get("planned", []), *planned])
+        left_out = {**before.get("skipped", {}), **skipped}
+        about = {
+            "format": FORMAT,
+            **asked,
+            "command": before.get("command", command),
+            "started": before.get("started", datetime.now(UTC).isoformat(timespec="seconds")),
+            "planned": list(keys),
+            "skipped": {key: why for key, why in left_out.items() if key not in keys},
+        }
+        if about != before:
+            self.about = self._append(_ABOUT, about)
+
+    def _append(self, key: str, record: Record) -> Record:
+        stored: Record = _compact(record)
+        line = json.dumps({"key": key, **stored}, allow_nan=False, separators=(",", ":"), ensure_ascii=False) + "\n"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with self.path.open("a+b") as file:
+            _drop_incomplete_line(file)
+            file.write(line.encode())
+            file.flush()
+            os.fsync(file.fileno())
+        return stored
+
+
+def _read(path: Path) -> Iterator[tuple[str, Record]]:
+    """Key and record of every whole line; a last line without an end was being written when its process died."""
+    if not path.exists():
+        return
+    lines = path.read_bytes().split(b"\n")
+    for number, line in enumerate(lines[:-1], start=1):
+        try:
+            record = json.loads(line)
+            key = record.pop("key")
+        except (ValueError, RecursionError, AttributeError, KeyError, TypeError) as error:
+            raise DataError(
+                f"{path}, line {number}: is not a JSON object with a key ({error}); remove the line, and the command "
+                "measures again what it held"
+            ) from error
+        yield key, record
+
+
+def _drop_incomplete_line(file: Any) -> None:
+    end = file.seek(0, os.SEEK_END)
+    start = max(0, end - 1)
+    file.seek(start)
+    if end and file.read(1) != b"\n":
+        file.seek(0)
+        file.truncate(file.read().rfind(b"\n") + 1)
+
+
+def _compact(value: Any, *, in_array: bool = False) -> Any:
+    """The same with numbers inside of lists rounded, which is where most of the bytes are."""
+    if isinstance(value, dict):
+        return {str(key): _compact(item, in_array=in_array) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_compact(item, in_array=True) for item in value]
+    if in_array and isinstance(value, float):
+        return float(f"{value:.{_DIGITS}g}")
+    return value

@@ -1,0 +1,168 @@
+"""Stacking of the experts by held-out rows: the noise of each, the weights of the mixture, and its temperature.
+
+Members are trained to explain their training rows, so their own noise is too small where they over-fit; held-out rows
+show by how much. All three steps maximise the density of what ``predict`` returns, the Gaussian with the moments of
+the mixture. A few pseudo-rows pull the noise factor and the temperature to one and the weights to equal members,
+because small data holds out few rows; and the plain SSGP, without or with learned noise, is used alone unless the
+mixture is significantly better.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from prismgp._types import Array, Tensor
+
+__all__ = ["HeldOut", "Stack", "mixture_moments", "noise_scale", "stack"]
+
+_NOISE_GRID = np.linspace(-3.0, 4.0, 141)  # logarithms of the factor on the noise variance
+_NOISE_ROWS = 10.0  # pseudo-rows that pull the factor to one
+_WEIGHT_ROWS = 10.0  # pseudo-rows that pull the weights to the prior ones
+_TEMPERATURE_ROWS = 50.0
+_PLAIN_SHARE = 0.05  # prior weight of the plain SSGP; the members share the rest
+_LEAST_WEIGHT = 0.01  # below it an expert is dropped: a wide expert blurs the moments more than it helps
+_MOST_CORNERS = 12  # with more experts than this, only the centre is tried: each start costs as many evaluations
+_LOG_WEIGHTS = (-12.0, 3.0)  # bounds of the search
+_MARGIN = 1.0  # standard errors by which the mixture must be better than the plain SSGP
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Predictions of one expert at the held-out rows, in the model's units, all (m, q)."""
+
+    mean: Array
+    variance: Array  # of the function
+    noise: Array
+
+    @classmethod
+    def of(cls, mean: Tensor, variance: Tensor, noise: Tensor) -> HeldOut:
+        return cls(mean.cpu().numpy(), variance.cpu().numpy(), noise.cpu().numpy())
+
+    @classmethod
+    def joined(cls, parts: list[HeldOut]) -> HeldOut:
+        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in ("mean", "variance", "noise")))
+
+    @property
+    def total(self) -> Array:
+        return self.variance + self.noise
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Weights of the experts, (K,), the factor on all variances, (q,), and the density reached."""
+
+    weights: Array
+    temperature: Array
+    nlpd: float
+
+
+def noise_scale(y: Array, mean: Array, variance: Array, noise: Array) -> tuple[Array, float]:
+    """Find the factor on the noise variance, (q,), that is best for the held-out rows, and their NLPD with it.
+
+    All arguments are (m, q).
+    """
+    scaled = variance + noise * np.exp(_NOISE_GRID)[:, None, None]
+    nlpd = _nlpd(y, mean, scaled).mean(1)  # (grid, q)
+    penalised = nlpd + 0.5 * _NOISE_ROWS / len(y) * _NOISE_GRID[:, None] ** 2
+    best = penalised.argmin(0)
+    return np.exp(_NOISE_GRID[best]), float(nlpd[best, np.arange(len(best))].mean())
+
+
+def stack(y: Array, experts: list[HeldOut], *, simple: int, margin: float = _MARGIN) -> Stack:
+    """Find the weights that maximise the held-out density of the mixture's moments, then its temperature.
+
+    The simplest expert is used alone, as it is, unless something less simple is significantly better: first each of
+    the last experts is compared with the one after it, then the mixture of all with the best of these.
+
+    Parameters
+    ----------
+    y : ndarray, (m, q)
+    experts : list of HeldOut
+    simple : int
+        How many of the last experts may be used alone: the plain SSGP, last, and before it the same with learned
+        noise.
+    margin : float
+        Standard errors by which a gain must exceed what is expected by chance; ``-inf``: the mixture is always used.
+    """
+    means = np.stack([expert.mean for expert in experts])
+    totals = np.stack([expert.total for expert in experts])
+    weights = _fit_weights(y, means, totals, _prior_weights(len(experts), plain=simple > 0))
+    mean, variance = mixture_moments(weights, means, totals)
+    squares = ((y - mean) ** 2 / variance).sum(0)
+    temperature = (squares + _TEMPERATURE_ROWS) / (len(y) + _TEMPERATURE_ROWS)
+    nlpd = _nlpd(y, mean, variance * temperature).sum(1)
+    if 0 < simple < len(experts) and margin > -np.inf:
+        base, alone = _find_simplest(y, means, totals, simple, margin)
+        if not _is_significant(alone - nlpd, fitted=2 * (len(experts) - 1), margin=margin):
+            only = (np.arange(len(experts)) == base).astype(np.float64)
+            return Stack(only, np.ones_like(temperature), float(alone.mean()))
+    return Stack(weights, temperature, float(nlpd.mean()))
+
+
+def _find_simplest(y: Array, means: Array, totals: Array, simple: int, margin: float) -> tuple[int, Array]:
+    """Find the simplest expert to which no less simple one is significantly superior, and its NLPD by row."""
+    base = len(means) - 1
+    alone = _nlpd(y, means[base], totals[base]).sum(1)
+    for k in range(len(means) - 2, len(means) - 1 - simple, -1):
+        other = _nlpd(y, means[k], totals[k]).sum(1)
+        if _is_significant(alone - other, fitted=2, margin=margin):
+            base, alone = k, other
+    return base, alone
+
+
+def _is_significant(gains: Array, *, fitted: int, margin: float) -> bool:
+    """Whether gains in log density, row by row, are more than chance.
+
+    Their mean must exceed what so many numbers fitted to these rows gain by themselves (Akaike's correction) by
+    ``margin`` standard errors. With few held-out rows, or a function that needs no network, the plain SSGP is used.
+    """
+    n = len(gains)
+    return n > 1 and bool(gains.mean() > fitted / n + margin * float(gains.std(ddof=1)) / np.sqrt(n))
+
+
+def mixture_moments(weights: Array, means: Array, variances: Array) -> tuple[Array, Array]:
+    """Compute mean and variance of mixtures: weights (K,), the others (K, ...)."""
+    mean = np.tensordot(weights, means, 1)
+    return mean, np.tensordot(weights, variances + (means - mean) ** 2, 1)
+
+
+def _prior_weights(count: int, *, plain: bool) -> Array:
+    if not plain or count == 1:
+        return np.full(count, 1.0 / count)
+    return np.append(np.full(count - 1, (1.0 - _PLAIN_SHARE) / (count - 1)), _PLAIN_SHARE)
+
+
+def _fit_weights(y: Array, means: Array, totals: Array, prior: Array) -> Array:
+    if len(prior) == 1:
+        return prior
+    from scipy.optimize import minimize  # slow to import, and predictions do not need it
+
+    log_prior = np.log(prior)
+
+    def loss(logits: Array) -> float:
+        weights = _softmax(logits)
+        mean, variance = mixture_moments(weights, means, totals)
+        pull = prior @ (log_prior - np.log(np.maximum(weights, 1e-300)))
+        return float(_nlpd(y, mean, variance).mean() + _WEIGHT_ROWS / y.size * pull)
+
+    # The density of the moments is not concave in the weights: start at the centre and near every corner.
+    corners = range(len(prior) if len(prior) <= _MOST_CORNERS else 0)
+    starts = [log_prior, *(log_prior - 4.0 * (np.arange(len(prior)) != k) for k in corners)]
+    runs = [minimize(loss, start, method="L-BFGS-B", bounds=[_LOG_WEIGHTS] * len(prior)) for start in starts]
+    best: Array = min(runs, key=lambda run: float(run.fun)).x
+    weights = _softmax(best)
+    weights = np.where(weights < np.minimum(_LEAST_WEIGHT, 0.5 * prior), 0.0, weights)
+    return np.asarray(weights / weights.sum())
+
+
+def _softmax(logits: Array) -> Array:
+    shares = np.exp(logits - logits.max())
+    return np.asarray(shares / shares.sum())
+
+
+def _nlpd(y: Array, mean: Array, variance: Array) -> Array:
+    # One logarithm, unlike core.density, whose rounding moves the weights that the search finds by some 1e-8.
+    values: Array = 0.5 * ((y - mean) ** 2 / variance + np.log(2.0 * np.pi * variance))
+    return values

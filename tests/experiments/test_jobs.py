@@ -1,0 +1,108 @@
+"""The job runner: results, failures, limits, and plans that are interrupted."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from experiments.jobs import Job, Limits, _next, carry_out
+from experiments.results import Study
+from tests.experiments.conftest import alive, wait_for
+
+unix = pytest.mark.skipif(sys.platform == "win32", reason="signals of Unix")
+
+
+@pytest.mark.slow
+def test_results_failures_and_time_limits(tmp_path, jobs, capfd):
+    study = Study(tmp_path, "s")
+    plan = [Job("good", f"{jobs}:double", {"x": 4}), Job("bad", f"{jobs}:fail", {"x": 1})]
+    assert carry_out(study, plan, Limits(2, 1), describe=lambda result: f"is {result['twice']}") == plan[1:]
+    slow_job = Job("slow", f"{jobs}:sleep", {"seconds": 600})
+    assert carry_out(study, [slow_job], Limits(job_seconds=1), show=False) == [slow_job]
+    good, bad, slow = (study.get(key) for key in ("good", "bad", "slow"))
+    assert (good["twice"], good["x"], good["warnings"]) == (8, 4, [])
+    assert good["peak_bytes"] > 2**20
+    assert good["machine"]["threads"] == 1
+    assert bad["failed"] == "RuntimeError: nothing to see here"
+    assert bad["log"][-1] == bad["failed"]
+    assert not bad["timed_out"]
+    assert slow["timed_out"]
+    assert slow["failed"] == "timed out after 1 s"
+    said = capfd.readouterr().err
+    assert "good: is 8" in said
+    assert "bad: FAILED: RuntimeError" in said
+
+    # Again: what is there stays, also what ran out of time unless it is to be tried again; force repeats all.
+    def lines():
+        return study.path.read_text().splitlines()
+
+    before = lines()
+    assert carry_out(study, [plan[0], slow_job], show=False) == []
+    assert lines() == before
+    shorter = Job("slow", f"{jobs}:double", {"x": 1})
+    assert carry_out(study, [plan[0], shorter], retry=True, show=False) == []
+    repaired = [plan[0], Job("bad", f"{jobs}:double", {"x": 1})]
+    assert carry_out(study, repaired, Limits(2), show=False) == []
+    assert [study.get(key)["twice"] for key in ("good", "bad", "slow")] == [8, 2, 2]
+    assert lines()[: len(before)] == before
+    assert len(lines()) == len(before) + 2
+    broken = [Job("good", f"{jobs}:fail", {"x": 1})]
+    assert carry_out(study, broken, force=True, show=False) == broken
+    assert study.get("good")["twice"] == 8  # a failed repetition does not replace a result
+
+
+def test_nothing_begins_after_the_plans_time(tmp_path, jobs):
+    plan = [Job("a", f"{jobs}:double", {"x": 1})]
+    assert carry_out(Study(tmp_path, "s"), plan, Limits(seconds=-1), show=False) == plan
+
+
+def test_memory_decides_what_runs_together():
+    def running(*memory):
+        return [SimpleNamespace(job=Job("r", "m:f", {}, each)) for each in memory]
+
+    large, small = Job("large", "m:f", {}, 8), Job("small", "m:f", {}, 2)
+    limits = Limits(at_a_time=3, memory=9)
+    assert _next([large, small], [], limits) is large
+    assert _next([large, small], running(4), limits) is small
+    assert _next([large], running(4), limits) is None
+    assert _next([Job("huge", "m:f", {}, 99)], [], limits).key == "huge"  # alone, it gets the machine
+    assert _next([small], running(1, 1, 1), limits) is None
+    assert _next([], [], limits) is None
+
+
+PLAN = """
+from pathlib import Path
+from experiments.jobs import Job, Limits, carry_out
+from experiments.results import Study
+jobs = [
+    Job("first", "some_jobs:double", {{"x": 1}}),
+    Job("second", "some_jobs:sleep", {{"seconds": {seconds}, "pid": {pid!r}}}),
+]
+carry_out(Study(Path({folder!r}), "s"), jobs, Limits(2, 1), show=False)
+"""
+
+
+@unix
+@pytest.mark.slow
+@pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGKILL])
+def test_a_plan_that_is_ended_leaves_no_worker_and_can_be_continued(tmp_path, jobs, start, sign):
+    folder, pid = tmp_path / "results", tmp_path / "pid"
+    plan = start(PLAN.format(folder=str(folder), pid=str(pid), seconds=600))
+    wait_for(lambda: Study(folder, "s").get("first") and pid.exists() and pid.read_text())
+    worker = int(pid.read_text())
+    assert alive(worker)
+    os.kill(plan.pid, sign)
+    plan.wait(30)
+    # After SIGTERM the plan has stopped its worker; after SIGKILL the worker notices by itself.
+    wait_for(lambda: not alive(worker), 0.2 if sign == signal.SIGTERM else 60)
+    before = Study(folder, "s").path.read_text()
+    assert Study(folder, "s").get("second") is None
+    again = start(PLAN.format(folder=str(folder), pid=str(pid), seconds=0))
+    assert again.wait(60) == 0
+    after = Study(folder, "s")
+    assert after.get("second")["slept"] == 0
+    assert after.path.read_text().startswith(before)
