@@ -11,11 +11,9 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from prismgp._system import atomic_path
+from experiments.internals import GAS_INPUTS, GAS_TARGET, Order, check_count, simulate_rows
+from experiments.machine import atomic_path
 from prismgp.datasets import make_gas_sensor
-from prismgp.datasets.dataset import check_count
-from prismgp.datasets.gas_sensor import GAS_INPUTS, GAS_TARGET
-from prismgp.datasets.gas_simulation import Order, simulate_rows
 from prismgp.exceptions import DataError
 
 __all__ = ["gas_sensor_chunks", "write_gas_sensor"]

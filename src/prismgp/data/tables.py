@@ -262,8 +262,7 @@ class TableFiles:
     @cached_property
     def n_rows(self) -> int | None:
         """Number of rows if it is known without reading the files."""
-        counts = [file.n_rows for file in self.files]
-        return None if None in counts else sum(count or 0 for count in counts)
+        return None if self.is_text else sum(file.n_rows or 0 for file in self.files)
 
     def pieces(self, rows: int) -> Iterator[tuple[TableFiles, int, int | None]]:
         """As :meth:`TableFile.pieces`, file after file; the parts notice when their file changes."""
