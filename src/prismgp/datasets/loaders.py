@@ -260,13 +260,11 @@ def load_beijing_pm25(split: int = 0) -> Dataset:
     """
     seed = check_seed("split", split)
     frame = cache_table("beijing_pm25.parquet", BEIJING_COLUMNS, lambda: convert_beijing(fetch(BEIJING)))
-    y = frame.pop(_PM25)
-    return Dataset(
+    return _hold_out_tenth(
+        frame,
+        _PM25,
+        seed,
         name="beijing_pm25",
-        X=frame,
-        y=y,
-        test=held_out(len(y), 0.1, seed),
-        simulated=False,
         title="Beijing multi-site air quality, PM2.5",
         origin="https://archive.ics.uci.edu/dataset/501/beijing+multi+site+air+quality+data",
         licence="CC BY 4.0",
@@ -335,7 +333,7 @@ def load_flights(split: int = 0) -> Dataset:
     Parameters
     ----------
     split : int, default 0
-        Seed of the random split; a tenth of the rows is held out.
+        Seed of the random split, which holds out a tenth of the rows.
 
     Returns
     -------
@@ -359,15 +357,19 @@ def load_flights(split: int = 0) -> Dataset:
     """
     seed = check_seed("split", split)
     frame = cache_table("flights.parquet", _FLIGHT_COLUMNS, lambda: convert_flights(fetch(FLIGHTS), fetch(AIRPORTS)))
-    y = frame.pop(_DELAY)
-    return Dataset(
+    return _hold_out_tenth(
+        frame,
+        _DELAY,
+        seed,
         name="flights",
-        X=frame,
-        y=y,
-        test=held_out(len(y), 0.1, seed),
-        simulated=False,
         title="US flight delays, January to June 2001",
         origin="https://github.com/vega/vega-datasets",
         licence="data reported to the US Department of Transportation; its terms are not stated",
         note="Most of the delay is not explained by the inputs.",
     )
+
+
+def _hold_out_tenth(frame: pd.DataFrame, target: str, seed: int, **about: str) -> Dataset:
+    """A measured data set of the table with a random tenth of the rows held out; ``about`` describes it."""
+    y = frame.pop(target)
+    return Dataset(X=frame, y=y, test=held_out(len(y), 0.1, seed), simulated=False, **about)
