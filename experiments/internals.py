@@ -24,9 +24,10 @@ from prismgp.core.parameters import default_start
 from prismgp.data import ArraySource, Chunks, Source, Standardiser, auto_chunk_rows
 from prismgp.data import chunks as chunks_module
 from prismgp.datasets.cache import search_folders
-from prismgp.datasets.dataset import held_out
+from prismgp.datasets.dataset import check_count, held_out
 from prismgp.datasets.gas_sensor import GAS_INPUTS, GAS_TARGET
 from prismgp.datasets.gas_sensor import read_rows as read_gas_sensor
+from prismgp.datasets.gas_simulation import Order, simulate_rows
 from prismgp.plots import FAINT, INK, drawing_style
 from prismgp.prism import InformedMap, NetworkSizes, ReconfiguredMap, RevisedMap
 from prismgp.prism.fit import MANY_ROWS
@@ -48,6 +49,7 @@ __all__ = [
     "MemberSettings",
     "MemberTraining",
     "NetworkSizes",
+    "Order",
     "RevisedMap",
     "Rows",
     "Source",
@@ -57,6 +59,7 @@ __all__ = [
     "TrainingRows",
     "auto_chunk_rows",
     "certificate_lines",
+    "check_count",
     "check_memory",
     "compute_device",
     "default_start",
@@ -73,6 +76,7 @@ __all__ = [
     "reconfigure",
     "required_bytes",
     "search_folders",
+    "simulate_rows",
     "squared_distance",
     "standardise",
     "time_waiting",
@@ -150,7 +154,7 @@ def time_waiting(timed: Callable[[Callable[..., Iterator[Any]]], Callable[..., I
 
 def watch_traffic(record: Callable[[list[Any]], None]) -> None:
     """Have a function called with everything that a Dask cluster sends back in one pass."""
-    from prismgp.data import Cluster  # needs the dask extra
+    from prismgp.data.cluster import Cluster  # needs the dask extra
 
     gather = Cluster.gather
 

@@ -32,8 +32,8 @@ from experiments.jobs import Job
 from experiments.page import markdown_table
 from experiments.plan import Experiment, Plan, add_run_options, positive
 from experiments.results import Record, Study
+from experiments.simulated import write_gas_sensor
 from prismgp.data import from_parquet
-from prismgp.datasets import write_gas_sensor
 
 __all__ = ["DASK"]
 

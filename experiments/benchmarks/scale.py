@@ -30,9 +30,9 @@ from experiments.machine import peak_bytes
 from experiments.page import markdown_table
 from experiments.plan import Experiment, Plan, add_run_options, known_names, parse_names, parse_numbers, positive
 from experiments.results import Record, Study
+from experiments.simulated import write_gas_sensor
 from prismgp import PrismGPRegressor, SSGPRegressor
 from prismgp.data import from_parquet
-from prismgp.datasets import write_gas_sensor
 
 __all__ = ["SCALE"]
 

@@ -15,8 +15,9 @@ import pyarrow.parquet as pq
 
 from experiments.internals import GAS_INPUTS, GAS_TARGET, AnyArray, held_out, read_gas_sensor
 from experiments.machine import atomic_path
+from experiments.simulated import write_gas_sensor
 from prismgp.data import from_parquet
-from prismgp.datasets import gas_sensor_files, load_abalone, load_gas_sensor, make_gas_sensor, write_gas_sensor
+from prismgp.datasets import gas_sensor_files, load_abalone, load_gas_sensor, make_gas_sensor
 from prismgp.exceptions import DataError
 
 __all__ = ["RunData", "check_available", "load", "prepare"]

@@ -85,7 +85,7 @@ def test_too_many_categories(refused: Refused, run: Run, tmp_path: Path) -> None
         (["--model", "exact", "-p", "4"], "for --model prism and ssgp"),
         (["-p", "0"], "'0' is not a whole number of at least 1"),
         (["--kernel", "cubic"], "invalid choice: 'cubic'"),
-        (["--seed", "-1"], "--seed -1"),
+        (["--seed", "-1"], "--seed: '-1' is not a whole number between 0 and 2^32 - 1"),
         (["--delimiter", "ab"], "'ab' is not one character"),
         (["--frequenc", "4"], "unrecognized arguments"),
     ],

@@ -21,7 +21,7 @@ def test_loaded_model_takes_raw_frames(model: Path, library: str) -> None:
     raw = make_frame(30, seed=4)
     frame = {"pandas": raw, "polars": pl.from_pandas(raw), "arrow": pa.Table.from_pandas(raw)}[library]
     loaded = prismgp.load(model)
-    values, _ = loaded.table_encoder_.encode(pa.Table.from_pandas(raw))
+    values = loaded.table_encoder_.encode(pa.Table.from_pandas(raw)).values
     encoded = pd.DataFrame(values, columns=loaded.table_encoder_.feature_names)
     assert loaded.table_encoder_.accepts(frame)
     np.testing.assert_array_equal(loaded.predict(frame), loaded.predict(encoded))

@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
-from prismgp.model.prediction import Predictor
 
 import prismgp
 from prismgp import SSGPRegressor
+from prismgp.model import FittedModel
 
 from .conftest import Run, make_frame
 
@@ -282,7 +282,7 @@ def test_interrupt_leaves_the_old_output(
 
     write(fresh, tmp_path / "d.csv")
     (tmp_path / "o.csv").write_bytes(b"old")
-    monkeypatch.setattr(Predictor, "predict", interrupt)
+    monkeypatch.setattr(FittedModel, "predict", interrupt)
     assert run("predict", model, tmp_path / "d.csv", "-o", tmp_path / "o.csv") == (130, "", "prismgp: interrupted\n")
     assert (tmp_path / "o.csv").read_bytes() == b"old"
     assert len(list(tmp_path.iterdir())) == 2
@@ -296,7 +296,7 @@ def test_memory_does_not_grow_with_the_rows(
     # that small files suffice to fill them.
     monkeypatch.setattr("prismgp.data.tables.BLOCK_BYTES", 2**15)
     monkeypatch.setattr("prismgp.data.tables.GROUP_BYTES", 2**20)
-    original = Predictor.predict
+    original = FittedModel.predict
     samples: list[int] = []
 
     def sampled(*args: object, **kwargs: object) -> object:
@@ -305,7 +305,7 @@ def test_memory_does_not_grow_with_the_rows(
 
     model = SSGPRegressor(8, random_state=0, max_iter=2).fit(frame[["size", "count"]], frame["price"])
     model.save(tmp_path / "m.prism")
-    monkeypatch.setattr(Predictor, "predict", sampled)
+    monkeypatch.setattr(FittedModel, "predict", sampled)
     rng = np.random.default_rng(0)
     output = tmp_path / f"o.{suffix}"
 

@@ -20,7 +20,7 @@ from prismgp.exceptions import PrismGPWarning, TooLargeError
 
 
 def readers() -> int:
-    return sum(thread.name == "prismgp-read-ahead" for thread in threading.enumerate())
+    return sum(thread.name.startswith("prismgp-read-ahead") for thread in threading.enumerate())
 
 
 @pytest.fixture(autouse=True)

@@ -43,7 +43,7 @@ def learned(table: pa.Table, **options: Any) -> TableEncoder:
 
 def test_kinds_and_names() -> None:
     encoder = learned(TABLE, categorical=["code"])
-    values, unseen = encoder.encode(TABLE)
+    values, _, unseen = encoder.encode(TABLE)
     assert encoder.feature_names == NAMES
     assert values.dtype == np.float64
     np.testing.assert_array_equal(values, VALUES)
@@ -62,13 +62,13 @@ def test_order_of_columns_and_additional_ones_do_not_matter() -> None:
 def test_unseen_and_missing() -> None:
     encoder = learned(TABLE, columns=["text", "number"])
     table = pa.table({"text": ["c", "a", None, "d"], "number": [1.0, np.nan, 3.0, np.inf]})
-    encoded = encoder.examine(table)
+    encoded = encoder.encode(table)
     assert encoded.unseen == {"text": 2}
     assert encoded.missing == {"text": 1, "number": 2}
-    assert encoded.complete.tolist() == [True, False, False, False]
+    assert np.isfinite(encoded.values).all(axis=1).tolist() == [True, False, False, False]
     assert encoded.values[0].tolist() == [0, 0, 1]
     with pytest.raises(DataError, match=r"columns 'text' \(1\), 'number' \(2\)"):
-        encoder.encode(table)
+        encoder.encode_frame(table)
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view()])
@@ -108,7 +108,7 @@ def test_encoding_survives_json(texts: list[str], data: st.DataObject) -> None:
     encoder = learned(table, categorical=["t"])
     again = TableEncoder.from_dict(json.loads(json.dumps(encoder.to_dict())))
     assert again == encoder
-    values, unseen = again.encode(table)
+    values, _, unseen = again.encode(table)
     assert unseen == {}
     decoded = [again.columns[0].categories[code] for code in values.argmax(axis=1)]
     assert decoded == cells

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import prismgp.estimators._reconfigurer as reconfigurer_module
 import pytest
 
+import prismgp.core.fit as fit_module
 from prismgp import ExactGPRegressor, PrismGPRegressor, Reconfigurer, SpectralFeatures, SSGPRegressor, certify, load
 from prismgp.data import ArraySource, Source, TableReader, from_csv, from_parquet
 from prismgp.exceptions import DataError, PrismGPWarning
@@ -24,7 +25,7 @@ PRISM = {"n_members": 2, "max_steps": 12, "hidden": 8, "latent_dim": 2, "n_compo
 @pytest.fixture(autouse=True)
 def short_race(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which start wins is not the point here."""
-    monkeypatch.setattr("prismgp.estimators._ssgp._RACE_ROUNDS", (2,))
+    monkeypatch.setattr(fit_module, "SSGP_STAGES", replace(fit_module.SSGP_STAGES, race_rounds=(2,)))
 
 
 def arrays(frame: pd.DataFrame) -> tuple[Any, Any]:
@@ -106,9 +107,9 @@ def test_gated(gating: str, labelled: bool, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("streaming")
 def test_many_rows_are_subsampled_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, rows in (("_RACE_ROWS", 50), ("_MAIN_ROWS", 60)):
-        monkeypatch.setattr(f"prismgp.estimators._ssgp.{name}", rows)
-    monkeypatch.setattr("prismgp.estimators._gating._FOUND_ROWS", 100)
+    small = replace(fit_module.SSGP_STAGES, race_rows=50, main_rows=60)
+    monkeypatch.setattr(fit_module, "SSGP_STAGES", small)
+    monkeypatch.setattr("prismgp.estimators.gating.CLUSTERING_ROWS", 100)
     frame = table()
     x, y = arrays(frame)
     source = as_source("csv parts", frame, tmp_path)
@@ -120,15 +121,15 @@ def test_many_rows_are_subsampled_alike(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize("recipe", ["joint", "paper"])
 @pytest.mark.parametrize("limit", [2**19, 100])
 def test_prism(recipe: str, limit: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("_reconfigurer", "_recipes"):
-        monkeypatch.setattr(f"prismgp.estimators.{module}.TRAINING_ROWS", limit)
+    for module in ("vae", "prism"):
+        monkeypatch.setattr(f"prismgp.{module}.fit.TRAINING_ROWS", limit)
     frame = table()
     x, y = arrays(frame)
     # The noise is far too low for the data, which only the members can correct, so that the mixture keeps them.
     options = {"recipe": recipe, **PRISM, "optimize": False, "noise_variance": 2e-4, "random_state": 0}
     source = as_source("parquet parts", frame, tmp_path)
     model = PrismGPRegressor(4, **options).fit(x, y)
-    assert len(model._mixture.experts) > 1 or recipe == "paper"
+    assert len(model.model_.predictor.experts) > 1 or recipe == "paper"
     fitted = PrismGPRegressor(4, **options).fit(source)
     assert_same(model, fitted, x, source)
     np.testing.assert_array_equal(fitted.log_density(source), model.log_density(x, y))
@@ -149,8 +150,8 @@ def test_exact(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("streaming")
 @pytest.mark.parametrize("limit", [2**19, 100])
 def test_reconfigurer(limit: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reconfigurer_module, "TRAINING_ROWS", limit)
-    monkeypatch.setattr(reconfigurer_module, "_CHUNK_ROWS", 64)
+    monkeypatch.setattr("prismgp.vae.fit.TRAINING_ROWS", limit)
+    monkeypatch.setattr("prismgp.estimators.reconfigurer.CHUNK_ROWS", 64)
     frame = table()
     x, _ = arrays(frame)
     source = as_source("parquet parts", frame, tmp_path)
@@ -167,7 +168,7 @@ def test_reconfigurer(limit: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.usefixtures("streaming")
 @pytest.mark.parametrize("target", ["y", None])
 def test_spectral_features(target: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("prismgp.estimators._features._CHUNK_ROWS", 64)
+    monkeypatch.setattr("prismgp.estimators.features.CHUNK_ROWS", 64)
     frame = table()
     x, _ = arrays(frame)
     source = as_source("csv parts", frame if target else frame[INPUTS], tmp_path, target)

@@ -20,11 +20,18 @@ from prismgp.datasets import (
     load_uci,
 )
 from prismgp.datasets import gas_sensor as gas_module
-from prismgp.datasets.beijing import BEIJING, COLUMNS, STATIONS, WINDS, convert_beijing
 from prismgp.datasets.cache import Resource, sha256_of
-from prismgp.datasets.flights import convert_flights
 from prismgp.datasets.gas_sensor import GAS_FILES, GAS_INPUTS
-from prismgp.datasets.uci import ABALONE, UCI
+from prismgp.datasets.loaders import (
+    ABALONE,
+    BEIJING,
+    BEIJING_COLUMNS,
+    STATIONS,
+    UCI,
+    WINDS,
+    convert_beijing,
+    convert_flights,
+)
 from prismgp.exceptions import DataError
 from tests.datasets.test_cache import zipped
 
@@ -177,7 +184,7 @@ def test_beijing_conversion(tmp_path):
         )
     )
     table = convert_beijing(path)
-    assert tuple(table.columns) == COLUMNS
+    assert tuple(table.columns) == BEIJING_COLUMNS
     assert (table.dtypes == np.float32).all()
     assert table["station"].tolist() == [0, 0, 0, 10, 10]
     assert table["hour"].tolist() == [1, 2, 3, 0, 1]  # the incomplete hour is gone; PM10 is not used
@@ -195,7 +202,7 @@ def test_beijing_from_archive_to_dataset(own_folder, cache, monkeypatch):
     archive.parent.mkdir()
     archive.write_bytes(beijing_zip(members))
     published = Resource(BEIJING.path, BEIJING.addresses, sha256_of(archive))
-    monkeypatch.setattr("prismgp.datasets.beijing.BEIJING", published)
+    monkeypatch.setattr("prismgp.datasets.loaders.BEIJING", published)
     first = load_beijing_pm25(2)
     assert first.X.shape == (120, 15)
     assert first.test.sum() == 12

@@ -69,7 +69,7 @@ def test_encoder_belongs_to_its_fit(tmp_path):
     x, y = rows()
     raw = pd.DataFrame({"a": x[:, 0], "c": np.where(x[:, 1] > 0, "u", "v")})
     encoder = TableEncoder((InputColumn("a", "number"), InputColumn("c", "category", ("u", "v"))), "y")
-    matrix, _ = encoder.encode(pa.Table.from_pandas(raw))
+    matrix = encoder.encode(pa.Table.from_pandas(raw)).values
     model = SSGPRegressor(4, random_state=0, optimize=False).fit(pd.DataFrame(matrix, columns=encoder.feature_names), y)
     model.table_encoder_ = encoder
     before = model.predict(raw)

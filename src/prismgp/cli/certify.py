@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import signature
 from typing import Any
 
@@ -17,15 +17,14 @@ from prismgp._types import Array
 from prismgp.certificates import MEMBER_HEADER, PARTS, Certificate, certificate_lines, certify, member_rows
 from prismgp.cli import common
 from prismgp.cli.common import Parser, Subparsers, complain, printable, say
-from prismgp.data import TableEncoder, TableFiles, TableReader, open_tables
+from prismgp.data import TableFiles, TableReader, open_tables
 from prismgp.data.columns import quote_names
 from prismgp.data.encoder import warn_unseen
+from prismgp.data.tables import PARQUET_SUFFIXES
 from prismgp.estimators import ExactGPRegressor, GPRegressor, load
 from prismgp.exceptions import DataError
 from prismgp.plots import FIGURE_FORMATS, draw_certificate, figure_format
 from prismgp.prism import Mixture
-
-__all__ = ["TEST_POINTS", "add_parser", "run"]
 
 _DOES_NOT_HOLD = 1
 _DEFAULTS = {
@@ -60,12 +59,9 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     parser.add_argument("--drop-missing", action="store_true", help="leave out rows with missing or infinite values")
     parser.add_argument("--holdout", type=common.fraction, metavar="FRACTION", help="that of the fit")
-    parser.add_argument("--seed", type=int, default=0, help="that of the fit; only for --holdout (default: 0)")
+    parser.add_argument("--seed", type=common.seed, default=0, help="that of the fit; only for --holdout (default: 0)")
     parser.add_argument(
-        "--rank",
-        type=common.positive,
-        metavar="N",
-        help="columns of the pivoted Cholesky (default: by the rows)",
+        "--rank", type=common.positive, metavar="N", help="columns of the pivoted Cholesky (default: by the rows)"
     )
     parser.add_argument(
         "--products",
@@ -78,31 +74,25 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     parser.add_argument(
         "--delta",
-        type=common.not_negative,
-        default=_DEFAULTS["delta"],
+        type=common.probability,
         metavar="D",
         help="probability with which a random bound may fail; 0: no randomness (default: %(default)s)",
     )
     parser.add_argument(
         "--tolerance",
         type=common.not_negative,
-        default=_DEFAULTS["tolerance"],
         metavar="T",
         help="stop when the mean is known to this share of the noise (default: %(default)s)",
     )
     parser.add_argument(
         "--reference",
         choices=("auto", "full", "gated"),
-        default=_DEFAULTS["reference"],
         help="for gated kernels, whether the exact GP has the gates (default: gated for prism models, else full)",
     )
     parser.add_argument(
-        "--only",
-        dest="parts",
-        choices=PARTS,
-        help="certify this alone, in less time (default: everything)",
+        "--only", dest="parts", choices=PARTS, help="certify this alone, in less time (default: everything)"
     )
-    parser.add_argument("--random-state", type=int, default=0, metavar="N", help="of all that is random (default: 0)")
+    parser.add_argument("--random-state", type=common.seed, metavar="N", help="of all that is random (default: 0)")
     parser.add_argument("--device", choices=("cpu", "cuda", "auto"), help="default: that of the fit")
     parser.add_argument(
         "--figure", metavar="FILE", help=f"draw the certified ranges; {', '.join(FIGURE_FORMATS)} (needs matplotlib)"
@@ -116,14 +106,15 @@ def add_parser(subparsers: Subparsers) -> None:
         help="the certificate as one JSON object, to FILE, or instead of the summary to standard output",
     )
     parser.add_argument("-q", "--quiet", action="store_true", help="no clock and no summary for people")
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, **_DEFAULTS | {"random_state": 0})
 
 
 def run(args: argparse.Namespace) -> int:
     """Read both tables, certify, report."""
     _check_options(args)
     files = common.open_data(args)
-    test_files = None if args.test is None else open_tables(args.test, delimiter=_delimiter(args))
+    delimiter = None if str(args.test).lower().endswith(PARQUET_SUFFIXES) else args.delimiter
+    test_files = None if args.test is None else open_tables(args.test, delimiter=delimiter)
     read = [*files.files, *(test_files.files if test_files is not None else [])]
     _check_outputs(args, [str(each.path) for each in read])
     model: GPRegressor = load(args.model, device=args.device)
@@ -148,11 +139,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _check_options(args: argparse.Namespace) -> None:
     """Check all options before any work."""
-    if args.delta >= 1.0:
-        raise DataError(f"--delta {args.delta:g} is not below 1")
-    for name, value in (("--seed", args.seed), ("--random-state", args.random_state)):
-        if not 0 <= value < 2**32:
-            raise DataError(f"{name} {value} is not between 0 and 2^32 - 1")
     _check_outputs(args, [args.model])
     if args.figure is not None:
         figure_format(args.figure)
@@ -172,39 +158,23 @@ def _check_outputs(args: argparse.Namespace, inputs: list[str]) -> None:
             common.writable(path, inputs=inputs)
 
 
-def _delimiter(args: argparse.Namespace) -> str | None:
-    """The delimiter of the test table; a Parquet file has none."""
-    return args.delimiter if not str(args.test).lower().endswith((".parquet", ".pq")) else None
-
-
 # -- tables --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class _Rows:
-    """Rows of a table, encoded for the model.
+    """Rows of a table, encoded for the model."""
 
-    Attributes
-    ----------
-    inputs : DataFrame or ndarray, (n, d)
-    target : ndarray, (n,) or (n, q), or None
-    numbers : ndarray, (n,)
-        Row numbers in their file; the first is 1.
-    names : list of str
-        The encoded inputs.
-    target_names : list of str
-    """
-
-    inputs: Any
-    target: Array | None
-    numbers: npt.NDArray[np.int64]
-    names: list[str]
+    inputs: Any  # frame or array, (n, d)
+    target: Array | None  # (n,) or (n, q)
+    numbers: npt.NDArray[np.int64]  # (n,), row numbers in their file; the first is 1
+    names: list[str]  # the encoded inputs
     target_names: list[str]
 
     def select(self, index: Any) -> _Rows:
         inputs = self.inputs.iloc[index] if isinstance(self.inputs, pd.DataFrame) else self.inputs[index]
         target = None if self.target is None else self.target[index]
-        return _Rows(inputs, target, self.numbers[index], self.names, self.target_names)
+        return replace(self, inputs=inputs, target=target, numbers=self.numbers[index])
 
 
 def _read_tables(
@@ -232,15 +202,14 @@ def _read_tables(
 
 def _targets(args: argparse.Namespace, model: GPRegressor, files: TableFiles) -> list[str]:
     """The target columns of the model."""
-    encoder: TableEncoder | None = getattr(model, "table_encoder_", None)
-    known = encoder.target if encoder is not None else None
+    encoder = model.model_.encoder
+    known = None if encoder is None else encoder.target
     if args.target is None and known is None:
         raise DataError(f"{args.model} was saved from Python without the name of its target; give it with --target")
     names: list[str] = args.target or [known]
-    absent = [name for name in names if name not in files.names]
+    absent, there = quote_names(name for name in names if name not in files.names), quote_names(files.names)
     if absent:
-        there = quote_names(files.names)
-        raise DataError(f"{files.path}: target column {quote_names(absent)} missing; the file has {there}")
+        raise DataError(f"{files.path}: target column {absent} missing; the file has {there}")
     return names
 
 
@@ -248,11 +217,11 @@ def _read(
     args: argparse.Namespace, model: GPRegressor, files: TableFiles, targets: list[str], *, with_target: bool = True
 ) -> _Rows:
     """All rows of a table, encoded."""
-    names = [str(name) for name in getattr(model, "feature_names_in_", ())]
+    fitted = model.model_
     reader = TableReader.for_model(
         files,
-        getattr(model, "table_encoder_", None),
-        names or model.n_features_in_,
+        fitted.encoder,
+        fitted.feature_names or fitted.n_inputs,
         targets if with_target else [],
         ignore=targets,
         missing="drop" if args.drop_missing else "error",
@@ -263,10 +232,8 @@ def _read(
     warn_unseen(reader.unseen)
     x, y, numbers = (np.concatenate(each) for each in zip(*parts, strict=True))
     encoded = reader.encoder.feature_names
-    inputs = pd.DataFrame(x, columns=encoded, copy=False) if names else x
-    target = None
-    if with_target:
-        target = y[:, 0] if model.model_.target_ndim == 1 and len(targets) == 1 else y
+    inputs = pd.DataFrame(x, columns=encoded, copy=False) if fitted.feature_names else x
+    target = (y[:, 0] if fitted.target_ndim == 1 and len(targets) == 1 else y) if with_target else None
     return _Rows(inputs, target, numbers, encoded, reader.targets)
 
 
@@ -292,7 +259,7 @@ def _report(
         found = {"model": args.model, "data": args.data, "test": args.test, "test_rows": rows}
         found |= certificate.to_dict()
         if args.json == "-":
-            common.print_json(found)
+            say(common.json_text(found))
             return
         with atomic_path(args.json) as path:
             path.write_text(common.json_text(found, indent=None) + "\n", encoding="utf-8")
@@ -323,8 +290,7 @@ def _print_members(model: GPRegressor, certificate: Certificate) -> None:
     table = [["", "weight", *MEMBER_HEADER]]
     mixture = model.model_.predictor
     assert isinstance(mixture, Mixture)
-    weights = [float(weight) for weight in mixture.weights]
-    for weight, (name, cells) in zip(weights, member_rows(certificate), strict=True):
+    for weight, (name, cells) in zip(mixture.weights, member_rows(certificate), strict=True):
         table.append([printable(name), f"{weight:.0%}", *cells])
     widths = [max(len(row[k]) for row in table) for k in range(len(table[0]))]
     for row in table:

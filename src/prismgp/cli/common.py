@@ -7,7 +7,6 @@ import csv
 import json
 import math
 import os
-import re
 import shutil
 import sys
 import textwrap
@@ -29,36 +28,6 @@ from prismgp.exceptions import DataError
 
 if TYPE_CHECKING:
     from prismgp.model import FittedModel
-
-__all__ = [
-    "Parser",
-    "Scores",
-    "Subparsers",
-    "above_zero",
-    "add_delimiter",
-    "add_output_options",
-    "columns",
-    "complain",
-    "fraction",
-    "half_width",
-    "held_out_rows",
-    "json_text",
-    "most_relevant",
-    "not_negative",
-    "one_line",
-    "open_data",
-    "positive",
-    "print_json",
-    "print_rows",
-    "printable",
-    "relative_lengthscale",
-    "say",
-    "show_progress",
-    "splits",
-    "ticking",
-    "whole",
-    "writable",
-]
 
 
 class Parser(argparse.ArgumentParser):
@@ -85,18 +54,6 @@ def columns(text: str) -> list[str]:
     return next(csv.reader([text]), [""])
 
 
-def splits(text: str) -> list[int]:
-    """Parse ``3``, the first three, or a range ``0-2``, or a list ``1,4``."""
-    if re.fullmatch(r"[1-9]\d{0,2}", text):
-        return list(range(int(text)))
-    between = re.fullmatch(r"(\d{1,3})-(\d{1,3})", text)
-    if between and int(between[1]) <= int(between[2]):
-        return list(range(int(between[1]), int(between[2]) + 1))
-    if re.fullmatch(r"\d{1,3}(,\d{1,3})+", text):
-        return sorted({int(part) for part in text.split(",")})
-    raise argparse.ArgumentTypeError(f"{text!r}: give a number of splits (3), a range (0-2) or a list (1,4)")
-
-
 def _number(kind: type[N], accepts: Callable[[N], bool], what: str) -> Callable[[str], N]:
     """A parser of numbers whose error says what is accepted."""
 
@@ -114,8 +71,9 @@ def _number(kind: type[N], accepts: Callable[[N], bool], what: str) -> Callable[
 
 positive = _number(int, lambda value: value >= 1, "a whole number of at least 1")
 whole = _number(int, lambda value: value >= 0, "a whole number of at least 0")
+seed = _number(int, lambda value: 0 <= value < 2**32, "a whole number between 0 and 2^32 - 1")
 fraction = _number(float, lambda value: 0 < value < 1, "a number between 0 and 1")
-above_zero = _number(float, lambda value: 0 < value < math.inf, "a number above 0")
+probability = _number(float, lambda value: 0 <= value < 1, "a number of at least 0 and below 1")
 not_negative = _number(float, lambda value: 0 <= value < math.inf, "a number of at least 0")
 
 
@@ -213,11 +171,6 @@ def print_rows(rows: Sequence[tuple[str, str]], *, indent: int = 2, error: bool 
             say(f"{'':{indent}}{start:<{width}}  {line}".rstrip(), error=error)
 
 
-def print_json(value: dict[str, Any]) -> None:
-    """Print one JSON object."""
-    say(json_text(value))
-
-
 def json_text(value: dict[str, Any], *, indent: int | None = 2) -> str:
     """One JSON object; numbers that JSON cannot represent become null."""
     return json.dumps(_jsonable(value), allow_nan=False, indent=indent)
@@ -271,33 +224,13 @@ def half_width(level: float) -> float:
 
 
 def relative_lengthscale(model: FittedModel) -> Array | None:
-    """Length-scales in units of the columns' standard deviations; infinite for a column the model ignores.
-
-    None for a model without length-scales of its inputs.
-    """
-    relative = model.input_lengthscale
-    if relative is None:
-        return None
-    return np.asarray(np.where(model.standardiser.constant_inputs, np.inf, relative))
-
-
-def most_relevant(model: FittedModel, names: Sequence[str], limit: int | None = None) -> list[tuple[str, float]]:
-    """Encoded inputs by relative length-scale, the shortest first: the function varies most along these."""
-    relative = relative_lengthscale(model)
-    if relative is None:
-        return []
-    order = np.argsort(relative, kind="stable")[:limit]
-    return [(names[index], float(relative[index])) for index in order]
+    """Length-scales in standard deviations of the columns, if the model has them; infinite for an ignored column."""
+    known = model.input_lengthscale
+    return None if known is None else np.where(model.standardiser.constant_inputs, np.inf, known)
 
 
 class Scores:
-    """Accuracy of predictions, accumulated over batches in constant memory.
-
-    Parameters
-    ----------
-    level : float
-        Of the interval whose coverage is counted.
-    """
+    """Accuracy of predictions and coverage of intervals, accumulated over batches in constant memory."""
 
     def __init__(self, level: float) -> None:
         self.level = level
@@ -305,13 +238,9 @@ class Scores:
         self._squares = self._covered = self._log_density = 0.0
 
     def add(self, y: Array, mean: Array, std: Array, log_density: Array | None = None) -> None:
-        """Compare predictions with observations; pairs with a NaN do not count.
+        """Compare predictions with observations, (n,); pairs with a NaN do not count.
 
-        Parameters
-        ----------
-        y, mean, std : ndarray, (n,)
-        log_density : ndarray, (n,), or None
-            Of the observations under the model; None: under normal distributions with these means and deviations.
+        The log densities are those of the observations under the model; None: under normal distributions.
         """
         scored = np.isfinite(y) & np.isfinite(mean)
         rows = int(scored.sum())

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import math
 import time
+from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,6 @@ from prismgp.data import ArraySource, Source, TableEncoder, file_source
 from prismgp.data.encoder import is_saved_index
 from prismgp.estimators import ExactGPRegressor, GPRegressor, PrismGPRegressor, SSGPRegressor
 from prismgp.exceptions import DataError
-
-__all__ = ["add_parser", "run"]
 
 _DEFAULT_FREQUENCIES = {"prism": 32, "ssgp": 64}
 _LEVEL = 0.95
@@ -75,7 +75,7 @@ def add_parser(subparsers: Subparsers) -> None:
         metavar="FRACTION",
         help="keep a random part of the rows out of the fit and report the accuracy on it",
     )
-    parser.add_argument("--seed", type=int, default=0, help="of everything random (default: %(default)s)")
+    parser.add_argument("--seed", type=common.seed, default=0, help="of everything random (default: %(default)s)")
     parser.add_argument("--dtype", choices=("float64", "float32"), default="float64", help="default: %(default)s")
     parser.add_argument("--device", choices=("cpu", "cuda", "auto"), default="cpu", help="default: %(default)s")
     parser.add_argument(
@@ -101,8 +101,6 @@ def run(args: argparse.Namespace) -> int:
         raise DataError("--checkpoint is for --model prism and ssgp; the exact model is fitted in one step")
     if args.model == "exact" and args.frequencies is not None:
         raise DataError("-p/--frequencies is for --model prism and ssgp; the exact model has no frequencies")
-    if not 0 <= args.seed < 2**32:
-        raise DataError(f"--seed {args.seed} is not between 0 and 2^32 - 1")
     files = common.open_data(args)
     output = common.writable(args.output, inputs=[str(file.path) for file in files.files])
     if args.checkpoint is not None:
@@ -117,25 +115,32 @@ def run(args: argparse.Namespace) -> int:
         max_categories=args.max_categories,
         client=args.scheduler,
     )
-    summary: dict[str, Any] = {"data": args.data, "target": args.target, "left_out": _left_out(args, files.names)}
-    train, held_out = _split(args, source)
+    train: Source = source
+    held_out: Source | None = None
+    if args.holdout is not None:  # both parts stay in the order of the file
+        chosen = common.held_out_rows(source.n_rows, args.holdout, args.seed)
+        train, held_out = source.select(np.flatnonzero(~chosen)), source.select(np.flatnonzero(chosen))
     model = _new_model(args)
     began = time.perf_counter()
-    model.set_params(verbose=int(common.show_progress(args)))
-    model.fit(train)
+    model.set_params(verbose=int(common.show_progress(args))).fit(train)
     model.set_params(verbose=0)  # not to be saved with the model
-    summary["seconds"] = time.perf_counter() - began
-    summary |= {"rows_read": source.rows_read, "rows_dropped": source.rows_read - source.n_rows}
-    encoder = source.encoder
+    summary: dict[str, Any] = {
+        "data": args.data,
+        "target": args.target,
+        "left_out": _left_out(args, files.names),
+        "seconds": time.perf_counter() - began,
+        "rows_read": source.rows_read,
+        "rows_dropped": source.rows_read - source.n_rows,
+    }
     if held_out is not None:
         summary["holdout"] = _score(model, held_out, train)
     model.save(output)
     if args.checkpoint is not None:
         Path(args.checkpoint).unlink(missing_ok=True)
-    summary |= _description(model, encoder, train)
+    summary |= _description(model, source.encoder, train)
     summary |= {"output": args.output, "output_bytes": output.stat().st_size}
     if args.json:
-        common.print_json(summary)
+        say(common.json_text(summary))
     elif not args.quiet:
         _print(summary)
     return 0
@@ -146,14 +151,6 @@ def _left_out(args: argparse.Namespace, names: list[str]) -> list[str]:
     if args.inputs is not None:
         return []
     return [name for name in names if is_saved_index(name) and name != args.target and name not in args.exclude]
-
-
-def _split(args: argparse.Namespace, source: Source) -> tuple[Source, Source | None]:
-    """Training rows and, with --holdout, held-out rows; both in the order of the file."""
-    if args.holdout is None:
-        return source, None
-    chosen = common.held_out_rows(source.n_rows, args.holdout, args.seed)
-    return source.select(np.flatnonzero(~chosen)), source.select(np.flatnonzero(chosen))
 
 
 def _new_model(args: argparse.Namespace) -> GPRegressor:
@@ -167,50 +164,45 @@ def _new_model(args: argparse.Namespace) -> GPRegressor:
 
 def _score(model: GPRegressor, held_out: Source, train: Source) -> dict[str, Any]:
     """Accuracy on held-out rows, and that of always predicting the training mean."""
-    score = _ScoreRows(model, float(train.moments[1].mean[0]))
-    scores, squares = held_out.reduce(score, _ScoreRows.merge)
+    score = partial(_score_rows, model=model, average=float(train.moments[1].mean[0]))
+    scores, squares = held_out.reduce(score, _merge_scores)
     return {**scores.to_dict(), "rmse_of_mean": math.sqrt(squares / held_out.n_rows)}
 
 
-class _ScoreRows:
-    """A function of a source that returns the scores of its rows and their squared distances from an average.
+def _score_rows(source: Source, *, model: GPRegressor, average: float) -> tuple[Scores, float]:
+    """Scores of the rows and the sum of their squared distances from the average."""
+    scores, squares = Scores(_LEVEL), 0.0
+    for x, y in source.blocks(_SCORE_ROWS):
+        rows = ArraySource(x, y)
+        mean, std = model.predict(rows, return_std=True)
+        scores.add(y[:, 0], mean, std, model.log_density(rows))
+        squares += float(np.square(y - average).sum())
+    return scores, squares
 
-    It can be pickled.
-    """
 
-    def __init__(self, model: GPRegressor, average: float) -> None:
-        self._model, self._average = model, average
-
-    def __call__(self, source: Source) -> tuple[Scores, float]:
-        scores, squares = Scores(_LEVEL), 0.0
-        for x, y in source.blocks(_SCORE_ROWS):
-            rows = ArraySource(x, y)
-            mean, std = self._model.predict(rows, return_std=True)
-            scores.add(y[:, 0], mean, std, self._model.log_density(rows))
-            squares += float(np.square(y - self._average).sum())
-        return scores, squares
-
-    @staticmethod
-    def merge(first: tuple[Scores, float], second: tuple[Scores, float]) -> tuple[Scores, float]:
-        return first[0].merge(second[0]), first[1] + second[1]
+def _merge_scores(first: tuple[Scores, float], second: tuple[Scores, float]) -> tuple[Scores, float]:
+    return first[0].merge(second[0]), first[1] + second[1]
 
 
 def _description(model: GPRegressor, encoder: TableEncoder, train: Source) -> dict[str, Any]:
-    status = model.fit_status_
+    status, names = model.fit_status_, encoder.feature_names
+    relative = common.relative_lengthscale(model.model_)
+    # The shortest first: the function varies most along these.
+    ranked = [] if relative is None else sorted(zip(names, relative.tolist(), strict=True), key=itemgetter(1))
     return {
         "estimator": type(model).__name__,
         "kernel": model.kernel,
         "frequencies": getattr(model, "n_frequencies", None),
         "rows": train.n_rows,
         "inputs": encoder.input_names,
-        "features": encoder.feature_names,
+        "features": names,
         "one_hot": {column.name: len(column.categories) for column in encoder.columns if column.categories},
         "log_evidence": model.log_evidence_,
         "log_evidence_per_row": model.log_evidence_ / train.n_rows,
         "noise_std": float(np.sqrt(model.noise_variance_)),
         "signal_std": float(np.sqrt(model.signal_variance_)),
         "target_std": float(train.moments[1].std[0]),
-        "relative_lengthscales": dict(common.most_relevant(model.model_, encoder.feature_names)),
+        "relative_lengthscales": dict(ranked),
         "weights": status.get("weights"),
         "jitter": status["jitter"],
         "converged": status["stages"][-1].get("converged") if status["stages"] else None,
@@ -228,8 +220,15 @@ def _print(summary: dict[str, Any]) -> None:
         shown = list(summary["relative_lengthscales"].items())[:_SHOWN_INPUTS]
         common.print_rows([(printable(name), f"{value:.3g}") for name, value in shown if np.isfinite(value)], indent=4)
     if "holdout" in summary:
+        scores = summary["holdout"]
         say()
-        _print_holdout(summary["holdout"])
+        say(f"  Accuracy on the {scores['rows']:,} held-out rows")
+        rows = [
+            ("RMSE", f"{scores['rmse']:.4g} (predicting the mean: {scores['rmse_of_mean']:.4g})"),
+            ("NLPD", f"{scores['nlpd']:.4g}"),
+            (f"{scores['level']:.0%} intervals", f"cover {scores['coverage']:.1%}"),
+        ]
+        common.print_rows(rows, indent=4)
     say()
     without = ", fitted without the held-out rows" if "holdout" in summary else ""
     say(f"Saved {summary['output']} ({format_bytes(summary['output_bytes'])}){without}")
@@ -260,13 +259,3 @@ def _facts(summary: dict[str, Any]) -> list[tuple[str, str]]:
     if summary["converged"] is False:
         rows.append(("Optimiser", "stopped at its iteration limit; the fit may still improve"))
     return rows
-
-
-def _print_holdout(scores: dict[str, Any]) -> None:
-    say(f"  Accuracy on the {scores['rows']:,} held-out rows")
-    rows = [
-        ("RMSE", f"{scores['rmse']:.4g} (predicting the mean: {scores['rmse_of_mean']:.4g})"),
-        ("NLPD", f"{scores['nlpd']:.4g}"),
-        (f"{scores['level']:.0%} intervals", f"cover {scores['coverage']:.1%}"),
-    ]
-    common.print_rows(rows, indent=4)

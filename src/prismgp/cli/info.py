@@ -14,8 +14,6 @@ from prismgp.cli.common import Parser, Subparsers, printable, say
 from prismgp.core.models import SpectralModel
 from prismgp.model import FORMAT_VERSION, FittedModel, load_model
 
-__all__ = ["add_parser", "run"]
-
 _SHOWN_INPUTS = 20
 _ESTIMATORS = {"exact": "ExactGPRegressor", "ssgp": "SSGPRegressor", "prism": "PrismGPRegressor"}
 
@@ -34,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
     """Load and describe."""
     description = _describe(load_model(args.model, device="cpu"), args.model)
     if args.json:
-        common.print_json(description)
+        say(common.json_text(description))
     else:
         _print(description)
     return 0

@@ -23,11 +23,9 @@ from prismgp.cli.common import Parser, Scores, Subparsers, printable, say
 from prismgp.data import RowBlock, TableFiles, TableReader
 from prismgp.data.columns import BOOLEAN, from_floats, to_numbers, to_numbers_or_nan
 from prismgp.data.encoder import warn_unseen
-from prismgp.data.tables import PARQUET_SUFFIXES, TableWriter, file_format, open_writer
+from prismgp.data.tables import PARQUET_SUFFIXES, ParquetWriter, TextWriter, file_format, open_writer
 from prismgp.exceptions import DataError
 from prismgp.model import FittedModel, load_model
-
-__all__ = ["add_parser", "run"]
 
 _STATISTICS = ("mean", "std", "lower", "upper")
 # Rows at a time. A multiple of the estimators' own chunks, so that results equal those of one call of
@@ -79,7 +77,10 @@ def run(args: argparse.Namespace) -> int:
     files = common.open_data(args)
     if not to_stdout:
         common.writable(args.output, inputs=[args.model, *(str(each.path) for each in files.files)])
-        _check_not_inside(args.output, args.data)
+        if Path(args.data).is_dir() and Path(args.output).resolve().is_relative_to(Path(args.data).resolve()):
+            raise DataError(
+                f"{args.output}: is in the folder that is read and would become a part of it; write elsewhere"
+            )
     model = load_model(args.model, device=args.device)
     prediction = _Prediction(args, model, files, typed=kind in PARQUET_SUFFIXES)
     began = time.perf_counter()
@@ -89,17 +90,10 @@ def run(args: argparse.Namespace) -> int:
     summary = prediction.summary() | {"seconds": time.perf_counter() - began}
     warn_unseen(summary["unseen_categories"])
     if args.json:
-        common.print_json(summary)
+        say(common.json_text(summary))
     elif not args.quiet:
         _print(summary, error=to_stdout)
     return 0
-
-
-def _check_not_inside(output: str, data: str) -> None:
-    """An output in the folder of the data would be read as data the next time."""
-    folder = Path(data)
-    if folder.is_dir() and Path(output).resolve().is_relative_to(folder.resolve()):
-        raise DataError(f"{output}: is in the folder that is read and would become a part of it; write elsewhere")
 
 
 @contextmanager
@@ -118,21 +112,10 @@ def _destination(output: str) -> Iterator[Path | IO[bytes]]:
 
 
 class _Prediction:
-    """One pass over a table.
-
-    Parameters
-    ----------
-    args : Namespace
-    model : FittedModel
-    files : TableFiles
-    typed : bool
-        The output has types: cells of a text file that the model uses are converted.
-    """
+    """One pass over a table; ``typed``: the output has types, so cells of text that the model uses are converted."""
 
     def __init__(self, args: argparse.Namespace, model: FittedModel, files: TableFiles, *, typed: bool) -> None:
-        self.args = args
-        self.model = model
-        self.files = files
+        self.args, self.model, self.files = args, model, files
         self.reader = TableReader.for_model(
             files,
             model.encoder,
@@ -156,7 +139,7 @@ class _Prediction:
             schema = schema.append(pa.field(name, pa.float64()))
         return schema
 
-    def run(self, writer: TableWriter, *, progress: bool) -> None:
+    def run(self, writer: ParquetWriter | TextWriter, *, progress: bool) -> None:
         """Predict and write all rows."""
         width = max(len(self.schema), len(self.encoder.feature_names))
         rows = max(256, min(_ROWS, _CELLS // width))

@@ -9,7 +9,7 @@ passes on a Dask cluster.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from prismgp.data.chunks import Chunks, Pass, Standardiser, auto_chunk_rows, prefetch, standardise
+from prismgp.data.chunks import Chunks, Standardiser, auto_chunk_rows, prefetch, run_pass, standardise
 from prismgp.data.columns import InputColumn
 from prismgp.data.encoder import TableEncoder
 from prismgp.data.files import FileSource, file_source, from_csv, from_parquet
@@ -19,19 +19,14 @@ from prismgp.data.sources import ArraySource, MappedSource, Selection, Source
 from prismgp.data.tables import TableFiles, open_tables
 
 if TYPE_CHECKING:
-    from prismgp.data.cluster import Cluster
-    from prismgp.data.dask import DaskFileSource, DaskSource, collection_source, is_collection
+    from prismgp.data.dask import collection_source, is_collection
 
 __all__ = [
     "ArraySource",
     "Chunks",
-    "Cluster",
-    "DaskFileSource",
-    "DaskSource",
     "FileSource",
     "InputColumn",
     "MappedSource",
-    "Pass",
     "RowBlock",
     "Selection",
     "Source",
@@ -48,20 +43,16 @@ __all__ = [
     "is_collection",
     "open_tables",
     "prefetch",
+    "run_pass",
     "standardise",
 ]
 
-# Loaded on first use: these modules import pandas, which a prediction on the command line does without.
-_LAZY = {
-    "Cluster": "prismgp.data.cluster",
-    **dict.fromkeys(("DaskFileSource", "DaskSource", "collection_source", "is_collection"), "prismgp.data.dask"),
-}
-
 
 def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
+    # Loaded on first use: the module imports pandas, which a prediction on the command line does without.
+    if name not in ("collection_source", "is_collection"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_LAZY[name]), name)
+    value = globals()[name] = getattr(import_module("prismgp.data.dask"), name)
     return value
 
 

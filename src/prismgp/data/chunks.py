@@ -6,13 +6,13 @@ block while the previous one is used in the computations.
 
 from __future__ import annotations
 
-import queue
-import threading
 import warnings
+from collections import deque
 from collections.abc import Iterator
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from functools import partial
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -23,8 +23,6 @@ from prismgp._types import AnyArray, Array, Tensor
 from prismgp.core.rows import Work
 from prismgp.data.sources import Source
 from prismgp.exceptions import PrismGPWarning, TooLargeError
-
-__all__ = ["Chunks", "Pass", "Standardiser", "auto_chunk_rows", "prefetch", "standardise"]
 
 T = TypeVar("T")
 
@@ -37,30 +35,21 @@ _NOTHING = 1e-18  # share of the spread below which a mean is a rounding error
 # An input is ignored if no more rows than these, and no larger share of all rows, differ from the others: a
 # length-scale cannot be learned from them, and beyond them the kernel of few frequencies is arbitrary.
 _FEW_ROWS, _FEW_OF_ALL = 3, 1 / 300
-_AHEAD = 2  # blocks in the queue, beside the one in use and the one being read
-_POLL_SECONDS = 0.1  # between checks whether the consumer has stopped
+_AHEAD = 2  # blocks that wait, beside the one in use and the one being read
 
 
 @dataclass(frozen=True)
 class Standardiser:
     """Column-wise affine maps between the user's units and the model's, ``(value - shift) / scale``.
 
-    In the model's units every column has a spread of one, so starting values and bounds need not
-    depend on the data.
-
-    Attributes
-    ----------
-    x_shift, x_scale : ndarray, (d,)
-    y_shift, y_scale : ndarray, (q,)
-    fixed_mean : ndarray, (q,)
-        The constant mean, in the model's units, when it is neither learned nor given.
+    In the model's units every column has a spread of one, so starting values and bounds need not depend on the data.
     """
 
-    x_shift: Array
-    x_scale: Array
-    y_shift: Array
-    y_scale: Array
-    fixed_mean: Array
+    x_shift: Array  # (d,)
+    x_scale: Array  # (d,)
+    y_shift: Array  # (q,)
+    y_scale: Array  # (q,)
+    fixed_mean: Array  # (q,), the constant mean, in the model's units, when it is neither learned nor given
 
     @property
     def constant_inputs(self) -> npt.NDArray[np.bool_]:
@@ -120,32 +109,20 @@ def _torch_ready(block: AnyArray) -> bool:
 def auto_chunk_rows(p: int, d: int, q: int, *, dtype: torch.dtype, device: torch.device) -> int:
     """Rows per chunk so that the buffers of one pass stay within a fixed budget.
 
-    Larger chunks are faster up to about 32,768 rows on a CPU; below a thousand the cost of
-    launching operations dominates, so that is the floor.
+    Larger chunks are faster up to about 32,768 rows on a CPU; below a thousand the cost of launching operations
+    dominates, so that is the floor.
     """
-    row_bytes = dtype.itemsize * (5 * p + 2 * d + 2 * q + 1)
-    if device.type == "cuda":
-        return int(np.clip(_CUDA_BUDGET // row_bytes, 1024, 1 << 20))
-    return int(np.clip(_CPU_BUDGET // row_bytes, 1024, 1 << 15))
+    budget, most = (_CUDA_BUDGET, 1 << 20) if device.type == "cuda" else (_CPU_BUDGET, 1 << 15)
+    return int(np.clip(budget // (dtype.itemsize * (5 * p + 2 * d + 2 * q + 1)), 1024, most))
 
 
 class Chunks:
-    """Repeatable iteration over standardised chunks ``(X, Y)``.
+    """Repeatable iteration over standardised chunks ``(X, Y)`` of ``rows`` rows.
 
-    Rows that are not in memory are read ahead by a thread, while the previous chunk is used in the computations.
-
-    On a GPU the chunks stay there after the first pass when they fill less than half of its free
-    memory, so that later passes move no data.
-
-    Parameters
-    ----------
-    source : Source
-    standardiser : Standardiser
-    rows : int
-        Rows per chunk.
-    dtype, device : torch.dtype, torch.device
-    once : bool, default False
-        There will be only one pass, in a task of a cluster: nothing is kept, and on a CPU nothing is read ahead.
+    Rows that are not in memory are read ahead by a thread, while the previous chunk is used in the computations. On a
+    GPU the chunks stay there after the first pass when they fill less than half of its free memory, so that later
+    passes move no data. ``once``: there will be only one pass, in a task of a cluster; nothing is kept, and on a CPU
+    nothing is read ahead.
     """
 
     def __init__(
@@ -158,14 +135,10 @@ class Chunks:
         device: torch.device,
         once: bool = False,
     ) -> None:
-        self.source = source
-        self.standardiser = standardiser
+        self.source, self.standardiser = source, standardiser
         self.rows = max(1, min(rows, source.n_rows))  # a selection may be empty
-        self.dtype = dtype
-        self.device = device
-        self.n_rows = source.n_rows
-        self.n_inputs = source.n_inputs
-        self.n_outputs = source.n_outputs
+        self.dtype, self.device = dtype, device
+        self.n_rows, self.n_inputs, self.n_outputs = source.n_rows, source.n_inputs, source.n_outputs
         # By the whole source, so that either all of its selections are kept or none.
         size = source.n_whole * (self.n_inputs + self.n_outputs) * dtype.itemsize
         # A task of a cluster has one core; the others are in use by other tasks.
@@ -195,17 +168,14 @@ class Chunks:
         self._keep, self._kept = False, None
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
-        warnings.warn(
-            f"out of memory on {self.device}: continuing with chunks of {self.rows:,} rows",
-            PrismGPWarning,
-            stacklevel=4,
-        )
+        message = f"out of memory on {self.device}: continuing with chunks of {self.rows:,} rows"
+        warnings.warn(message, PrismGPWarning, stacklevel=4)
 
     def _run_pass(self, work: Work[T]) -> T:
         if not self.source.distributed:
             return work.over(self, rows=self.rows, q=self.n_outputs)
-        one = Pass(work, self.standardiser, rows=self.rows, dtype=self.dtype, device=self.device)
-        return self.source.reduce(one, work.merge)
+        place: dict[str, Any] = {"rows": self.rows, "dtype": self.dtype, "device": self.device}
+        return self.source.reduce(partial(run_pass, work=work, standardiser=self.standardiser, **place), work.merge)
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         if self._kept is not None:
@@ -226,76 +196,27 @@ class Chunks:
             self._kept = kept
 
 
-class Pass(Generic[T]):
-    """Work on the chunks of a source as a function of the source alone; it can be pickled.
-
-    Parameters
-    ----------
-    work : Work
-    standardiser, rows, dtype, device
-        Of the chunks.
-    """
-
-    def __init__(
-        self, work: Work[T], standardiser: Standardiser, *, rows: int, dtype: torch.dtype, device: torch.device
-    ) -> None:
-        self.work, self.standardiser, self.rows, self.dtype, self.device = work, standardiser, rows, dtype, device
-
-    def __call__(self, source: Source) -> T:
-        chunks = Chunks(source, self.standardiser, rows=self.rows, dtype=self.dtype, device=self.device, once=True)
-        return chunks.reduce(self.work)
+def run_pass(source: Source, *, work: Work[T], standardiser: Standardiser, **place: Any) -> T:
+    """Do the work on the chunks of local rows, once; ``place`` has rows, dtype and device of the chunks."""
+    return Chunks(source, standardiser, once=True, **place).reduce(work)
 
 
 # -- reading ahead -----------------------------------------------------------------------------------
 
 
-class _End:
-    """The end of the items, with the error that caused it, if any."""
-
-    def __init__(self, error: BaseException | None) -> None:
-        self.error = error
-
-
 def prefetch(items: Iterator[T], ahead: int = _AHEAD) -> Iterator[T]:
     """Yield the items in order while a thread reads the next ones; its errors are raised here.
 
-    When the consumer stops early, the thread ends and closes the iterator it reads from.
+    When the consumer stops early, the thread ends after the item that it is reading, and the iterator is closed.
     """
-    ready: queue.Queue[T | _End] = queue.Queue(ahead)
-    stopped = threading.Event()
-
-    def put(item: T | _End) -> bool:
-        while not stopped.is_set():
-            try:
-                ready.put(item, timeout=_POLL_SECONDS)
-            except queue.Full:
-                continue
-            return True
-        return False
-
-    def read() -> None:
-        error: BaseException | None = None
-        try:
-            with ExitStack() as stack:
-                if hasattr(items, "close"):
-                    stack.callback(items.close)
-                for item in items:
-                    if not put(item):
-                        break
-        except BaseException as raised:  # noqa: BLE001  raised where the items are used
-            error = raised
-        put(_End(error))
-
-    thread = threading.Thread(target=read, name="prismgp-read-ahead", daemon=True)
-    thread.start()
+    end = object()
+    reader = ThreadPoolExecutor(1, "prismgp-read-ahead")
     try:
-        while True:
-            item = ready.get()
-            if isinstance(item, _End):
-                if item.error is not None:
-                    raise item.error
-                return
-            yield item
+        waiting = deque(reader.submit(next, items, end) for _ in range(ahead + 1))
+        while (item := waiting.popleft().result()) is not end:
+            waiting.append(reader.submit(next, items, end))
+            yield cast(T, item)
     finally:
-        stopped.set()
-        thread.join()
+        reader.shutdown(cancel_futures=True)
+        if hasattr(items, "close"):
+            items.close()

@@ -13,6 +13,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial, reduce
 from typing import Any, Generic, Protocol, TypeVar, cast
 from uuid import uuid4
@@ -25,19 +26,6 @@ from prismgp._validate import check_cells
 from prismgp.data.reader import TableReader
 from prismgp.data.sources import ArraySource, Block, Selection, Source, rechunk
 from prismgp.exceptions import DataError, PrismGPError
-
-__all__ = [
-    "CONNECT_SECONDS",
-    "Cluster",
-    "FileLoader",
-    "Outcome",
-    "Packed",
-    "PartitionLoader",
-    "SelectionLoader",
-    "Shard",
-    "ShardLoader",
-    "run_shard",
-]
 
 T = TypeVar("T")
 CONNECT_SECONDS = 10
@@ -54,26 +42,22 @@ class ShardLoader(Protocol):
     @property
     def name(self) -> str:
         """The shard in messages."""
-        ...
 
     def open(self, parts: Sequence[Any], n_rows: int | None) -> Source:
         """Open the rows in the process of the task.
 
-        Parameters
-        ----------
-        parts : sequence
-            Values of the Dask objects that belong to the shard.
-        n_rows : int or None
-            Rows of the shard, if known; a pass that counts them does not need it.
+        ``parts`` are the values of the Dask objects that belong to the shard. A pass that counts the rows does not
+        need ``n_rows``.
         """
-        ...
 
 
+@dataclass
 class Shard:
-    """A loader, the Dask objects it needs, and the number of rows, if known."""
+    """A part of the rows."""
 
-    def __init__(self, loader: ShardLoader, parts: tuple[Any, ...] = (), n_rows: int | None = None) -> None:
-        self.loader, self.parts, self.n_rows = loader, parts, n_rows
+    loader: ShardLoader
+    parts: tuple[Any, ...] = ()  # the Dask objects that the loader needs
+    n_rows: int | None = None  # if known
 
 
 class _FileRows(Source):
@@ -87,58 +71,43 @@ class _FileRows(Source):
         return rechunk(((block.x, block.y) for block in self.reader.blocks(rows)), rows)
 
 
+@dataclass(frozen=True)
 class FileLoader:
-    """Loads row groups of a Parquet file, or a text file.
+    """Loads row groups of a Parquet file, or a text file."""
 
-    Parameters
-    ----------
-    reader : TableReader
-        Of one file.
-    single : bool
-        Whether one target makes a one-dimensional y.
-    """
-
-    def __init__(self, reader: TableReader, *, single: bool) -> None:
-        self._reader, self._single = reader, single
+    reader: TableReader  # of one file
+    single: bool  # whether one target makes a one-dimensional y
 
     @property
     def name(self) -> str:
-        return self._reader.files.path
+        return self.reader.files.path
 
     def open(self, parts: Sequence[Any], n_rows: int | None) -> Source:  # noqa: ARG002
-        for file in self._reader.files.files:
+        for file in self.reader.files.files:
             if not os.path.exists(file.path):
                 raise DataError(
                     f"{file.path}: there is no such file on {socket.gethostname()}, where a worker looked for it; "
                     "every worker must reach the files by the same path, as on a shared file system"
                 )
-        return _FileRows(self._reader, n_rows or 0, single=self._single)
+        return _FileRows(self.reader, n_rows or 0, single=self.single)
 
 
+@dataclass(frozen=True)
 class PartitionLoader:
-    """Loads a partition of Dask arrays or frames.
+    """Loads a partition of Dask arrays or frames."""
 
-    Parameters
-    ----------
-    number : int
-        Of the partition, from 0.
-    width : int
-        Inputs.
-    outputs : int
-        Targets; 0: there is no y.
-    single : bool
-    """
-
-    def __init__(self, number: int, width: int, outputs: int, *, single: bool) -> None:
-        self._number, self._width, self._outputs, self._single = number, width, outputs, single
+    number: int  # of the partition, from 0
+    width: int  # inputs
+    outputs: int  # targets; 0: there is no y
+    single: bool
 
     @property
     def name(self) -> str:
-        return f"partition {self._number} (counting from 0)"
+        return f"partition {self.number} (counting from 0)"
 
     def open(self, parts: Sequence[Any], n_rows: int | None) -> Source:
-        x = _to_floats(parts[0], "X", self._width)
-        y = _to_floats(parts[1], "y", self._outputs) if self._outputs else np.empty((len(x), 0))
+        x = _to_floats(parts[0], "X", self.width)
+        y = _to_floats(parts[1], "y", self.outputs) if self.outputs else np.empty((len(x), 0))
         if len(x) != len(y):
             raise DataError(
                 f"X has {len(x):,} rows and y has {len(y):,}; partitions of X and y must hold the same rows"
@@ -146,7 +115,7 @@ class PartitionLoader:
         if n_rows is not None and len(x) != n_rows:
             raise DataError(f"there are {len(x):,} rows, where there were {n_rows:,}; the collection must not change")
         source = ArraySource(x, y)
-        source.single = self._single
+        source.single = self.single
         return source
 
 
@@ -171,16 +140,7 @@ def _to_floats(part: Any, what: str, width: int) -> AnyArray:
 
 
 class SelectionLoader:
-    """Loads some rows of another shard.
-
-    Parameters
-    ----------
-    loader : ShardLoader
-    n_rows : int
-        Rows of that shard.
-    rows : ndarray of int
-        Increasing, counted from its first row.
-    """
+    """Loads some rows of another shard, which has ``n_rows``; ``rows`` are increasing, counted from its first row."""
 
     def __init__(self, loader: ShardLoader, n_rows: int, rows: AnyArray) -> None:
         self._loader, self._n_rows = loader, n_rows
@@ -198,22 +158,20 @@ class SelectionLoader:
 
     def open(self, parts: Sequence[Any], n_rows: int | None) -> Source:  # noqa: ARG002
         rows = np.flatnonzero(np.unpackbits(self._rows, count=self._n_rows)) if self._packed else self._rows
-        whole = self._loader.open(parts, self._n_rows)
-        chosen = Selection(whole, rows)
-        chosen.single = whole.single
-        return chosen
+        return Selection(self._loader.open(parts, self._n_rows), rows)
 
 
 # -- tasks -----------------------------------------------------------------------------------------
 
 
+@dataclass
 class Outcome(Generic[T]):
     """The result of a shard, or of several: a value, or the first error; rows read and unseen categories."""
 
-    def __init__(self, value: T | None = None, error: PrismGPError | None = None) -> None:
-        self.value, self.error = value, error
-        self.rows_read = 0
-        self.unseen = Counter[str]()
+    value: T | None = None
+    error: PrismGPError | None = None
+    rows_read: int = 0
+    unseen: Counter[str] = field(default_factory=Counter)
 
 
 class Packed(Generic[T]):
@@ -238,12 +196,9 @@ class Packed(Generic[T]):
 
 
 class Cluster:
-    """Runs tasks.
+    """Runs tasks, on a ``distributed.Client`` or one that is connected to the address of a scheduler.
 
-    Parameters
-    ----------
-    client : distributed.Client, address of a scheduler, or None
-        None: the current client when tasks are run, or else threads of this process.
+    None: the current client when tasks are run, or else threads of this process.
     """
 
     def __init__(self, client: Any = None) -> None:
@@ -255,7 +210,7 @@ class Cluster:
 
     def map(self, function: Callable[[Source], T], shards: Sequence[Shard]) -> list[Outcome[T]]:
         """The outcome of each shard."""
-        return cast(list[Outcome[T]], self.gather(_make_tasks(function, None, shards)))
+        return self.gather(_make_tasks(function, None, shards))
 
     def reduce(
         self, function: Callable[[Source], T], merge: Callable[[T, T], T], shards: Sequence[Shard]
@@ -307,15 +262,14 @@ def run_shard(work: Packed[Any], loader: ShardLoader, n_rows: int | None, *parts
     try:
         function, _ = work.content()
         source = loader.open(parts, n_rows)
-        outcome = Outcome(function(source))
+        value = function(source)
     except PrismGPError as error:
         message, name = str(error), loader.name
         known = name.partition(",")[0] in message
         return Outcome(error=error if known else type(error)(f"{name}: {message}"))
     if isinstance(source, _FileRows):
-        outcome.rows_read = source.reader.rows_read
-        outcome.unseen.update(source.reader.unseen)
-    return outcome
+        return Outcome(value, rows_read=source.reader.rows_read, unseen=source.reader.unseen)
+    return Outcome(value)
 
 
 def _merge_outcomes(work: Packed[Any], *outcomes: Outcome[Any]) -> Outcome[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, TypeAlias
@@ -14,27 +14,6 @@ import pyarrow.compute as pc
 
 from prismgp._types import Array
 from prismgp.exceptions import DataError, ModelFileError
-
-__all__ = [
-    "BOOLEAN",
-    "CATEGORY",
-    "NUMBER",
-    "ArrowColumn",
-    "InputColumn",
-    "check_unique",
-    "column_kind",
-    "from_floats",
-    "is_clean_text",
-    "is_numeric",
-    "is_text",
-    "looks_numeric",
-    "plural",
-    "quote_names",
-    "to_floats",
-    "to_numbers",
-    "to_numbers_or_nan",
-    "to_text",
-]
 
 ArrowColumn: TypeAlias = Any  # pyarrow.ChunkedArray or pyarrow.Array; pyarrow ships no types
 
@@ -60,11 +39,11 @@ def plural(items: Collection[Any], noun: str) -> str:
     return noun if len(items) == 1 else f"{noun}s"
 
 
-def check_unique(names: Sequence[str], what: str) -> None:
+def check_unique(names: Iterable[str], what: str, where: str = "") -> None:
     """Raise an error that lists the names that occur more than once."""
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
-        raise DataError(f"duplicate {what} {quote_names(twice)}; every column needs a name of its own")
+        raise DataError(f"{where}duplicate {what} {quote_names(twice)}; every column needs a name of its own")
 
 
 # -- what a column is ------------------------------------------------------------------------------
@@ -72,19 +51,11 @@ def check_unique(names: Sequence[str], what: str) -> None:
 
 @dataclass(frozen=True)
 class InputColumn:
-    """One column of a table and how it is encoded.
-
-    Attributes
-    ----------
-    name : str
-    kind : {"number", "boolean", "category"}
-    categories : tuple of str
-        Sorted; empty unless the kind is "category".
-    """
+    """One column of a table and how it is encoded."""
 
     name: str
-    kind: str
-    categories: tuple[str, ...] = ()
+    kind: str  # NUMBER, BOOLEAN or CATEGORY
+    categories: tuple[str, ...] = ()  # sorted; empty unless the kind is CATEGORY
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -158,7 +129,7 @@ def looks_numeric(text: ArrowColumn) -> ArrowColumn:
 
 def to_text(name: str, column: ArrowColumn) -> ArrowColumn:
     """Convert a category column to text; null stays null."""
-    column = _decode(column)
+    column = decode(column)
     if is_text(column.type) or pa.types.is_integer(column.type) or pa.types.is_null(column.type):
         # The large type: 32-bit offsets would overflow on long columns.
         return column.cast(pa.large_string())
@@ -166,29 +137,18 @@ def to_text(name: str, column: ArrowColumn) -> ArrowColumn:
 
 
 def to_numbers(name: str, column: ArrowColumn, *, boolean: bool = False, first_row: int = 0) -> Array:
-    """Convert a column to float64, (n,), read-only; NaN where a cell is missing.
+    """Convert numbers, booleans, or text that spells them to float64, (n,), read-only; NaN where a cell is missing.
 
-    Parameters
-    ----------
-    name : str
-        For messages.
-    column : pyarrow array
-        Numbers, booleans, or text that spells them.
-    boolean : bool, default False
-        Text may also say ``true`` and ``false``.
-    first_row : int, default 0
-        Where the column starts in its file, for messages.
+    ``boolean``: text may also say ``true`` and ``false``; ``first_row``: where the column starts in its file.
     """
-    column = _decode(column)
+    column = decode(column)
     if is_text(column.type):
         column = _parse(name, column, boolean=boolean, first_row=first_row)
     elif not (is_numeric(column.type) or pa.types.is_boolean(column.type) or pa.types.is_null(column.type)):
         raise DataError(f"column {name!r} holds {column.type}; the model learned it as numbers")
     values = to_floats(column)
-    if (np.abs(values) > _LARGEST_CELL).any():
-        beyond = np.isfinite(values) & (np.abs(values) > _LARGEST_CELL)
-        if not beyond.any():
-            return values
+    beyond = np.isfinite(values) & (np.abs(values) > _LARGEST_CELL)
+    if beyond.any():
         row = int(np.argmax(beyond))
         raise DataError(
             f"column {name!r} holds {values[row]:g} in row {first_row + row + 1:,} (the first is 1); "
@@ -207,7 +167,7 @@ def to_numbers_or_nan(column: ArrowColumn) -> Array:
     return to_floats(column)
 
 
-def _decode(column: ArrowColumn) -> ArrowColumn:
+def decode(column: ArrowColumn) -> ArrowColumn:
     """Replace dictionary codes by their values."""
     return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
 

@@ -9,7 +9,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Any, Self, TypeVar
 
 import numpy as np
@@ -17,13 +17,11 @@ import pandas as pd
 
 from prismgp._types import AnyArray
 from prismgp.data.cluster import Cluster, FileLoader, Outcome, PartitionLoader, SelectionLoader, Shard
-from prismgp.data.columns import quote_names
+from prismgp.data.columns import check_unique
 from prismgp.data.encoder import TableEncoder, warn_unseen
 from prismgp.data.reader import TableReader
 from prismgp.data.sources import ArraySource, Block, Moments, Source, compute_moments, merge_moments, rechunk
 from prismgp.exceptions import DataError
-
-__all__ = ["SHARD_ROWS", "DaskFileSource", "DaskSource", "collection_source", "is_collection"]
 
 T = TypeVar("T")
 SHARD_ROWS = 65_536  # row groups are combined up to this number: every task costs milliseconds
@@ -34,32 +32,17 @@ class DaskSource(Source):
 
     Results do not depend on the number of workers, nor on the assignment of shards to them: the data determine the
     shards, and results are merged in a fixed order.
-
-    Attributes
-    ----------
-    n_rows, n_inputs, n_outputs : int
-    n_shards : int
-        Shards that have rows.
-    rows_read : int
-        Rows of the files, also those with missing values; known after a pass.
     """
 
     distributed = True
-    rows_read: int = 0
+    small = False
+    rows_read: int = 0  # rows of the files, also those with missing values; known after a pass
 
     def __init__(
-        self,
-        shards: Sequence[Shard],
-        cluster: Cluster,
-        *,
-        n_inputs: int,
-        n_outputs: int,
-        feature_names: list[str] | None = None,
-        single: bool = True,
+        self, shards: Sequence[Shard], cluster: Cluster, *, n_inputs: int, n_outputs: int, single: bool = True
     ) -> None:
         self._shards, self._cluster = list(shards), cluster
-        self.n_inputs, self.n_outputs = n_inputs, n_outputs
-        self.feature_names, self.single = feature_names, single
+        self.n_inputs, self.n_outputs, self.single = n_inputs, n_outputs, single
         if any(shard.n_rows is None for shard in self._shards):
             _ = self.moments  # the pass that counts also computes the moments, which are needed anyway
         self._shards = [shard for shard in self._shards if shard.n_rows]
@@ -70,11 +53,8 @@ class DaskSource(Source):
 
     @property
     def n_shards(self) -> int:
+        """Shards that have rows."""
         return len(self._shards)
-
-    @property
-    def small(self) -> bool:
-        return False
 
     def map(self, function: Callable[[Source], T]) -> list[T]:
         outcomes = self._cluster.map(function, self._shards)
@@ -93,10 +73,7 @@ class DaskSource(Source):
             if outcome.error is not None:
                 raise outcome.error
         self.rows_read = sum(outcome.rows_read for outcome in outcomes) or self.rows_read
-        for outcome in outcomes[1:]:
-            outcomes[0].unseen.update(outcome.unseen)
-        if outcomes:
-            warn_unseen(outcomes[0].unseen)
+        warn_unseen(sum((outcome.unseen for outcome in outcomes), Counter[str]()))
 
     @cached_property
     def moments(self) -> tuple[Moments, Moments]:
@@ -104,10 +81,7 @@ class DaskSource(Source):
         found = self.map(compute_moments)
         for shard, (x, _) in zip(self._shards, found, strict=True):
             shard.n_rows = x.count
-        total = Moments(self.n_inputs), Moments(self.n_outputs)
-        for each in found:
-            total = merge_moments(total, each)
-        return total
+        return reduce(merge_moments, found, (Moments(self.n_inputs), Moments(self.n_outputs)))
 
     def select(self, rows: AnyArray) -> DaskSource:
         """A source of the rows of increasing indices; each shard keeps its own."""
@@ -120,15 +94,8 @@ class DaskSource(Source):
                 own = rows[done:cut] - (end - length)
                 shards.append(Shard(SelectionLoader(shard.loader, length, own), shard.parts, len(own)))
             done = int(cut)
-        selected = DaskSource(
-            shards,
-            self._cluster,
-            n_inputs=self.n_inputs,
-            n_outputs=self.n_outputs,
-            feature_names=self.feature_names,
-            single=self.single,
-        )
-        selected.encoder = self.encoder
+        selected = DaskSource(shards, self._cluster, n_inputs=self.n_inputs, n_outputs=self.n_outputs)
+        selected.feature_names, selected.encoder, selected.single = self.feature_names, self.encoder, self.single
         return selected
 
     def take(self, index: AnyArray) -> ArraySource:
@@ -145,12 +112,10 @@ class DaskSource(Source):
 
     def _fetch(self) -> Iterator[Block]:
         for shard in self._shards:
-            outcomes = self._cluster.map(_load_rows, [shard])
-            for outcome in outcomes:
-                if outcome.error is not None:
-                    raise outcome.error
-                if outcome.value is not None:
-                    yield outcome.value
+            (outcome,) = self._cluster.map(_load_rows, [shard])
+            if outcome.error is not None:
+                raise outcome.error
+            yield outcome.value  # type: ignore[misc]  # as above
 
     def with_labels(self, labels: AnyArray | None) -> Self:
         if labels is not None:
@@ -162,13 +127,7 @@ class DaskSource(Source):
 
 
 class DaskFileSource(DaskSource):
-    """Rows of files that the workers read; made by ``from_parquet`` and ``from_csv`` with ``client=``.
-
-    Attributes
-    ----------
-    encoder : TableEncoder
-    targets : list of str
-    """
+    """Rows of files that the workers read; made by ``from_parquet`` and ``from_csv`` with ``client=``."""
 
     encoder: TableEncoder
 
@@ -180,10 +139,8 @@ class DaskFileSource(DaskSource):
         for part, count in reader.split(SHARD_ROWS):
             loader = FileLoader(part, single=single)
             shards.append(Shard(loader, n_rows=count if reader.missing == "error" else None))
-        names = self.encoder.feature_names
-        super().__init__(
-            shards, cluster, n_inputs=len(names), n_outputs=len(self.targets), feature_names=names, single=single
-        )
+        self.feature_names = self.encoder.feature_names
+        super().__init__(shards, cluster, n_inputs=len(self.feature_names), n_outputs=len(self.targets), single=single)
         if not self.n_rows:
             reader.rows_read = self.rows_read
             raise reader.no_rows_error()
@@ -218,13 +175,8 @@ def _is_frame(data: Any) -> bool:
 def collection_source(X: Any, y: Any = None) -> DaskSource:
     """Rows of Dask collections; partitions of X and of y must hold the same rows.
 
-    Tasks run on the current client, or else in threads of this process.
-
-    Parameters
-    ----------
-    X : dask array, (n, d), or frame
-    y : dask array, (n,) or (n, q), series or frame, or None
-        None: rows to predict from.
+    X is an array, (n, d), or a frame; y an array, (n,) or (n, q), a series or a frame, or None for rows to predict
+    from. Tasks run on the current client, or else in threads of this process.
     """
     if X.ndim != 2:
         raise DataError(f"X has {X.ndim} dimension(s); it must have rows and columns")
@@ -236,7 +188,7 @@ def collection_source(X: Any, y: Any = None) -> DaskSource:
     if y is not None and y.ndim > 2:
         raise DataError(f"y has {y.ndim} dimensions; it must have one or two")
     _check_types(X, "X")
-    names = _column_names(X)
+    names = list(X.columns) if _is_frame(X) else []
     tasks, lengths = _partitions(X)
     parts: list[tuple[Any, ...]] = [(task,) for task in tasks]
     if y is not None:
@@ -253,7 +205,9 @@ def collection_source(X: Any, y: Any = None) -> DaskSource:
         Shard(PartitionLoader(number, width, outputs, single=single), own, length)
         for number, (own, length) in enumerate(zip(parts, lengths, strict=True))
     ]
-    source = DaskSource(shards, Cluster(), n_inputs=width, n_outputs=outputs, feature_names=names, single=single)
+    source = DaskSource(shards, Cluster(), n_inputs=width, n_outputs=outputs, single=single)
+    if names and all(isinstance(name, str) for name in names):  # as in scikit-learn
+        source.feature_names = names
     if not source.n_rows:
         raise DataError("X has no rows")
     return source
@@ -261,12 +215,6 @@ def collection_source(X: Any, y: Any = None) -> DaskSource:
 
 def _width(data: Any) -> int:
     return 1 if data.ndim == 1 else int(data.shape[1])
-
-
-def _column_names(X: Any) -> list[str] | None:
-    """Names of the columns if all are text, as in scikit-learn."""
-    names = list(X.columns) if _is_frame(X) else []
-    return names if names and all(isinstance(name, str) for name in names) else None
 
 
 def _partitions(data: Any) -> tuple[list[Any], list[int | None]]:
@@ -296,9 +244,7 @@ def _check_types(data: Any, what: str) -> None:
             raise DataError(f"{what} is a Dask array of {data.dtype}; it must hold real numbers")
         return
     meta = data._meta if data.ndim == 2 else data._meta.to_frame()
-    twice = [name for name, count in Counter(meta.columns).items() if count > 1]
-    if twice:
-        raise DataError(f"{what}: duplicate column {quote_names(twice)}; every column needs a name of its own")
+    check_unique(meta.columns, "column", f"{what}: ")
     for name, kind in meta.dtypes.items():
         if pd.api.types.is_bool_dtype(kind) or (
             pd.api.types.is_numeric_dtype(kind) and not pd.api.types.is_complex_dtype(kind)

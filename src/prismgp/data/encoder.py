@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -42,15 +41,6 @@ from prismgp.exceptions import DataError, ModelFileError, PrismGPWarning
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = [
-    "EncodedBatch",
-    "TableEncoder",
-    "empty_error",
-    "is_saved_index",
-    "learn_encoder",
-    "missing_error",
-    "warn_unseen",
-]
 
 _SAVED_INDEX = re.compile(r"__index_level_\d+__|Unnamed: 0|")
 _TRUE_AND_FALSE = ("true", "false")
@@ -58,26 +48,11 @@ _SCAN_ROWS = 65_536
 
 
 class EncodedBatch(NamedTuple):
-    """An encoded batch.
+    """An encoded batch; counts are by column, only for columns that have any."""
 
-    Attributes
-    ----------
-    values : ndarray, (n, d)
-        Not finite where an input is missing or infinite.
-    missing : dict
-        Missing or infinite cells by column; only columns that have any.
-    unseen : dict
-        Cells with a category that training did not have, by column; only columns that have any.
-    """
-
-    values: Array
-    missing: dict[str, int]
-    unseen: dict[str, int]
-
-    @property
-    def complete(self) -> npt.NDArray[np.bool_]:
-        """Rows without a missing input, (n,)."""
-        return np.asarray(np.isfinite(self.values).all(axis=1))
+    values: Array  # (n, d), not finite where an input is missing or infinite
+    missing: dict[str, int]  # missing or infinite cells
+    unseen: dict[str, int]  # cells with a category that training did not have
 
 
 @dataclass(frozen=True)
@@ -86,16 +61,10 @@ class TableEncoder:
 
     Numbers and booleans become float64; text and categories become one indicator column per
     category. A category unseen in training has all indicators at zero.
-
-    Attributes
-    ----------
-    columns : tuple of InputColumn
-    target : str or None
-        The column that was learned; not needed at prediction.
     """
 
     columns: tuple[InputColumn, ...]
-    target: str | None = None
+    target: str | None = None  # the column that was learned; not needed at prediction
 
     @classmethod
     def numeric(cls, names: Iterable[str], target: str | None = None) -> TableEncoder:
@@ -121,20 +90,11 @@ class TableEncoder:
 
     # -- encoding --------------------------------------------------------------------------------
 
-    def examine(self, data: pa.Table | pa.RecordBatch, *, first_row: int = 0) -> EncodedBatch:
+    def encode(self, data: pa.Table | pa.RecordBatch, *, first_row: int = 0) -> EncodedBatch:
         """Encode a batch and count its missing and unseen cells; neither is an error.
 
-        Parameters
-        ----------
-        data : pyarrow.Table or RecordBatch
-            Columns beyond the inputs are ignored.
-        first_row : int, default 0
-            Where the batch starts in its file, for messages.
-
-        Raises
-        ------
-        DataError
-            For absent or duplicate columns and cells that cannot be of the column's kind.
+        Columns beyond the inputs are ignored; ``first_row``: where the batch starts in its file. DataError for absent
+        or duplicate columns and cells that cannot be of the column's kind.
         """
         absent = self.missing_columns(data.schema.names)
         if absent:
@@ -160,25 +120,6 @@ class TableEncoder:
                 missing[column.name] = int((~finite).sum())
         return EncodedBatch(values, missing, unseen)
 
-    def encode(self, data: pa.Table | pa.RecordBatch) -> tuple[Array, dict[str, int]]:
-        """Encode a batch.
-
-        Returns
-        -------
-        values : ndarray, (n, d)
-        unseen : dict
-            Cells with a category that training did not have, by column.
-
-        Raises
-        ------
-        DataError
-            As :meth:`examine`, and when an input is missing or infinite.
-        """
-        encoded = self.examine(data)
-        if encoded.missing:
-            raise missing_error(encoded.missing)
-        return encoded.values, encoded.unseen
-
     def accepts(self, frame: Any) -> bool:
         """Whether this is a pandas or polars frame or an Arrow table that has all raw input columns."""
         if isinstance(frame, pa.Table | pa.RecordBatch):
@@ -190,12 +131,14 @@ class TableEncoder:
         return not self.missing_columns(names)
 
     def encode_frame(self, frame: Any) -> pd.DataFrame:
-        """Encode a frame that :meth:`accepts` takes; warns about unseen categories."""
+        """Encode a frame that :meth:`accepts` takes; missing values are errors, unseen categories warnings."""
         import pandas as pd  # start-up weight: predictions from files do without
 
-        values, unseen = self.encode(_to_arrow(frame, self.input_names))
-        warn_unseen(unseen, stacklevel=5)
-        return pd.DataFrame(values, columns=self.feature_names, copy=False)
+        encoded = self.encode(_to_arrow(frame, self.input_names))
+        if encoded.missing:
+            raise missing_error(encoded.missing)
+        warn_unseen(encoded.unseen, stacklevel=5)
+        return pd.DataFrame(encoded.values, columns=self.feature_names, copy=False)
 
     # -- model files -----------------------------------------------------------------------------
 
@@ -208,13 +151,7 @@ class TableEncoder:
 
     @classmethod
     def from_dict(cls, data: Any) -> TableEncoder:
-        """Read what :meth:`to_dict` wrote.
-
-        Raises
-        ------
-        ModelFileError
-            For anything else: the data comes from files that are not trusted.
-        """
+        """Read what :meth:`to_dict` wrote; ModelFileError for anything else, as files are not trusted."""
         if not isinstance(data, dict) or set(data) != {"target", "columns"}:
             raise ModelFileError("the table description is not an object with 'target' and 'columns'")
         target, columns = data["target"], data["columns"]
@@ -289,34 +226,11 @@ def learn_encoder(
     categorical: Collection[str] = (),
     max_categories: int = 100,
 ) -> tuple[TableEncoder, frozenset[str]]:
-    """Decide how the columns of a table are encoded.
+    """Decide how the columns of a table are encoded; returns also the targets that text spells as true and false.
 
     Takes one pass over the table, in memory that does not grow with its rows, or none if all columns have types.
-
-    Parameters
-    ----------
-    files : TableFiles
-    targets : sequence of str
-        Columns to be predicted, which must be numeric; none: every column may be an input.
-    columns : sequence of str or None
-        Input columns, in order. None: all but targets, ``exclude`` and saved row indices.
-    exclude : collection of str
-        Columns to ignore.
-    categorical : collection of str
-        Columns of text or whole numbers taken as categories even when they look like numbers.
-    max_categories : int
-        A text column with more distinct values is refused.
-
-    Returns
-    -------
-    encoder : TableEncoder
-    booleans : frozenset of str
-        The targets that a text file spells as true and false.
-
-    Raises
-    ------
-    DataError
-        Naming the column, the problem and the remedy.
+    Targets must be numeric; for the other arguments see :func:`~prismgp.data.from_parquet`. Columns of text or whole
+    numbers can be ``categorical`` even when they look like numbers. A DataError names column, problem and remedy.
     """
     schema = files.schema
     check_unique(targets, "target")

@@ -10,16 +10,11 @@ import numpy as np
 from prismgp._validate import check_choice
 from prismgp.data.encoder import TableEncoder, learn_encoder, warn_unseen
 from prismgp.data.reader import TableReader
-from prismgp.data.sources import ArraySource, Block, Source, rechunk
+from prismgp.data.sources import MOMENT_ROWS, ArraySource, Block, Source, rechunk
 from prismgp.data.tables import PARQUET_SUFFIXES, TEXT_SUFFIXES, TableFiles, open_tables
 
 if TYPE_CHECKING:
     from prismgp.data.dask import DaskFileSource
-
-__all__ = ["FileSource", "file_source", "from_csv", "from_parquet"]
-
-_MISSING = ("error", "drop")
-_LOADED_ROWS = 65_536
 
 
 def from_parquet(
@@ -144,7 +139,7 @@ def file_source(
     client: Any,
 ) -> FileSource | DaskFileSource:
     """Rows of opened files; see :func:`from_parquet`."""
-    check_choice("from_csv" if files.is_text else "from_parquet", "missing", missing, _MISSING)
+    check_choice("from_csv" if files.is_text else "from_parquet", "missing", missing, ("error", "drop"))
     targets = _to_list(target)
     encoder, booleans = learn_encoder(
         files,
@@ -219,7 +214,7 @@ class FileSource(Source):
         # Filled block by block: no second copy of all rows.
         x, y = np.empty((self.n_rows, self.n_inputs)), np.empty((self.n_rows, self.n_outputs))
         start = 0
-        for x_block, y_block in self._read(_LOADED_ROWS):
+        for x_block, y_block in self._read(MOMENT_ROWS):
             room = slice(start, start + len(x_block))
             start += len(x_block)
             if start > self.n_rows:  # the file grows; the error comes at its end

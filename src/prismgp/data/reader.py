@@ -17,59 +17,26 @@ import pyarrow as pa
 from prismgp._types import Array
 from prismgp.data.columns import NUMBER, plural, quote_names, to_numbers
 from prismgp.data.encoder import TableEncoder, empty_error, missing_error
-from prismgp.data.tables import TableFiles, rebatch
+from prismgp.data.tables import TableFiles
 from prismgp.exceptions import DataError, ModelFileError
-
-__all__ = ["RowBlock", "TableReader"]
 
 
 class RowBlock(NamedTuple):
-    """Consecutive rows of a table.
+    """Consecutive rows of a table."""
 
-    Attributes
-    ----------
-    x : ndarray, (n, d)
-        Encoded inputs of the complete rows.
-    y : ndarray, (n, q)
-        Targets of the complete rows.
-    positions : ndarray of int, (n,)
-        Where the complete rows are in ``table``.
-    table : pyarrow.Table
-        All rows of the block, also those with missing values, as they are in the file.
-    first_row : int
-        Rows of the file before the block.
-    """
-
-    x: Array
-    y: Array
-    positions: npt.NDArray[np.intp]
-    table: pa.Table
-    first_row: int
+    x: Array  # (n, d), encoded inputs of the complete rows
+    y: Array  # (n, q), their targets
+    positions: npt.NDArray[np.intp]  # (n,), where the complete rows are in the table
+    table: pa.Table  # all rows of the block, also those with missing values, as they are in the file
+    first_row: int  # rows of the file before the block
 
 
 class TableReader:
     """Reads and encodes the rows of table files; can be pickled, and then reads on another machine.
 
-    Parameters
-    ----------
-    files : TableFiles
-    encoder : TableEncoder
-    targets : sequence of str
-        Numeric columns to read beside the inputs.
-    missing : {"error", "drop"}
-        What to do with rows in which an input or a target is missing or infinite.
-    first_row : int, default 0
-        Where the rows begin in their file, for messages.
-    booleans : collection of str or None, default None
-        Targets that a text file spells as true and false. None: the encoder was not learned from these files, so that
-        any cell may be something else than expected.
-
-    Attributes
-    ----------
-    rows_read : int
-        Rows of the files, also those with missing values; known after a pass.
-    missing_cells, unseen : Counter
-        Missing cells, and cells with a category that the encoder does not know, by column; known after a pass.
+    ``missing`` is "error" or "drop": what to do with rows in which an input or a target is missing or infinite.
+    ``booleans`` are the targets that a text file spells as true and false; None: the encoder was not learned from these
+    files, so that any cell may be something else than expected.
     """
 
     def __init__(
@@ -83,7 +50,9 @@ class TableReader:
         booleans: Collection[str] | None = None,
     ) -> None:
         self.files, self.encoder, self.targets, self.missing = files, encoder, list(targets), missing
-        self.first_row, self.booleans = first_row, booleans
+        self.first_row, self.booleans = first_row, booleans  # where the rows begin in their file, for messages
+        # Known after a pass: rows of the files, also those with missing values, and by column the missing cells and
+        # those with a category that the encoder does not know.
         self.rows_read = 0
         self.missing_cells, self.unseen = Counter[str](), Counter[str]()
 
@@ -100,17 +69,8 @@ class TableReader:
     ) -> TableReader:
         """A reader of tables for a fitted model.
 
-        Parameters
-        ----------
-        files : TableFiles
-        encoder : TableEncoder or None
-            That of the model; None: columns are found by name, or by position if the inputs have no names.
-        inputs : sequence of str, or int
-            Names of the model's inputs, or their number if they have no names.
-        targets : sequence of str
-        ignore : collection of str
-            Columns that cannot be inputs.
-        missing : {"error", "drop"}
+        ``encoder`` is that of the model; None: columns are found by name, or by position if ``inputs`` is a number, as
+        they have no names. The columns to ``ignore`` cannot be inputs.
         """
         names = [name for name in files.names if name not in ignore]
         if encoder is not None and (isinstance(inputs, int) or encoder.feature_names != list(inputs)):
@@ -149,22 +109,14 @@ class TableReader:
     def blocks(self, rows: int, *, all_columns: bool = False) -> Iterator[RowBlock]:
         """Blocks of about ``rows`` rows, as the files are read.
 
-        Parameters
-        ----------
-        rows : int
-        all_columns : bool, default False
-            The tables of the blocks have exactly ``rows`` rows, except for the last, and every column of the files.
-
-        Raises
-        ------
-        DataError
-            With ``missing="error"``, at the end of the pass, so that all missing cells are counted; no block is
-            returned after the first missing cell.
+        ``all_columns``: the tables of the blocks have every column of the files, and exactly ``rows`` rows, except for
+        the last. With ``missing="error"`` the error comes at the end of the pass, so that all missing cells are
+        counted; no block is returned after the first missing cell.
         """
         count, missing, unseen = 0, Counter[str](), Counter[str]()
         for table, cells in self._tables(rows, all_columns):
             first = self.first_row + count
-            encoded = self.encoder.examine(cells, first_row=first)
+            encoded = self.encoder.encode(cells, first_row=first)
             y = self._target_values(cells, first)
             count += table.num_rows
             unseen.update(encoded.unseen)
@@ -176,7 +128,7 @@ class TableReader:
                 if not missing or self.missing == "drop":
                     yield RowBlock(encoded.values, y, np.arange(table.num_rows), table, first)
             elif self.missing == "drop":
-                kept = np.flatnonzero(encoded.complete & known.all(axis=1))
+                kept = np.flatnonzero(np.isfinite(encoded.values).all(axis=1) & known.all(axis=1))
                 yield RowBlock(encoded.values[kept], y[kept], kept, table, first)
         self.rows_read, self.missing_cells, self.unseen = count, missing, unseen
         if missing and self.missing == "error":
@@ -186,7 +138,7 @@ class TableReader:
         """Parts of the table, and their inputs and targets with null where a text file spells a missing value."""
         names = [*self.encoder.input_names, *self.targets]
         if all_columns:
-            tables = rebatch(self.files.raw_batches(rows), rows)
+            tables = _rebatch(self.files.raw_batches(rows), rows)
         else:
             # Numbers are converted while the text is parsed if every cell is known to be one.
             numbers: set[str] = set()
@@ -221,6 +173,24 @@ class TableReader:
             remedy = "; exclude the emptiest columns" if self.booleans is not None else ""
             why = f"every one of the {self.rows_read:,} rows has a missing value{remedy}"
         return DataError(f"{self.files.path}: {why}")
+
+
+def _rebatch(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
+    """The same rows in tables of exactly ``rows`` rows; the last one has the remaining rows."""
+    waiting: list[pa.RecordBatch] = []
+    count = 0
+    for batch in batches:
+        rest = batch
+        while rest.num_rows:
+            part = rest.slice(0, rows - count)
+            rest = rest.slice(part.num_rows)
+            waiting.append(part)
+            count += part.num_rows
+            if count == rows:
+                yield pa.Table.from_batches(waiting)
+                waiting, count = [], 0
+    if waiting:
+        yield pa.Table.from_batches(waiting)
 
 
 def _check_columns(files: TableFiles, encoder: TableEncoder, names: list[str]) -> None:

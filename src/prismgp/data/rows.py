@@ -14,29 +14,18 @@ from prismgp.data.chunks import Chunks, Standardiser, auto_chunk_rows
 from prismgp.data.sources import ArraySource, Source
 from prismgp.exceptions import DataError
 
-__all__ = ["StandardisedRows"]
-
 _CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
 class StandardisedRows:
-    """Rows of a source in the model's units, with the place and precision of the computation.
-
-    Attributes
-    ----------
-    source : Source
-    standardiser : Standardiser
-    dtype, device : torch.dtype, torch.device
-    chunk_rows : int or None
-        Rows per chunk; None: as many as suit the number of features.
-    """
+    """Rows of a source in the model's units, with the place and precision of the computation."""
 
     source: Source
     standardiser: Standardiser
     dtype: torch.dtype = torch.float64
     device: torch.device = _CPU
-    chunk_rows: int | None = None
+    chunk_rows: int | None = None  # None: as many as suit the number of features
 
     @property
     def n_rows(self) -> int:
@@ -87,27 +76,19 @@ class StandardisedRows:
     ) -> Parameters:
         """Starting values in the model's units; what the user left open comes from the data.
 
-        Parameters
-        ----------
-        learn : bool
-            Whether these are starting values; a mean that is not learned may have to be zero.
-        lengthscale : None, float or array, (d,)
-        signal, noise, mean : None, float or array, (q,)
-            In the user's units.
+        Arguments are in the user's units: None, a number or an array, (d,) for length-scales, (q,) for the others.
+        Without ``learn`` these are the final values, and the mean may have to be zero.
         """
         s, d, q = self.standardiser, self.n_inputs, self.n_outputs
         start = default_start(d, q)
         if not learn:
             start = replace(start, mean=s.fixed_mean)
         if lengthscale is not None:
-            value = _positive("lengthscale", lengthscale, d) / s.x_scale
-            start = replace(start, log_lengthscale=_log("lengthscale", value))
+            start = replace(start, log_lengthscale=_log_ratio("lengthscale", lengthscale, s.x_scale))
         if signal is not None:
-            value = _positive("signal_variance", signal, q) / s.y_scale**2
-            start = replace(start, log_signal=_log("signal_variance", value))
+            start = replace(start, log_signal=_log_ratio("signal_variance", signal, s.y_scale**2))
         if noise is not None:
-            value = _positive("noise_variance", noise, q) / s.y_scale**2
-            start = replace(start, log_noise=_log("noise_variance", value))
+            start = replace(start, log_noise=_log_ratio("noise_variance", noise, s.y_scale**2))
         if mean is not None:
             start = replace(start, mean=(_vector("mean", mean, q) - s.y_shift) / s.y_scale)
         return start
@@ -123,15 +104,12 @@ def _vector(name: str, value: Any, size: int) -> Array:
     return np.broadcast_to(array, (size,)).copy()
 
 
-def _positive(name: str, value: Any, size: int) -> Array:
-    array = _vector(name, value, size)
+def _log_ratio(name: str, value: Any, unit: Array) -> Array:
+    """Logarithm of a positive value in the model's units."""
+    array = _vector(name, value, len(unit))
     if (array <= 0).any():
         raise DataError(f"{name}={value!r} must be positive")
-    return array
-
-
-def _log(name: str, ratio: Array) -> Array:
-    """Logarithm of a value in the model's units."""
+    ratio = array / unit
     if not (np.isfinite(ratio) & (ratio > 1e-303)).all():
         raise DataError(f"{name} is out of range relative to the scale of the data")
     return np.log(ratio)

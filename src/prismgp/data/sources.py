@@ -12,9 +12,9 @@ from __future__ import annotations
 import copy
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property
-from typing import TYPE_CHECKING, Generic, Self, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -24,19 +24,6 @@ from prismgp._types import AnyArray, Array
 if TYPE_CHECKING:
     from prismgp.data.encoder import TableEncoder
 
-__all__ = [
-    "KEPT_BYTES",
-    "MOMENT_ROWS",
-    "ArraySource",
-    "Block",
-    "MappedSource",
-    "Moments",
-    "Selection",
-    "Source",
-    "compute_moments",
-    "merge_moments",
-    "rechunk",
-]
 
 T = TypeVar("T")
 Block = tuple[AnyArray, AnyArray]
@@ -47,34 +34,17 @@ _CONSTANT = 1e-13  # a range below this share of the magnitude is rounding, not 
 
 
 class Source(ABC):
-    """Rows in a fixed order.
-
-    Attributes
-    ----------
-    n_rows, n_inputs, n_outputs : int
-    feature_names : list of str or None
-        Of the inputs.
-    labels : ndarray, (n,), or None
-        The clusters of the rows, if given with them.
-    in_memory : bool
-        Whether rows can be taken by index at no cost.
-    distributed : bool
-        Whether other processes do the passes; rows should not be loaded into this one.
-    encoder : TableEncoder or None
-        How columns became the inputs, if the rows come from tables.
-    single : bool
-        Whether one target makes a one-dimensional y.
-    """
+    """Rows in a fixed order."""
 
     n_rows: int
     n_inputs: int
     n_outputs: int
-    feature_names: list[str] | None = None
-    labels: AnyArray | None = None
-    in_memory: bool = False
-    distributed: bool = False
-    encoder: TableEncoder | None = None
-    single: bool = True
+    feature_names: list[str] | None = None  # of the inputs
+    labels: AnyArray | None = None  # (n,), the clusters of the rows, if given with them
+    in_memory: bool = False  # whether rows can be taken by index at no cost
+    distributed: bool = False  # whether other processes do the passes; rows should not be loaded into this one
+    encoder: TableEncoder | None = None  # how columns became the inputs, if the rows come from tables
+    single: bool = True  # whether one target makes a one-dimensional y
 
     @property
     def n_whole(self) -> int:
@@ -118,13 +88,8 @@ class Source(ABC):
     def take(self, index: AnyArray) -> ArraySource:
         """Load the rows of increasing indices, in one pass."""
         picked = list(_pick_rows(self.blocks(MOMENT_ROWS), index))
-        if not picked:
-            return ArraySource(np.empty((0, self.n_inputs)), np.empty((0, self.n_outputs)))
-        return ArraySource(
-            np.concatenate([x for x, _ in picked]),
-            np.concatenate([y for _, y in picked]),
-            None if self.labels is None else self.labels[index],
-        )
+        x, y = _concatenate(picked or [(np.empty((0, self.n_inputs)), np.empty((0, self.n_outputs)))])
+        return ArraySource(x, y, None if self.labels is None else self.labels[index])
 
     def load(self) -> ArraySource:
         """Load all rows into memory."""
@@ -175,21 +140,12 @@ class Source(ABC):
 
 
 class ArraySource(Source):
-    """Rows held in memory.
-
-    Parameters
-    ----------
-    x : ndarray, (n, d)
-    y : ndarray, (n, q)
-    labels : ndarray, (n,), or None
-    """
+    """Rows held in memory: x is (n, d), y is (n, q), labels are (n,)."""
 
     in_memory = True
 
     def __init__(self, x: AnyArray, y: AnyArray, labels: AnyArray | None = None) -> None:
-        self.x = x
-        self.y = y
-        self.labels = labels
+        self.x, self.y, self.labels = x, y, labels
         self.n_rows, self.n_inputs = x.shape
         self.n_outputs = y.shape[1]
 
@@ -206,18 +162,10 @@ class ArraySource(Source):
 
 
 class Selection(Source):
-    """Some rows of a source, gathered block by block.
-
-    Parameters
-    ----------
-    source : Source
-    rows : ndarray of int, (m,)
-        Increasing, so that they are gathered in their order.
-    """
+    """Some rows of a source, gathered block by block; indices increase, so that rows stay in their order."""
 
     def __init__(self, source: Source, rows: AnyArray) -> None:
-        self._source = source
-        self._rows = rows
+        self._source, self._rows = source, rows
         self.n_rows, self.n_inputs, self.n_outputs = len(rows), source.n_inputs, source.n_outputs
         self.in_memory, self.feature_names = source.in_memory, source.feature_names
         self.encoder, self.single = source.encoder, source.single
@@ -240,15 +188,7 @@ class Selection(Source):
 
 
 class MappedSource(Source):
-    """The rows of a source with transformed inputs, computed again on every pass.
-
-    Parameters
-    ----------
-    source : Source
-    function : callable
-        From raw inputs, (n, d), to new ones, (n, n_inputs).
-    n_inputs : int
-    """
+    """The rows of a source with inputs that a function makes from the raw ones, (n, n_inputs), on every pass."""
 
     def __init__(self, source: Source, function: Callable[[AnyArray], AnyArray], n_inputs: int) -> None:
         self._source, self._function = source, function
@@ -264,10 +204,14 @@ class MappedSource(Source):
         return not self.distributed and self._few  # in_memory is about the rows before the transformation
 
     def map(self, function: Callable[[Source], T]) -> list[T]:
-        return self._source.map(_AfterMapping(self._function, self.n_inputs, function))
+        return self._source.map(self._after_mapping(function))
 
     def reduce(self, function: Callable[[Source], T], merge: Callable[[T, T], T]) -> T:
-        return self._source.reduce(_AfterMapping(self._function, self.n_inputs, function), merge)
+        return self._source.reduce(self._after_mapping(function), merge)
+
+    def _after_mapping(self, function: Callable[[Source], T]) -> Callable[[Source], T]:
+        """A function of the source beneath, so that workers map their own rows."""
+        return partial(_map_and_apply, mapping=self._function, n_inputs=self.n_inputs, function=function)
 
     def select(self, rows: AnyArray) -> Source:
         return MappedSource(self._source.select(rows), self._function, self.n_inputs)
@@ -286,24 +230,14 @@ class MappedSource(Source):
         return ArraySource(np.concatenate(x), np.concatenate(y))
 
 
-class _AfterMapping(Generic[T]):
-    """A function of a mapped source as a function of the source beneath it, so that workers map their own rows."""
-
-    def __init__(self, mapping: Callable[[AnyArray], AnyArray], n_inputs: int, function: Callable[[Source], T]) -> None:
-        self._mapping, self._n_inputs, self._function = mapping, n_inputs, function
-
-    def __call__(self, source: Source) -> T:
-        return self._function(MappedSource(source, self._mapping, self._n_inputs))
+def _map_and_apply(
+    source: Source, *, mapping: Callable[[AnyArray], AnyArray], n_inputs: int, function: Callable[[Source], T]
+) -> T:
+    return function(MappedSource(source, mapping, n_inputs))
 
 
 class Moments:
-    """Moments of columns, merged block by block (Chan, Golub and LeVeque).
-
-    Parameters
-    ----------
-    width : int
-        Columns.
-    """
+    """Moments of ``width`` columns, merged block by block (Chan, Golub and LeVeque)."""
 
     def __init__(self, width: int) -> None:
         self.count = 0
@@ -326,15 +260,6 @@ class Moments:
         own._low, own._high = block.min(0), block.max(0)
         own._at_low, own._at_high = (block == own._low).sum(0), (block == own._high).sum(0)
         self.merge(own)
-
-    @classmethod
-    def of_all(cls, parts: Iterable[Moments]) -> Moments:
-        """Merge those of several sets of rows, in order; the arguments are not changed."""
-        parts = list(parts)
-        total = cls(len(parts[0]._mean))
-        for part in parts:
-            total.merge(part)
-        return total
 
     def merge(self, other: Moments) -> Moments:
         """Add the rows of another; returns this one."""
@@ -397,7 +322,7 @@ def compute_moments(source: Source) -> tuple[Moments, Moments]:
 
 def merge_moments(first: tuple[Moments, Moments], second: tuple[Moments, Moments]) -> tuple[Moments, Moments]:
     """Moments of both sets of rows; the arguments are not changed."""
-    x, y = (Moments.of_all(pair) for pair in zip(first, second, strict=True))
+    x, y = (Moments(len(a._mean)).merge(a).merge(b) for a, b in zip(first, second, strict=True))
     return x, y
 
 

@@ -12,36 +12,21 @@ from __future__ import annotations
 import gzip
 import os
 import re
-from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import cached_property
 from itertools import chain
 from os import PathLike
 from pathlib import Path
-from typing import IO, Any, Protocol, cast
+from typing import IO, Any, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
-from prismgp.data.columns import is_numeric, is_text, quote_names
+from prismgp.data.columns import check_unique, decode, is_numeric, is_text, quote_names
 from prismgp.exceptions import DataError
-
-__all__ = [
-    "BLOCK_BYTES",
-    "GROUP_BYTES",
-    "PARQUET_SUFFIXES",
-    "TEXT_SUFFIXES",
-    "TableFile",
-    "TableFiles",
-    "TableWriter",
-    "file_format",
-    "open_tables",
-    "open_writer",
-    "rebatch",
-]
 
 BLOCK_BYTES = 2**20  # of a text file, parsed at a time
 GROUP_BYTES = 2**21  # size in memory at which rows become a row group of a Parquet file
@@ -54,6 +39,10 @@ _MISSING_TEXT = (
     *("N/A", "NA", "NULL", "NaN", "n/a", "nan", "null"),
 )
 _BUFFER_BYTES = 2**16  # of each column of a Parquet file
+_NOT_IN_TEXT = (
+    *(pa.types.is_nested, pa.types.is_binary, pa.types.is_large_binary),
+    *(pa.types.is_fixed_size_binary, pa.types.is_binary_view),
+)
 
 
 def file_format(path: str | PathLike[str]) -> str:
@@ -73,21 +62,9 @@ def _default_delimiter(suffix: str) -> str:
 
 
 class TableFile:
-    """A table in a file.
+    """A table in a file, whose suffix tells the format and, unless it is given, the delimiter of text.
 
-    Parameters
-    ----------
-    path : path
-        Its suffix tells the format: .csv, .tsv (either also .gz), .parquet or .pq.
-    delimiter : str or None, default None
-        Separator of a text file; None: by the suffix.
-
-    Raises
-    ------
-    DataError
-        Here or while reading: unsupported, empty, ragged or damaged file, other encoding than UTF-8.
-    OSError
-        When the file cannot be opened.
+    DataError, here or while reading: unsupported, empty, ragged or damaged file, other encoding than UTF-8.
     """
 
     def __init__(self, path: str | PathLike[str], *, delimiter: str | None = None) -> None:
@@ -115,9 +92,7 @@ class TableFile:
             else:
                 with self._stream() as stream, self._open(stream, None) as reader:
                     schema = pa.schema([(name, pa.string()) for name in reader.schema.names])
-            twice = [name for name, count in Counter(schema.names).items() if count > 1]
-        if twice:
-            raise DataError(f"{self.path}: duplicate column {quote_names(twice)}; every column needs a name of its own")
+        check_unique(schema.names, "column", f"{self.path}: ")
         return schema
 
     @cached_property
@@ -156,12 +131,7 @@ class TableFile:
     ) -> Iterator[pa.RecordBatch]:
         """Batches as the reader returns them, of about ``rows`` rows of a Parquet file.
 
-        Parameters
-        ----------
-        rows : int
-        columns : sequence of str
-        numbers : collection of str
-            Columns of a text file to convert to float64, with missing values as null; the others stay as in the file.
+        ``numbers`` are columns of a text file to convert to float64, with missing values as null; others stay as text.
         """
         if self.is_text:
             types = {name: pa.float64() if name in numbers else pa.string() for name in columns}
@@ -205,25 +175,16 @@ def _translate_errors(path: str | PathLike[str]) -> Iterator[None]:
     """
     try:
         yield
-    except UnicodeDecodeError as error:
-        raise _not_utf8(path) from error
-    except pa.ArrowException as error:
-        message = str(error)
-        if "UTF8" in message:
+    except (UnicodeDecodeError, pa.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        message = " ".join(str(error).split())
+        if isinstance(error, UnicodeDecodeError) or "UTF8" in message:
             raise _not_utf8(path) from error
         if "Empty CSV file" in message:
             raise DataError(f"{path}: there are no rows below the header") from error
-        raise DataError(f"{path}: cannot be read: {_shorten(message)}") from error
-    except OSError as error:
-        if error.errno is not None:
-            raise
-        raise DataError(f"{path}: cannot be read: {_shorten(str(error))}") from error
-
-
-def _shorten(message: str) -> str:
-    """Cut off the cells that a reader's message may quote at length."""
-    message = " ".join(message.split())
-    return message if len(message) <= 200 else message[:200] + "..."
+        shown = message if len(message) <= 200 else message[:200] + "..."  # it may quote cells at length
+        raise DataError(f"{path}: cannot be read: {shown}") from error
 
 
 # -- several files as one table --------------------------------------------------------------------
@@ -232,15 +193,8 @@ def _shorten(message: str) -> str:
 def open_tables(path: Any, *, delimiter: str | None = None, suffixes: Collection[str] = ()) -> TableFiles:
     """Open the table in a file, in the files of a folder, or in a list of files.
 
-    Parameters
-    ----------
-    path : path, or sequence of paths
-        Of a folder and its subfolders all table files are taken, sorted by name, except hidden ones and those whose
-        name begins with an underscore.
-    delimiter : str or None
-        Of text files.
-    suffixes : collection of str
-        Those that are accepted; empty: all that are known.
+    Of a folder and its subfolders all table files are taken, sorted by name, except hidden ones and those whose name
+    begins with an underscore. ``suffixes`` are those that are accepted; empty: all that are known.
     """
     if isinstance(path, str | PathLike):
         paths = _find_files(Path(path), suffixes) if Path(path).is_dir() else [Path(path)]
@@ -269,18 +223,10 @@ def _find_files(folder: Path, suffixes: Collection[str]) -> list[Path]:
 
 
 class TableFiles:
-    """Files with the same columns, read one after the other as one table.
-
-    Parameters
-    ----------
-    files : list of TableFile
-    path : str
-        Their name in messages.
-    """
+    """Files with the same columns, read one after the other as one table; ``path`` is their name in messages."""
 
     def __init__(self, files: list[TableFile], path: str) -> None:
-        self.files = files
-        self.path = path
+        self.files, self.path = files, path
         self.is_text = files[0].is_text
         if any(file.is_text != self.is_text for file in files):
             raise DataError(f"{path}: text and Parquet files are mixed; give one kind")
@@ -316,8 +262,7 @@ class TableFiles:
     @cached_property
     def n_rows(self) -> int | None:
         """Number of rows if it is known without reading the files."""
-        counts = [file.n_rows for file in self.files]
-        return None if None in counts else sum(count or 0 for count in counts)
+        return None if self.is_text else sum(file.n_rows or 0 for file in self.files)
 
     def pieces(self, rows: int) -> Iterator[tuple[TableFiles, int, int | None]]:
         """As :meth:`TableFile.pieces`, file after file; the parts notice when their file changes."""
@@ -336,10 +281,7 @@ class TableFiles:
     ) -> Iterator[pa.RecordBatch]:
         """As :meth:`TableFile.raw_batches`, file after file; None: all columns, in the order of the first file.
 
-        Raises
-        ------
-        DataError
-            When a file has changed since it was opened, or is gone: later passes would see other rows.
+        An error if a file has changed since it was opened, or is gone: later passes would see other rows.
         """
         schema = self.schema
         chosen = list(schema.names if columns is None else columns)
@@ -366,24 +308,6 @@ class TableFiles:
             for column in chosen.columns
         ]
         return pa.table(columns, names=names)
-
-
-def rebatch(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
-    """The same rows in tables of exactly ``rows`` rows; the last one has the remaining rows."""
-    waiting: list[pa.RecordBatch] = []
-    count = 0
-    for batch in batches:
-        rest = batch
-        while rest.num_rows:
-            part = rest.slice(0, rows - count)
-            rest = rest.slice(part.num_rows)
-            waiting.append(part)
-            count += part.num_rows
-            if count == rows:
-                yield pa.Table.from_batches(waiting)
-                waiting, count = [], 0
-    if waiting:
-        yield pa.Table.from_batches(waiting)
 
 
 def _stamp(path: str | PathLike[str]) -> tuple[int, int]:
@@ -421,42 +345,28 @@ def _common_type(first: Any, second: Any) -> Any:
 # -- writing ---------------------------------------------------------------------------------------
 
 
-class TableWriter(Protocol):
-    """Takes parts of a table, in order."""
-
-    def write(self, table: pa.Table) -> None: ...
-
-
 @contextmanager
 def open_writer(
     path: Path | IO[bytes], kind: str, schema: pa.Schema, *, delimiter: str | None = None
-) -> Iterator[TableWriter]:
+) -> Iterator[ParquetWriter | TextWriter]:
     """Open a writer of the format that a suffix names, to a path or, for text, to a binary stream."""
     with ExitStack() as stack:
         if kind in PARQUET_SUFFIXES:
-            parquet = stack.enter_context(closing(_ParquetWriter(path, schema)))
-            yield parquet
+            yield stack.enter_context(closing(ParquetWriter(path, schema)))
             return
-        unfit = [field.name for field in schema if pa.types.is_nested(field.type) or _is_bytes(field.type)]
+        unfit = [field.name for field in schema if any(check(field.type) for check in _NOT_IN_TEXT)]
         if unfit:
             raise DataError(f"column {quote_names(unfit)} holds lists or bytes, which CSV cannot hold; write .parquet")
         if isinstance(path, Path):
             path = stack.enter_context(path.open("wb"))
             if kind.endswith(".gz"):
                 path = cast(IO[bytes], stack.enter_context(gzip.GzipFile("", "wb", 6, path)))
-        yield _TextWriter(path, schema, delimiter or _default_delimiter(kind))
+        yield TextWriter(path, schema, delimiter or _default_delimiter(kind))
 
 
-def _is_bytes(kind: Any) -> bool:
-    return bool(
-        pa.types.is_binary(kind)
-        or pa.types.is_large_binary(kind)
-        or pa.types.is_fixed_size_binary(kind)
-        or pa.types.is_binary_view(kind)
-    )
+class ParquetWriter:
+    """Parquet with row groups of some megabytes."""
 
-
-class _ParquetWriter:
     def __init__(self, path: Any, schema: pa.Schema) -> None:
         # Floats seldom repeat: a dictionary of them costs memory and time, and is given up in the end.
         repeating = [field.name for field in schema if not pa.types.is_floating(field.type)]
@@ -483,15 +393,14 @@ class _ParquetWriter:
             self._writer.close()
 
 
-class _TextWriter:
+class TextWriter:
     """CSV with quotes only where a cell needs them, and floats that read back exactly.
 
     pyarrow's own writer would put quotes around every text cell.
     """
 
     def __init__(self, file: IO[bytes], schema: pa.Schema, delimiter: str) -> None:
-        self._file = file
-        self._delimiter = delimiter
+        self._file, self._delimiter = file, delimiter
         self._special = f'["\r\n{re.escape(delimiter)}]'
         self._write_lines([pa.array([name], pa.large_string()) for name in schema.names])
 
@@ -516,8 +425,7 @@ class _TextWriter:
 
 def _to_strings(column: Any) -> Any:
     """Convert a column to one array of text; null stays null."""
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
+    column = decode(column)
     if not is_text(column.type):
         column = column.cast(pa.string())
     return column.cast(pa.large_string()).combine_chunks()

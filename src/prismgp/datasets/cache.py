@@ -24,19 +24,6 @@ import pyarrow.parquet as pq
 from prismgp._system import atomic_path
 from prismgp.exceptions import DataError
 
-__all__ = [
-    "RETRIES",
-    "Resource",
-    "cache_folder",
-    "cache_table",
-    "data_folder",
-    "extract_matching",
-    "fetch",
-    "find",
-    "search_folders",
-    "sha256_of",
-]
-
 RETRIES = 2  # of a download that fails, after one second and two
 _TIMEOUT = 30.0  # seconds without a byte
 _PIECE_BYTES = 1 << 18
@@ -91,30 +78,17 @@ def find(path: str) -> Path | None:
 class Resource:
     """A file that can be downloaded.
 
-    Attributes
-    ----------
-    path : str
-        Below the data folder or the cache.
-    addresses : tuple of str
-        Tried in order.
-    sha256 : str or None
-        None if the publisher states none: then that of the first download is kept beside the file, and later uses are
-        checked against it. This detects damage, not a wrong first download.
+    If the publisher states no checksum, that of the first download is kept beside the file, and later uses are checked
+    against it. This detects damage, not a wrong first download.
     """
 
-    path: str
-    addresses: tuple[str, ...]
+    path: str  # below the data folder or the cache
+    addresses: tuple[str, ...]  # tried in order
     sha256: str | None
 
 
 def fetch(resource: Resource) -> Path:
-    """The file, from the data folder, the cache, or the network.
-
-    Raises
-    ------
-    DataError
-        It is damaged or not available; the message says what to do.
-    """
+    """The file, from the data folder, the cache, or the network; an error that says what to do if there is none."""
     found, cached = find(resource.path), cache_folder() / resource.path
     record = cached.with_name(cached.name + ".sha256")
     if found is not None:
@@ -147,10 +121,7 @@ def fetch(resource: Resource) -> Path:
 def _download(resource: Resource, address: str) -> str | None:
     """Download into the cache; the file appears only when it is complete and its checksum is right.
 
-    Returns
-    -------
-    str or None
-        The reason of a failure, None on success.
+    Returns the reason of a failure, None on success.
     """
     store = pooch.create(
         path=cache_folder(),
@@ -189,25 +160,8 @@ def sha256_of(path: Path) -> str:
 def extract_matching(archive: Path, pattern: str, folder: Path) -> list[Path]:
     """Extract the files whose bare name matches, from the archive and from archives inside it.
 
-    Folders in the archive are ignored: every file is written directly into ``folder``, whatever the archive says.
-
-    Parameters
-    ----------
-    archive : Path
-    pattern : str
-        Regular expression for the whole bare name.
-    folder : Path
-        Created if needed.
-
-    Returns
-    -------
-    list of Path
-        Sorted by name.
-
-    Raises
-    ------
-    DataError
-        The archive is damaged, has no such file, has one twice, or the disk is full.
+    The pattern is a regular expression for the whole bare name. Folders in the archive are ignored: every file is
+    written directly into ``folder``, whatever the archive says. Returns the files sorted by name.
     """
     found: dict[str, Path] = {}
     try:
@@ -252,17 +206,7 @@ def _extract(file: IO[bytes], pattern: re.Pattern[str], folder: Path, found: dic
 
 
 def cache_table(name: str, columns: Sequence[str], make: Callable[[], pd.DataFrame]) -> pd.DataFrame:
-    """Read a table from the data folder or the cache, or make it and keep it in the cache as Parquet.
-
-    Parameters
-    ----------
-    name : str
-        File in the data folder or the cache.
-    columns : sequence of str
-        The columns that it must have, in order.
-    make : callable
-        Makes the table from the published files.
-    """
+    """Read a table with these columns from the data folder or the cache, or make it and keep it in the cache."""
     found = find(name)
     if found is not None:
         return _read_table(found, columns)

@@ -11,8 +11,6 @@ import pandas as pd
 
 from prismgp.exceptions import DataError
 
-__all__ = ["Dataset", "check_count", "check_fraction", "check_seed", "held_out"]
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Dataset:

@@ -15,42 +15,16 @@ from prismgp.datasets.cache import Resource, cache_folder, extract_matching, fet
 from prismgp.datasets.dataset import Dataset, check_count, check_seed, held_out
 from prismgp.exceptions import DataError
 
-__all__ = [
-    "BATCH_BYTES",
-    "GAS_FILES",
-    "GAS_INPUTS",
-    "GAS_SENSOR",
-    "GAS_TARGET",
-    "N_SENSORS",
-    "SLACK_ROWS",
-    "gas_sensor_files",
-    "keep_smallest",
-    "load_gas_sensor",
-    "read_rows",
-]
-
 N_SENSORS = 14
 GAS_TARGET = "CO (ppm)"
 GAS_INPUTS = (
-    "Humidity (%r.h.)",
-    "Temperature (C)",
-    "Flow rate (mL/min)",
-    "Heater voltage (V)",
+    *("Humidity (%r.h.)", "Temperature (C)", "Flow rate (mL/min)", "Heater voltage (V)"),
     *(f"R{number} (MOhm)" for number in range(1, N_SENSORS + 1)),
 )
 GAS_FILES = (  # one per day of measurements; the name is its start
-    "20160930_203718.csv",
-    "20161001_231809.csv",
-    "20161003_085624.csv",
-    "20161004_104124.csv",
-    "20161005_140846.csv",
-    "20161006_182224.csv",
-    "20161007_210049.csv",
-    "20161008_234508.csv",
-    "20161010_095046.csv",
-    "20161011_113032.csv",
-    "20161013_143355.csv",
-    "20161014_184659.csv",
+    *("20160930_203718.csv", "20161001_231809.csv", "20161003_085624.csv", "20161004_104124.csv"),
+    *("20161005_140846.csv", "20161006_182224.csv", "20161007_210049.csv", "20161008_234508.csv"),
+    *("20161010_095046.csv", "20161011_113032.csv", "20161013_143355.csv", "20161014_184659.csv"),
     "20161016_053656.csv",
 )
 
@@ -64,6 +38,7 @@ _PATTERN = r"\d{8}_\d{6}\.csv"
 BATCH_BYTES = 8 << 20
 SLACK_ROWS = 65_536  # rows that may be kept beyond those wanted, so that sorting is rare
 Rows = npt.NDArray[np.float32]
+Keyed = tuple[npt.NDArray[np.float64], npt.NDArray[np.int64], Rows]  # random keys, row numbers, rows
 
 
 def gas_sensor_files() -> list[Path]:
@@ -148,10 +123,9 @@ def load_gas_sensor(n_rows: int | None = None, random_state: int = 0) -> Dataset
         table = np.concatenate([rows for path in files for rows in read_rows(path)])
     else:
         table = _sample(files, wanted, seed)
-    frame = pd.DataFrame(table[:, 1:], columns=list(GAS_INPUTS), copy=False)
     return Dataset(
         name="gas_sensor",
-        X=frame,
+        X=pd.DataFrame(table[:, 1:], columns=list(GAS_INPUTS), copy=False),
         y=pd.Series(table[:, 0], name=GAS_TARGET),
         test=held_out(len(table), 0.2, [seed, 1]),
         simulated=False,
@@ -189,7 +163,7 @@ def read_rows(path: Path) -> Iterator[Rows]:
 def _sample(files: list[Path], n_rows: int, seed: int) -> Rows:
     """A uniform sample without replacement in one pass: the rows with the smallest random keys."""
     rng = np.random.default_rng([seed, 0])
-    kept: list[tuple[npt.NDArray[np.float64], npt.NDArray[np.int64], Rows]] = []
+    kept: list[Keyed] = []
     waiting, read, bound = 0, 0, np.inf
     for path in files:
         for rows in read_rows(path):
@@ -207,9 +181,7 @@ def _sample(files: list[Path], n_rows: int, seed: int) -> Rows:
     return rows[np.argsort(places)]
 
 
-def keep_smallest(
-    kept: list[tuple[npt.NDArray[np.float64], npt.NDArray[np.int64], Rows]], n_rows: int
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64], Rows]:
+def keep_smallest(kept: list[Keyed], n_rows: int) -> Keyed:
     """Keys, row numbers and rows of the ``n_rows`` smallest keys."""
     keys, places, rows = (np.concatenate(column) for column in zip(*kept, strict=True))
     first = np.argpartition(keys, n_rows - 1)[:n_rows]

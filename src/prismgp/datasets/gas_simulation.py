@@ -21,32 +21,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from functools import lru_cache
-from os import PathLike
-from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 
-from prismgp._system import atomic_path
 from prismgp._types import Array
 from prismgp.datasets.dataset import Dataset, check_count, check_seed, held_out
 from prismgp.datasets.gas_sensor import GAS_INPUTS, GAS_TARGET, N_SENSORS
 from prismgp.exceptions import DataError
 
-__all__ = ["LEVELS", "gas_sensor_chunks", "heater_cycle", "make_gas_sensor", "simulate", "write_gas_sensor"]
-
 Order = Literal["random", "time"]
 _BLOCK = 8_192  # rows that share a random stream; changing it changes the data
 _NAMES = [GAS_TARGET, *GAS_INPUTS]
-_TITLE = "Simulated gas sensor array"
-_NOTE = (
-    "Simulated: computed from a simple model of a chamber with fourteen heated metal-oxide sensors. "
-    "Scores on it say nothing about the measured set."
-)
 Rows = npt.NDArray[np.float32]
 
 SAMPLING_SECONDS = 0.308  # between rows of the published files
@@ -100,8 +88,6 @@ def make_gas_sensor(n_rows: int, random_state: int = 0, *, order: Order = "rando
     See Also
     --------
     load_gas_sensor : The measured set.
-    gas_sensor_chunks : The same rows in pieces.
-    write_gas_sensor : The same rows in Parquet files.
 
     Examples
     --------
@@ -111,148 +97,21 @@ def make_gas_sensor(n_rows: int, random_state: int = 0, *, order: Order = "rando
     """
     seed = check_seed("random_state", random_state)
     total = check_count("n_rows", n_rows)
-    table = next(_rows(0, total, total, seed, _check_order(order)))
-    X, y = _frames(table, 0)
-    return Dataset(
-        name="gas_sensor_simulated",
-        X=X,
-        y=y,
-        test=held_out(total, 0.2, [seed, 1]),
-        simulated=True,
-        title=_TITLE,
-        origin="",
-        licence="MIT, as this library",
-        note=_NOTE,
-    )
-
-
-def gas_sensor_chunks(
-    n_rows: int, random_state: int = 0, chunk_rows: int = 65_536, *, order: Order = "random"
-) -> Iterator[tuple[pd.DataFrame, pd.Series[float]]]:
-    """The rows of :func:`make_gas_sensor` in pieces; memory is that of one piece.
-
-    Parameters
-    ----------
-    n_rows : int
-    random_state : int, default 0
-    chunk_rows : int, default 65,536
-        Rows of a piece; the last may have fewer. The rows are the same whatever the pieces.
-    order : {"random", "time"}, default "random"
-        As in :func:`make_gas_sensor`.
-
-    Returns
-    -------
-    iterator of (DataFrame, Series)
-        Inputs and target; the index counts on.
-
-    Raises
-    ------
-    DataError
-        An argument is unusable.
-
-    Examples
-    --------
-    >>> from prismgp.datasets import gas_sensor_chunks
-    >>> [len(y) for _, y in gas_sensor_chunks(2500, chunk_rows=1000)]
-    [1000, 1000, 500]
-    """
-    total = check_count("n_rows", n_rows)
-    seed = check_seed("random_state", random_state)
-    size = check_count("chunk_rows", chunk_rows)
-    kind = _check_order(order)
-    pieces = _rows(0, total, size, seed, kind)
-    return (_frames(rows, number * size) for number, rows in enumerate(pieces))
-
-
-def write_gas_sensor(
-    path: str | PathLike[str],
-    n_rows: int,
-    random_state: int = 0,
-    *,
-    n_files: int | None = None,
-    row_group_rows: int = 65_536,
-    order: Order = "random",
-) -> list[Path]:
-    """Write the rows of :func:`make_gas_sensor` as Parquet; memory is that of one row group.
-
-    Parameters
-    ----------
-    path : path
-        A file, or with ``n_files`` a folder, which must be absent or empty.
-    n_rows : int
-    random_state : int, default 0
-    n_files : int or None, default None
-        None: one file. Otherwise a folder with this many files ``part-00000.parquet`` and so on, of equal length but
-        for the last.
-    row_group_rows : int, default 65,536
-    order : {"random", "time"}, default "random"
-        As in :func:`make_gas_sensor`.
-
-    Returns
-    -------
-    list of Path
-        The files, in the order of the rows. Target first, then the inputs; the metadata key ``prismgp.simulated`` says
-        ``true``. Each file appears only when it is complete.
-
-    Raises
-    ------
-    DataError
-        An argument is unusable, or a file cannot be written.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from prismgp.datasets import write_gas_sensor
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     [file.name for file in write_gas_sensor(f"{folder}/gas", 5000, n_files=2)]
-    ['part-00000.parquet', 'part-00001.parquet']
-    """
-    total = check_count("n_rows", n_rows)
-    seed = check_seed("random_state", random_state)
-    group = check_count("row_group_rows", row_group_rows)
-    kind = _check_order(order)
-    target = Path(path)
-    if n_files is None:
-        files, length = [target], total
-    else:
-        length = math.ceil(total / check_count("n_files", n_files))
-        files = [target / f"part-{number:05d}.parquet" for number in range(math.ceil(total / length))]
-        if len(files) < n_files:
-            raise DataError(f"{total:,} rows do not fill {n_files:,} files")
-    schema = pa.schema(
-        [(name, pa.float32()) for name in _NAMES],
-        metadata={
-            "prismgp.simulated": "true",
-            "prismgp.title": _TITLE,
-            "prismgp.note": _NOTE,
-            "prismgp.random_state": str(seed),
-            "prismgp.order": kind,
-        },
-    )
-    try:
-        if n_files is not None:
-            target.mkdir(parents=True, exist_ok=True)
-            if any(target.iterdir()):
-                raise DataError(f"{target} is not empty: choose another folder")
-        for number, file in enumerate(files):
-            start = number * length
-            _write(file, schema, _rows(start, min(start + length, total), group, seed, kind))
-    except OSError as error:
-        raise DataError(f"cannot write {error.filename or target}: {error.strerror or error}") from error
-    return files
-
-
-def _write(file: Path, schema: Any, groups: Iterator[Rows]) -> None:
-    with atomic_path(file) as temporary, pq.ParquetWriter(temporary, schema) as writer:
-        for rows in groups:
-            writer.write_table(pa.table([pa.array(column) for column in rows.T], schema=schema))
-
-
-def _check_order(order: Any) -> Order:
     if order not in get_args(Order):
         raise DataError(f"order must be 'random' or 'time', not {order!r}")
-    kind: Order = order
-    return kind
+    table = next(simulate_rows(0, total, total, seed, order))
+    return Dataset(
+        name="gas_sensor_simulated",
+        X=pd.DataFrame(table[:, 1:], columns=list(GAS_INPUTS), copy=False),
+        y=pd.Series(table[:, 0], name=GAS_TARGET),
+        test=held_out(total, 0.2, [seed, 1]),
+        simulated=True,
+        title="Simulated gas sensor array",
+        origin="",
+        licence="MIT, as this library",
+        note="Simulated: computed from a simple model of a chamber with fourteen heated metal-oxide sensors. "
+        "Scores on it say nothing about the measured set.",
+    )
 
 
 def _block(number: int, seed: int, order: Order) -> Rows:
@@ -265,7 +124,7 @@ def _block(number: int, seed: int, order: Order) -> Rows:
     return simulate(seed, t, rng)
 
 
-def _rows(start: int, stop: int, size: int, seed: int, order: Order) -> Iterator[Rows]:
+def simulate_rows(start: int, stop: int, size: int, seed: int, order: Order) -> Iterator[Rows]:
     """The rows from ``start`` to ``stop`` in pieces of ``size``, (size, 19); the last may have fewer."""
     number, block = -1, np.empty((0, len(_NAMES)), dtype=np.float32)
     for first in range(start, stop, size):
@@ -281,12 +140,6 @@ def _rows(start: int, stop: int, size: int, seed: int, order: Order) -> Iterator
             piece[at - first : at - first + count] = block[inside : inside + count]
             at += count
         yield piece
-
-
-def _frames(table: Rows, start: int) -> tuple[pd.DataFrame, pd.Series[float]]:
-    index = pd.RangeIndex(start, start + len(table))
-    X = pd.DataFrame(table[:, 1:], columns=list(GAS_INPUTS), index=index, copy=False)
-    return X, pd.Series(table[:, 0], name=GAS_TARGET, index=index)
 
 
 # -- the model ---------------------------------------------------------------------------------------
@@ -371,21 +224,9 @@ def sensor_units(random_state: int) -> tuple[Unit, ...]:
 
 
 def simulate(random_state: int, t: Array, rng: np.random.Generator) -> npt.NDArray[np.float32]:
-    """Target and inputs at the times.
+    """Concentration, then the inputs in the order of the published files, (n, 19), at times in seconds, (n,).
 
-    Parameters
-    ----------
-    random_state : int
-        Decides conditions and sensors.
-    t : ndarray, (n,)
-        Seconds since the start.
-    rng : numpy.random.Generator
-        Of the noise.
-
-    Returns
-    -------
-    ndarray, (n, 19)
-        Concentration, then the inputs in the order of the published files.
+    ``random_state`` decides conditions and sensors, ``rng`` the noise.
     """
     n = len(t)
     weather = Weather.at(random_state, t)
