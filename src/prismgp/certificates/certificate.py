@@ -11,8 +11,6 @@ import numpy as np
 
 from prismgp._types import AnyArray, Array
 
-__all__ = ["MEMBER_HEADER", "Certificate", "Interval", "certificate_lines", "member_rows"]
-
 MEMBER_HEADER = ("mean within", "std within", "log evidence within", "|K - K'| at most")
 _INTERVALS = ("kernel_error", "kernel_error_frobenius", "log_evidence", "mean", "variance")
 

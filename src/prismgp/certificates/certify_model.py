@@ -21,8 +21,6 @@ from prismgp.estimators import GPRegressor
 from prismgp.exceptions import DataError
 from prismgp.prism import Mixture
 
-__all__ = ["certify", "mix_intervals"]
-
 _ASSUMPTIONS = (
     "the exact GP has the model's kernel, parameters, noise and constant mean; nothing is said of other parameters",
     "rounding follows the usual model of floating point; its bounds are included in the intervals",

@@ -46,8 +46,6 @@ from prismgp.certificates.predictions import (
 )
 from prismgp.certificates.problem import Effort, Findings, Problem
 
-__all__ = ["Run", "certify_problem"]
-
 _PROBES = 8  # random starts of every Lanczos run
 _FEWER = 2  # starts of a run for a norm: more prove little more, and every one is a column of all products
 _STEPS = 12  # of Lanczos, where there are not products for more

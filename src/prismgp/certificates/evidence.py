@@ -26,8 +26,6 @@ from prismgp.certificates.kernel_matrix import growth
 from prismgp.certificates.krylov import Lanczos, Task, lanczos, random_starts, ritz_shortfall
 from prismgp.certificates.lowrank import LowRank
 
-__all__ = ["Solution", "logdet_by_probes", "logdet_by_rank", "logdet_task", "quadratic"]
-
 _NEGLIGIBLE = 0.02  # share of the width of an interval that more steps of Lanczos could save
 
 

@@ -21,8 +21,6 @@ import torch
 from prismgp._types import Tensor
 from prismgp.core.kernels import Kernel
 
-__all__ = ["UNIT", "KernelMatrix", "Limits", "ReferenceKernel", "growth", "times_thin"]
-
 UNIT = 2.0**-53
 _THIN = 64  # columns beyond which the order of a product does not matter
 _MOST_CROSS_BYTES = 2**26  # of a block between all rows and some others

@@ -17,17 +17,6 @@ import torch
 
 from prismgp._types import Tensor
 
-__all__ = [
-    "Budget",
-    "Lanczos",
-    "Task",
-    "conjugate_gradients",
-    "lanczos",
-    "random_starts",
-    "ritz_shortfall",
-    "run_together",
-]
-
 Task = Generator[Tensor, Tensor | None, Any]
 _ENTRIES = 32  # columns that take about as long as computing the entries of K
 

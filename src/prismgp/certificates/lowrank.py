@@ -24,8 +24,6 @@ import torch
 from prismgp._types import Tensor
 from prismgp.certificates.kernel_matrix import UNIT, ReferenceKernel, growth, times_thin
 
-__all__ = ["LowRank", "NystromMap", "Solved", "select_pivots"]
-
 _BLOCK = 48  # candidates looked at together, so that the work is in matrix products
 _ENOUGH = 0.2  # of the largest remaining diagonal at which a candidate of the block still becomes a pivot
 _MEASURED = 32  # rows of a chunk whose rounding errors are measured

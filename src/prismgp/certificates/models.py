@@ -23,8 +23,6 @@ from prismgp.exceptions import DataError
 from prismgp.prism import Expert, Mixture, ReconfiguredMap, RevisedMap
 from prismgp.prism._network import limited
 
-__all__ = ["REFERENCES", "Member", "members_of"]
-
 REFERENCES = ("auto", "gated", "full")
 _ROWS = 16_384  # of the networks and features at a time
 _SAME = {torch.float64: 1e-9, torch.float32: 1e-4}  # of the norms, the difference of two sums over the same rows

@@ -41,15 +41,6 @@ from prismgp.certificates.krylov import Task, random_starts
 from prismgp.certificates.lowrank import LowRank
 from prismgp.certificates.problem import Problem
 
-__all__ = [
-    "CrossProducts",
-    "VarianceByRank",
-    "mean_half_width",
-    "quantiles",
-    "sketch_task",
-    "variance_by_solution",
-]
-
 _MOST_WRONG = 0.05  # of the products with w that rounding may be
 
 

@@ -35,8 +35,6 @@ from prismgp.complexity.records import ClusterRow, ConditionCheck, ConditionRepo
 from prismgp.core.kernels import Kernel, get_kernel
 from prismgp.exceptions import DataError
 
-__all__ = ["check_conditions"]
-
 _HALVINGS = 40
 
 

@@ -37,8 +37,6 @@ import torch
 from prismgp._types import AnyArray, Array
 from prismgp.core.kernels import Kernel
 
-__all__ = ["SLACK", "ClusterGeometry", "cell_bounds", "cluster_geometry", "kernel_values"]
-
 SLACK = 1.0 + 1e-9  # relative, on every quantity that must be an upper bound
 _BIN_PAIRS = 2**24  # most pairs of bins in one evaluation of S12
 _CHUNK_BYTES = 2**25

@@ -27,19 +27,6 @@ from prismgp.exceptions import DataError
 if TYPE_CHECKING:
     from sklearn.cluster import KMeans
 
-__all__ = [
-    "BoundInputs",
-    "assumed_inputs",
-    "box_inputs",
-    "check_count",
-    "check_data",
-    "check_lengthscale",
-    "check_positive",
-    "exact_inputs",
-    "linear_inputs",
-    "partition_rows",
-]
-
 _ROUNDING = 1e-15  # of a difference of kernel values
 _SAMPLE = 4096  # rows on which partitions are sought and compared
 _FARTHEST = 1e30  # eighth powers of scaled inputs, summed over pairs, stay finite

@@ -12,8 +12,6 @@ import numpy as np
 from prismgp._types import AnyArray, Array
 from prismgp.exceptions import DataError
 
-__all__ = ["ClusterRow", "ConditionCheck", "ConditionReport", "SampleBound", "SampleSizes"]
-
 _SHOWN = 24  # clusters in the printed report
 
 

@@ -19,8 +19,6 @@ from prismgp.core.frequencies import FREQUENCY_KINDS
 from prismgp.core.kernels import Kernel, get_kernel
 from prismgp.exceptions import DataError
 
-__all__ = ["sample_size"]
-
 _EXACT_ROWS = 2000
 _ANY_KERNEL = "any stationary kernel"
 _FIXED = "length-scales and partition are fixed before the frequencies are drawn"

@@ -20,8 +20,6 @@ from prismgp.certificates import Certificate
 from prismgp.exceptions import DataError
 from prismgp.plots.drawing import FAINT, INK, drawing_style
 
-__all__ = ["FIGURE_FORMATS", "draw_certificate", "figure_format"]
-
 FIGURE_FORMATS = (".png", ".svg", ".pdf")
 
 _OURS, _EXACT = "#2f6db5", "#d9691e"  # roles, not models: ours may be any model

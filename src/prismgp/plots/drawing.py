@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["FAINT", "INK", "MODEL_STYLES", "PALETTE", "drawing_style", "drawn", "model_styles", "to_svg"]
-
 INK, FAINT = "#333333", "#9a9a9a"
 
 # Okabe and Ito's palette, which colour-blind readers can tell apart. Its yellow is left out: on white paper it is
