@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import prismgp
+from prismgp.prism.fit import DEFAULTS
 
 # Test processes run side by side; the deadline would measure the machine, not the code.
 settings.register_profile("prismgp", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
@@ -37,9 +38,10 @@ def data_folder() -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def members_stay():
-    """Small data is rarely convincing; for tests of the members themselves. Others test the decision."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("prismgp.prism._stack._convincing", lambda *_, **__: True)
-        yield
+@pytest.fixture
+def small_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small values in the one table that PrismGPRegressor's parameters are taken from where they are None."""
+    small = {"hidden": 8, "n_members": 1, "batch_size": 64, "max_steps": 3}
+    for recipe in DEFAULTS.values():
+        for name, value in small.items():
+            monkeypatch.setitem(recipe, name, value)

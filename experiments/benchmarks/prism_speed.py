@@ -27,8 +27,7 @@ from prismgp.core.frequencies import draw_frequencies
 from prismgp.core.kernels import get_kernel
 from prismgp.core.parameters import default_start
 from prismgp.data import ArraySource, Standardiser
-from prismgp.prism import MemberSettings, NetworkSizes, RevisedMap, TrainingRows, held_out_rows
-from prismgp.prism._train import _Loop
+from prismgp.prism import MemberSettings, MemberTraining, NetworkSizes, RevisedMap, TrainingRows, held_out_rows
 from prismgp.vae import Rows, torch_generator
 
 P = 32
@@ -63,7 +62,7 @@ def step(device: str) -> dict[str, Any]:
         held_out_rows(x, 0.1, 10_000, streams.generator("held-out")),
     )
     settings = MemberSettings(8.0, 1.2, 1e-3, 0.0, 512, 1_000, None, True)
-    loop = _Loop(member, rows, settings, streams)
+    loop = MemberTraining(member, rows, settings, streams)
     batch = rows.x[rows.draw(settings.batch_size, streams.generator("batch"))]
 
     update = torch.optim.AdamW(copy.deepcopy(member).parameters(), lr=1e-3, fused=True)

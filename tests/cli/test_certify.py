@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from prismgp.estimators._recipes import RECIPES
 
 import prismgp
 from prismgp import SSGPRegressor
 from prismgp.plots import draw_certificate
+from prismgp.prism.fit import DEFAULTS
 
 from .conftest import Run, make_frame
 
@@ -187,7 +187,7 @@ def test_without_matplotlib(
 
 @pytest.mark.slow
 def test_ensemble(run: Run, frame: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(RECIPES["joint"], "max_steps", 40)
+    monkeypatch.setitem(DEFAULTS["joint"], "max_steps", 40)
     data, model = tmp_path / "d.parquet", tmp_path / "m.prism"
     frame.to_parquet(data)
     assert run("fit", data, "-t", "price", "--model", "prism", "-p", 4, "--exclude", "id", "-q", "-o", model).code == 0

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from prismgp.estimators._recipes import RECIPES
 
 import prismgp
 from prismgp import ExactGPRegressor, SSGPRegressor
+from prismgp.prism.fit import DEFAULTS
 
 from .conftest import Run, make_frame
 
@@ -190,7 +190,7 @@ def test_failed_fit_leaves_the_old_model(
 @pytest.mark.slow
 def test_prism_from_fit_to_prediction(run: Run, frame: pd.DataFrame, tmp_path: Path, monkeypatch) -> None:
     # The defaults are meant for minutes; a few steps show as well that everything is passed on and stored.
-    monkeypatch.setitem(RECIPES["joint"], "max_steps", 25)
+    monkeypatch.setitem(DEFAULTS["joint"], "max_steps", 25)
     data, model = tmp_path / "data.csv", tmp_path / "m.prism"
     frame.to_csv(data, index=False)
     summary = fit(run, data, model, "--model", "prism", "-p", 4, "--exclude", "id", "--holdout", 0.2)

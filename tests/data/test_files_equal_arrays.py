@@ -116,7 +116,7 @@ def test_many_rows_are_subsampled_alike(tmp_path: Path, monkeypatch: pytest.Monk
     assert_same(SSGPRegressor(4, **options).fit(x, y), SSGPRegressor(4, **options).fit(source), x, source)
 
 
-@pytest.mark.usefixtures("streaming", "members_stay")
+@pytest.mark.usefixtures("streaming")
 @pytest.mark.parametrize("recipe", ["joint", "paper"])
 @pytest.mark.parametrize("limit", [2**19, 100])
 def test_prism(recipe: str, limit: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,9 +124,11 @@ def test_prism(recipe: str, limit: int, tmp_path: Path, monkeypatch: pytest.Monk
         monkeypatch.setattr(f"prismgp.estimators.{module}.TRAINING_ROWS", limit)
     frame = table()
     x, y = arrays(frame)
-    options = {"recipe": recipe, **PRISM, "random_state": 0}
+    # The noise is far too low for the data, which only the members can correct, so that the mixture keeps them.
+    options = {"recipe": recipe, **PRISM, "optimize": False, "noise_variance": 2e-4, "random_state": 0}
     source = as_source("parquet parts", frame, tmp_path)
     model = PrismGPRegressor(4, **options).fit(x, y)
+    assert len(model._mixture.experts) > 1 or recipe == "paper"
     fitted = PrismGPRegressor(4, **options).fit(source)
     assert_same(model, fitted, x, source)
     np.testing.assert_array_equal(fitted.log_density(source), model.log_density(x, y))

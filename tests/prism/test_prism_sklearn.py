@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from prismgp import PrismGPRegressor
 
 
-# The checks fit hundreds of times: a given length-scale saves the search for one, and few steps are enough.
+# The checks fit hundreds of times, so the regressor is given small defaults.
+@pytest.mark.slow
+@pytest.mark.usefixtures("small_defaults")
+@parametrize_with_checks([PrismGPRegressor()])
+def test_estimator_checks(estimator, check):
+    check(estimator)
+
+
+# One check requires a good score, and the recipe's narrow latent space, trained without labels, loses too much: many
+# latent columns keep the signal.
 @parametrize_with_checks(
     [
-        PrismGPRegressor(6, n_members=1, lengthscale=1.0, max_steps=3, hidden=8, batch_size=64, max_iter=3),
-        # One check wants a good score, and the recipe's narrow passage, trained without labels, loses too much:
-        # many latent columns let the signal through.
         PrismGPRegressor(
             24,
             recipe="paper",
@@ -28,5 +35,5 @@ from prismgp import PrismGPRegressor
         ),
     ]
 )
-def test_estimator_checks(estimator, check):
+def test_estimator_checks_of_the_paper_recipe(estimator, check):
     check(estimator)

@@ -20,8 +20,7 @@ from prismgp.core.statistics import Statistics
 from prismgp.data import standardise
 from prismgp.estimators import GPRegressor, given_labels
 from prismgp.exceptions import DataError
-from prismgp.prism import Expert, Mixture, ReconfiguredMap, RevisedMap
-from prismgp.prism._network import limited
+from prismgp.prism import Expert, Mixture, ReconfiguredMap, RevisedMap, limited
 
 REFERENCES = ("auto", "gated", "full")
 _ROWS = 16_384  # of the networks and features at a time

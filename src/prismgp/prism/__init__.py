@@ -2,16 +2,14 @@
 
 The data flow of the joint recipe:
 
-- ``_network.py``: inputs to latent inputs, gates, features and relative noise (V1 to V4);
-- ``_batch.py``: log evidence of a mini-batch and its gradient;
-- ``_train.py``: one member, trained on evidence plus a weighted augmented ELBO, watched on held-out rows;
-- ``_experts.py``: trained features with the exact posterior of their weights on all rows; their mixture;
-- ``_stack.py``: noise, weights and temperature of the mixture, by the density of the held-out rows;
-- ``_fit.py``: all of it, in order.
+- ``network.py``: inputs to latent inputs, gates, features and relative noise (V1 to V4); log evidence of a mini-batch
+  (B1 to B4);
+- ``train.py``: one member, trained on evidence plus a weighted augmented ELBO, checked on held-out rows (T1);
+- ``experts.py``: trained features with the exact posterior of their weights on all rows; their mixture;
+- ``stacking.py``: noise, weights and temperature of the mixture, by the density of the held-out rows;
+- ``joint.py``: all of it, in order; ``fit.py``: the settings and recipes of the estimator.
 """
 
-from prismgp.prism._network import NetworkSizes, RevisedMap
-from prismgp.prism._stack import Stack, noise_scale, stack
 from prismgp.prism.experts import (
     Expert,
     FeatureMap,
@@ -21,18 +19,33 @@ from prismgp.prism.experts import (
     PlainMap,
     ReconfiguredMap,
 )
+from prismgp.prism.network import (
+    NetworkOutput,
+    NetworkSizes,
+    RevisedMap,
+    batch_log_evidence,
+    batch_predict,
+    limited,
+)
+from prismgp.prism.stacking import HeldOut, Stack, mixture_moments, noise_scale, stack
 
 __all__ = [
     "Expert",
     "FeatureMap",
+    "HeldOut",
     "InformedMap",
     "MapStatistics",
     "Mixture",
+    "NetworkOutput",
     "NetworkSizes",
     "PlainMap",
     "ReconfiguredMap",
     "RevisedMap",
     "Stack",
+    "batch_log_evidence",
+    "batch_predict",
+    "limited",
+    "mixture_moments",
     "noise_scale",
     "stack",
 ]

@@ -20,8 +20,8 @@ from prismgp.core.parameters import Parameters
 from prismgp.core.posterior import WeightPosterior
 from prismgp.core.statistics import Statistics, accumulate_features
 from prismgp.data import StandardisedRows
-from prismgp.prism._network import RevisedMap
-from prismgp.prism._stack import HeldOut
+from prismgp.prism.network import RevisedMap
+from prismgp.prism.stacking import HeldOut
 from prismgp.vae import MixtureVAE
 
 __all__ = [

@@ -14,10 +14,10 @@ from prismgp.context import FitContext
 from prismgp.core.fit import SSGPFit, SSGPSettings, fit_ssgp
 from prismgp.core.kernels import Kernel
 from prismgp.data import ArraySource, MappedSource, Source, StandardisedRows, Standardiser, standardise
-from prismgp.prism._network import NetworkSizes
-from prismgp.prism._train import MemberSettings
 from prismgp.prism.experts import Expert, Mixture, PlainMap, ReconfiguredMap
 from prismgp.prism.joint import JointFit, JointRecipe
+from prismgp.prism.network import NetworkSizes
+from prismgp.prism.train import MemberSettings
 from prismgp.vae.fit import TRAINING_ROWS, VAESettings, fit_vae
 
 __all__ = ["DEFAULTS", "MANY_ROWS", "MANY_ROWS_DEFAULTS", "PrismFit", "PrismSettings", "fit_prism"]

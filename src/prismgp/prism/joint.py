@@ -19,12 +19,11 @@ from prismgp.core.kernels import Kernel
 from prismgp.core.parameters import Parameters
 from prismgp.core.statistics import Statistics
 from prismgp.data import ArraySource, StandardisedRows, standardise
-from prismgp.prism._network import NetworkSizes, RevisedMap
-from prismgp.prism._stack import HeldOut, noise_scale, stack
-from prismgp.prism._train import MemberSettings, TrainedMember, TrainingRows, held_out_rows, train_member
 from prismgp.prism.experts import Expert, InformedMap, MapStatistics, Mixture, PlainMap
-from prismgp.vae import Rows, torch_generator
-from prismgp.vae._rows import Indices
+from prismgp.prism.network import NetworkSizes, RevisedMap
+from prismgp.prism.stacking import HeldOut, noise_scale, stack
+from prismgp.prism.train import MemberSettings, TrainedMember, TrainingRows, held_out_rows, train_member
+from prismgp.vae import Indices, Rows, torch_generator
 
 __all__ = ["JointFit", "JointRecipe"]
 

@@ -3,9 +3,11 @@
 The aim (section 3.3 of the paper) is a latent space in which the data form few, compact, well
 separated clusters, because there a sparse spectrum GP needs few frequencies. The model is
 
-- prior ``p(z)``: a mixture of b Gaussians on a sphere (``_prior.py``),
-- encoder ``q(z | x)`` and decoder ``p(x | z)``: mixtures of k Gaussian networks (``_gaussian_nets.py``),
-- objective: the evidence lower bound with two more terms (``_elbo.py``), maximised by Adam (``_vae.py``).
+- prior ``p(z)``: a mixture of b Gaussians on a sphere; encoder ``q(z | x)`` and decoder ``p(x | z)``: mixtures of k
+  Gaussian networks (``networks.py``);
+- objective: the evidence lower bound with two more terms (``elbo.py``);
+- the auto-encoder made of these, and its training by Adam (``vae.py``), in the loop that trains every network here
+  (``training.py``).
 
 The prior and the terms of the objective take any ``(log_weights, mean, log_var)``, so an encoder of
 another shape, also a single Gaussian (k = 1), can be trained with them.
@@ -24,34 +26,51 @@ What is printed in the paper, and what is done here
    the radius and the widths are learned.
 8. Printed: k = 8 equidistant points on a sphere in 4 dimensions. At most 5 points there have equal
    distances. Here: a regular simplex where it exists, else a cross-polytope, else points of least energy.
-9. Printed: the sum of divergences between clusters is maximised without a limit. It has none: radius
-   over width would grow for ever. Here every term saturates (``_prior.py``, R3).
+9. Printed: the sum of divergences between clusters is maximised. It has no upper bound: radius over width
+   would grow without limit. Here every term saturates (``networks.py``, R3).
 10. Printed: outputs of ReLU layers of 10 neurons "form" means and covariances. They would be
     non-negative and of dimension 10. Here a linear layer follows, to the right dimension, without ReLU.
-11. Not printed: ``q(z)`` is an average over all rows; how to estimate it within a mini-batch (``_elbo.py``, R7).
-12. Not printed: how an encoding is read off a distribution. Here it is the mean of the mixture: the same
+11. Not printed: ``q(z)`` is an average over all rows; how to estimate it within a mini-batch (``elbo.py``, R7).
+12. Not printed: how to get an encoding from a distribution. Here it is the mean of the mixture: the same
     input always gives the same output.
 """
 
-from prismgp.vae._elbo import ElboTerms, conditional_kl, elbo_terms, marginal_kl, sample_components
-from prismgp.vae._gaussian_nets import GaussianMixture, GaussianMixtureNet
-from prismgp.vae._prior import SEPARATION_CAP, MixturePrior
-from prismgp.vae._rows import Rows, torch_generator
-from prismgp.vae._vae import MixtureVAE, TrainingResult, train
+from prismgp.vae.elbo import ElboTerms, conditional_kl, elbo_terms, marginal_kl, sample_components
+from prismgp.vae.networks import SEPARATION_CAP, GaussianMixture, GaussianMixtureNet, MixturePrior, sphere_directions
+from prismgp.vae.training import (
+    Indices,
+    Monitor,
+    Rows,
+    TrainingResult,
+    TrainingState,
+    TrainingTask,
+    draw_rows,
+    run_training,
+    torch_generator,
+)
+from prismgp.vae.vae import MixtureVAE, VAETraining, train
 
 __all__ = [
     "SEPARATION_CAP",
     "ElboTerms",
     "GaussianMixture",
     "GaussianMixtureNet",
+    "Indices",
     "MixturePrior",
     "MixtureVAE",
+    "Monitor",
     "Rows",
     "TrainingResult",
+    "TrainingState",
+    "TrainingTask",
+    "VAETraining",
     "conditional_kl",
+    "draw_rows",
     "elbo_terms",
     "marginal_kl",
+    "run_training",
     "sample_components",
+    "sphere_directions",
     "torch_generator",
     "train",
 ]

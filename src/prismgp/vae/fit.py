@@ -10,8 +10,8 @@ from prismgp._random import Streams
 from prismgp._system import limit_blas_threads
 from prismgp.context import FitContext
 from prismgp.data import StandardisedRows
-from prismgp.vae._rows import Rows, torch_generator
-from prismgp.vae._vae import MixtureVAE, TrainingResult, train
+from prismgp.vae.training import Rows, TrainingResult, torch_generator
+from prismgp.vae.vae import MixtureVAE, train
 
 __all__ = ["TRAINING_ROWS", "VAESettings", "fit_vae"]
 

@@ -1,10 +1,10 @@
-"""What held-out rows decide: each member's noise, the weights of the mixture, and its temperature.
+"""Stacking of the experts by held-out rows: the noise of each, the weights of the mixture, and its temperature.
 
-Members are trained to explain their training rows, so their own noise is too small where they over-fit; rows
-they have not seen tell how much. All three steps look at the density of what ``predict`` returns, the Gaussian
-with the moments of the mixture. A few pseudo-rows draw the noise factor and the temperature to one and the weights to
-equal members, because small data holds out few rows; and the plain SSGP, without or with learned noise, is left alone
-unless the gain is convincing.
+Members are trained to explain their training rows, so their own noise is too small where they over-fit; held-out rows
+show by how much. All three steps maximise the density of what ``predict`` returns, the Gaussian with the moments of
+the mixture. A few pseudo-rows pull the noise factor and the temperature to one and the weights to equal members,
+because small data holds out few rows; and the plain SSGP, without or with learned noise, is used alone unless the
+mixture is significantly better.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 from prismgp._types import Array, Tensor
 
-__all__ = ["HeldOut", "Stack", "noise_scale", "stack"]
+__all__ = ["HeldOut", "Stack", "mixture_moments", "noise_scale", "stack"]
 
 _NOISE_GRID = np.linspace(-3.0, 4.0, 141)  # logarithms of the factor on the noise variance
 _NOISE_ROWS = 10.0  # pseudo-rows that pull the factor to one
@@ -24,7 +24,8 @@ _TEMPERATURE_ROWS = 50.0
 _PLAIN_SHARE = 0.05  # weight of the plain SSGP beforehand; the members share the rest
 _LEAST_WEIGHT = 0.01  # below it an expert is dropped: a wide expert blurs the moments more than it helps
 _MOST_CORNERS = 12  # with more experts than this, only the centre is tried: each start costs as many evaluations
-_FAR = 12.0  # range of the logarithms of weights
+_LOG_WEIGHTS = (-12.0, 3.0)  # bounds of the search
+_MARGIN = 1.0  # standard errors
 
 
 @dataclass(frozen=True)
@@ -58,96 +59,98 @@ class Stack:
 
 
 def noise_scale(y: Array, mean: Array, variance: Array, noise: Array) -> tuple[Array, float]:
-    """The factor on the noise variance, (q,), that the held-out rows want, and their NLPD with it.
+    """Find the factor on the noise variance, (q,), that is best for the held-out rows, and their NLPD with it.
 
     All arguments are (m, q).
     """
     scaled = variance + noise * np.exp(_NOISE_GRID)[:, None, None]
     nlpd = _nlpd(y, mean, scaled).mean(1)  # (grid, q)
-    drawn = nlpd + 0.5 * _NOISE_ROWS / len(y) * _NOISE_GRID[:, None] ** 2
-    best = drawn.argmin(0)
+    penalised = nlpd + 0.5 * _NOISE_ROWS / len(y) * _NOISE_GRID[:, None] ** 2
+    best = penalised.argmin(0)
     return np.exp(_NOISE_GRID[best]), float(nlpd[best, np.arange(len(best))].mean())
 
 
-def stack(y: Array, experts: list[HeldOut], *, simple: int) -> Stack:
-    """Weights that maximise the held-out density of the mixture's moments, then its temperature.
+def stack(y: Array, experts: list[HeldOut], *, simple: int, margin: float = _MARGIN) -> Stack:
+    """Find the weights that maximise the held-out density of the mixture's moments, then its temperature.
 
-    The simplest is left alone, as it is, unless something less simple is convincingly better: first each of the
-    last experts against the one after it, then the mixture of all against what came out of that.
+    The simplest expert is used alone, as it is, unless something less simple is significantly better: first each of
+    the last experts is compared with the one after it, then the mixture of all with the best of these.
 
     Parameters
     ----------
     y : ndarray, (m, q)
     experts : list of HeldOut
     simple : int
-        How many of the last experts may stand alone: the plain SSGP, last, and before it the same with learned noise.
+        How many of the last experts may be used alone: the plain SSGP, last, and before it the same with learned
+        noise.
+    margin : float
+        Standard errors by which a gain must exceed what is expected by chance; ``-inf``: the mixture is always used.
     """
     means = np.stack([expert.mean for expert in experts])
     totals = np.stack([expert.total for expert in experts])
-    weights = _weights(y, means, totals, _weights_before(len(experts), plain=simple > 0))
-    mean, variance = moments(weights, means, totals)
+    weights = _fit_weights(y, means, totals, _prior_weights(len(experts), plain=simple > 0))
+    mean, variance = mixture_moments(weights, means, totals)
     squares = ((y - mean) ** 2 / variance).sum(0)
     temperature = (squares + _TEMPERATURE_ROWS) / (len(y) + _TEMPERATURE_ROWS)
     nlpd = _nlpd(y, mean, variance * temperature).sum(1)
-    if 0 < simple < len(experts):
-        base, alone = _simplest(y, means, totals, simple)
-        if not _convincing(alone - nlpd, adjusted=2 * (len(experts) - 1)):
+    if 0 < simple < len(experts) and margin > -np.inf:
+        base, alone = _find_simplest(y, means, totals, simple, margin)
+        if not _is_significant(alone - nlpd, fitted=2 * (len(experts) - 1), margin=margin):
             only = (np.arange(len(experts)) == base).astype(np.float64)
             return Stack(only, np.ones_like(temperature), float(alone.mean()))
     return Stack(weights, temperature, float(nlpd.mean()))
 
 
-def _simplest(y: Array, means: Array, totals: Array, simple: int) -> tuple[int, Array]:
-    """The simplest expert to which none of the less simple ones is convincingly superior, and its NLPD by row."""
+def _find_simplest(y: Array, means: Array, totals: Array, simple: int, margin: float) -> tuple[int, Array]:
+    """Find the simplest expert to which no less simple one is significantly superior, and its NLPD by row."""
     base = len(means) - 1
     alone = _nlpd(y, means[base], totals[base]).sum(1)
     for k in range(len(means) - 2, len(means) - 1 - simple, -1):
         other = _nlpd(y, means[k], totals[k]).sum(1)
-        if _convincing(alone - other, adjusted=2):
+        if _is_significant(alone - other, fitted=2, margin=margin):
             base, alone = k, other
     return base, alone
 
 
-def _convincing(gains: Array, *, adjusted: int) -> bool:
-    """Whether gains in log density, row by row, are real.
+def _is_significant(gains: Array, *, fitted: int, margin: float) -> bool:
+    """Whether gains in log density, row by row, are more than chance.
 
-    They must exceed what fitting so many numbers to these rows gives for free (Akaike's correction) and one standard
-    error. Few held-out rows, or a function that needs no network, leave the plain SSGP alone.
+    Their mean must exceed what so many numbers fitted to these rows gain by themselves (Akaike's correction) by
+    ``margin`` standard errors. With few held-out rows, or a function that needs no network, the plain SSGP is used.
     """
     n = len(gains)
-    error = float(gains.std(ddof=1)) / np.sqrt(n) if n > 1 else np.inf
-    return bool(gains.mean() > adjusted / n + error)
+    return n > 1 and bool(gains.mean() > fitted / n + margin * float(gains.std(ddof=1)) / np.sqrt(n))
 
 
-def moments(weights: Array, means: Array, variances: Array) -> tuple[Array, Array]:
-    """Mean and variance of mixtures: weights (K,), the others (K, ...)."""
+def mixture_moments(weights: Array, means: Array, variances: Array) -> tuple[Array, Array]:
+    """Compute mean and variance of mixtures: weights (K,), the others (K, ...)."""
     mean = np.tensordot(weights, means, 1)
     return mean, np.tensordot(weights, variances + (means - mean) ** 2, 1)
 
 
-def _weights_before(count: int, *, plain: bool) -> Array:
+def _prior_weights(count: int, *, plain: bool) -> Array:
     if not plain or count == 1:
         return np.full(count, 1.0 / count)
     return np.append(np.full(count - 1, (1.0 - _PLAIN_SHARE) / (count - 1)), _PLAIN_SHARE)
 
 
-def _weights(y: Array, means: Array, totals: Array, before: Array) -> Array:
+def _fit_weights(y: Array, means: Array, totals: Array, before: Array) -> Array:
     if len(before) == 1:
         return before
-    from scipy.optimize import minimize  # to fit a mixture, not to use one
+    from scipy.optimize import minimize  # slow to import, and predictions do not need it
 
     log_before = np.log(before)
 
     def loss(logits: Array) -> float:
         weights = _softmax(logits)
-        mean, variance = moments(weights, means, totals)
+        mean, variance = mixture_moments(weights, means, totals)
         pull = before @ (log_before - np.log(np.maximum(weights, 1e-300)))
         return float(_nlpd(y, mean, variance).mean() + _WEIGHT_ROWS / y.size * pull)
 
     # The density of the moments is not concave in the weights: start at the centre and near every corner.
     corners = range(len(before) if len(before) <= _MOST_CORNERS else 0)
     starts = [log_before, *(log_before - 4.0 * (np.arange(len(before)) != k) for k in corners)]
-    runs = [minimize(loss, start, method="L-BFGS-B", bounds=[(-_FAR, 3.0)] * len(before)) for start in starts]
+    runs = [minimize(loss, start, method="L-BFGS-B", bounds=[_LOG_WEIGHTS] * len(before)) for start in starts]
     best: Array = min(runs, key=lambda run: float(run.fun)).x
     weights = _softmax(best)
     weights = np.where(weights < np.minimum(_LEAST_WEIGHT, 0.5 * before), 0.0, weights)
@@ -160,5 +163,6 @@ def _softmax(logits: Array) -> Array:
 
 
 def _nlpd(y: Array, mean: Array, variance: Array) -> Array:
+    # One logarithm, unlike core.density, whose rounding moves the weights that the search finds by some 1e-8.
     values: Array = 0.5 * ((y - mean) ** 2 / variance + np.log(2.0 * np.pi * variance))
     return values

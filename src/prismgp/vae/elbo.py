@@ -22,7 +22,7 @@ This is an unbiased estimate of ``KL(q_S || p)``. The divergence is convex and q
 average over S it is too high, never too low: what is maximised is a lower bound of R5, and there is no
 error for the optimiser to exploit. (Estimates that give z's own row its true, smaller share are biased
 low, and were seen to turn negative.) The excess is about ``(chi - 1) / (2 M)`` while posteriors overlap,
-where chi is the mean of ``q(z|x) / q(z)`` at points of q(z|x); it sets in for encoders that tell
+where chi is the mean of ``q(z|x) / q(z)`` at points of q(z|x); it sets in for encoders that carry
 more than ``log M`` nats about x. Cost: M densities for each point instead of one for every row there is.
 """
 
@@ -34,8 +34,7 @@ from dataclasses import dataclass
 import torch
 
 from prismgp._types import Tensor
-from prismgp.vae._gaussian_nets import GaussianMixture, GaussianMixtureNet
-from prismgp.vae._prior import SEPARATION_CAP, MixturePrior
+from prismgp.vae.networks import SEPARATION_CAP, GaussianMixture, GaussianMixtureNet, MixturePrior
 
 __all__ = ["ElboTerms", "conditional_kl", "elbo_terms", "marginal_kl", "sample_components"]
 
@@ -185,7 +184,7 @@ def _mixture_log_prob(z: Tensor, log_weights: Tensor, mean: Tensor, log_var: Ten
     precision = torch.exp(-log_var.double())
     scaled = mean * precision
     constant = (scaled * mean + log_var).sum(-1) + z.shape[-1] * math.log(2.0 * math.pi)
-    # The constants ride along as one more column, which saves passes over the pairs.
+    # The constants are one more column, which saves passes over the pairs.
     components = torch.cat([-0.5 * precision, scaled, (log_weights - 0.5 * constant).unsqueeze(-1)], -1)
     point = z.double()
     points = torch.cat([point.square(), point, torch.ones_like(point[..., :1])], -1)

@@ -1,0 +1,359 @@
+"""Training of networks: rows in batches, one loop with checks on held-out rows, and its state in a checkpoint.
+
+:func:`run_training` is the loop of every training here. A :class:`TrainingTask` says what a step is and what a check
+measures; the loop counts the steps, checks every few of them, keeps the network of the best check, stops early, and
+saves and restores the state. All random numbers are drawn on the CPU, so a seed means the same batches, noise and
+initial values on every device.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from prismgp._random import Streams
+from prismgp._system import available_bytes
+from prismgp._types import AnyArray, Array, Tensor
+from prismgp.context import Checkpoint, Saved
+from prismgp.data import standardise
+from prismgp.exceptions import NumericalError
+
+__all__ = [
+    "Indices",
+    "Monitor",
+    "Rows",
+    "TrainingResult",
+    "TrainingState",
+    "TrainingTask",
+    "draw_rows",
+    "run_training",
+    "torch_generator",
+]
+
+Indices: TypeAlias = npt.NDArray[np.int64]
+Monitor: TypeAlias = Callable[[float | None], None]
+
+_LARGEST_VALUE = 1e4  # standard deviations; beyond, squares of what networks compute overflow in float32
+_STATE_NAME = "training"  # of the state of a training in a checkpoint
+
+
+# -- rows --------------------------------------------------------------------------------------------
+
+
+class Rows:
+    """Standardised rows by index, without a standardised copy of all of them in main memory.
+
+    On a GPU the copy is made, there, when it fills less than half of the free memory.
+
+    Parameters
+    ----------
+    x : ndarray, (n, d)
+        Raw rows.
+    shift, scale : ndarray, (d,)
+    dtype, device : torch.dtype, torch.device
+    """
+
+    def __init__(self, x: AnyArray, shift: Array, scale: Array, *, dtype: torch.dtype, device: torch.device) -> None:
+        self.x, self.shift, self.scale = x, shift, scale
+        self.dtype, self.device = dtype, device
+        self._copy: Tensor | None = None
+        if device.type == "cuda" and x.size * dtype.itemsize < available_bytes(device) // 2:
+            blocks = [self._standardise(x[start : start + 65_536]) for start in range(0, len(x), 65_536)]
+            self._copy = torch.cat(blocks)
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, index: Indices | slice) -> Tensor:
+        if self._copy is None:
+            return self._standardise(self.x[index])
+        return self._copy[index if isinstance(index, slice) else torch.as_tensor(index, device=self.device)]
+
+    def _standardise(self, block: AnyArray) -> Tensor:
+        rows = standardise(block, self.shift, self.scale, dtype=torch.float64, device=self.device)
+        return rows.clamp_(-_LARGEST_VALUE, _LARGEST_VALUE).to(self.dtype)
+
+
+def draw_rows(n: int, held_out: Indices, count: int, rng: np.random.Generator) -> Indices:
+    """Draw distinct rows of n in random order, none of them among ``held_out``, which is sorted; all if fewer."""
+    free = n - len(held_out)
+    drawn = rng.choice(free, min(count, free), replace=False)
+    # Position among the rows that are not held out, to position among all: skip the held-out rows before it.
+    return drawn + np.searchsorted(held_out - np.arange(len(held_out)), drawn, side="right")
+
+
+def torch_generator(streams: Streams, name: str) -> torch.Generator:
+    """Make a torch generator of a named stream."""
+    return torch.Generator().manual_seed(int(streams.generator(name).integers(2**63 - 1)))
+
+
+# -- what a training consists of -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TrainingState:
+    """Everything the next step depends on.
+
+    Attributes
+    ----------
+    modules : dict of Module
+    optimiser : Optimizer
+    draws : dict of numpy Generator
+    generators : dict of torch Generator
+    schedule : LRScheduler, optional
+        Of the optimiser.
+    numbers : dict of float
+        Plain numbers; restored in place.
+    """
+
+    modules: dict[str, torch.nn.Module]
+    optimiser: torch.optim.Optimizer
+    draws: dict[str, np.random.Generator]
+    generators: dict[str, torch.Generator]
+    schedule: torch.optim.lr_scheduler.LRScheduler | None = None
+    numbers: dict[str, float] = field(default_factory=dict)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Copy all tensors, by name."""
+        found: dict[str, Tensor] = {}
+        for name, module in self.modules.items():
+            found |= {f"{name}.{key}": value.clone() for key, value in module.state_dict().items()}
+        for index, state in self.optimiser.state_dict()["state"].items():
+            found |= {f"optimiser.{index}.{key}": torch.as_tensor(value).clone() for key, value in state.items()}
+        for name, generator in self.generators.items():
+            found[f"generator.{name}"] = generator.get_state()
+        return found
+
+    def info(self) -> dict[str, Any]:
+        """Return what is not a tensor, as JSON can hold it."""
+        return {
+            # Their integers are longer than JSON readers promise to keep, so they are stored as text.
+            "draws": {name: json.dumps(draw.bit_generator.state) for name, draw in self.draws.items()},
+            "schedule": None if self.schedule is None else self.schedule.state_dict(),
+            "learning_rates": [group["lr"] for group in self.optimiser.param_groups],
+            "numbers": dict(self.numbers),
+        }
+
+    def restore(self, tensors: dict[str, Tensor], info: dict[str, Any]) -> None:
+        """Set everything to what :meth:`tensors` and :meth:`info` returned."""
+        for name, module in self.modules.items():
+            module.load_state_dict(_select(tensors, name))
+        state: dict[int, dict[str, Tensor]] = {}
+        for key, value in _select(tensors, "optimiser").items():
+            index, _, name = key.partition(".")
+            state.setdefault(int(index), {})[name] = value
+        groups = self.optimiser.state_dict()["param_groups"]
+        for group, rate in zip(groups, info["learning_rates"], strict=True):
+            group["lr"] = rate
+        self.optimiser.load_state_dict({"state": state, "param_groups": groups})
+        if self.schedule is not None:
+            self.schedule.load_state_dict(info["schedule"])
+        for name, generator in self.generators.items():
+            generator.set_state(tensors[f"generator.{name}"])
+        for name, draw in self.draws.items():
+            draw.bit_generator.state = json.loads(info["draws"][name])
+        self.numbers.update(info["numbers"])
+
+
+class TrainingTask(ABC):
+    """One training, as :func:`run_training` sees it.
+
+    Attributes
+    ----------
+    model : Module
+        The network of which the best state is kept.
+    check_every : int
+        Steps between checks; there is always one after the last step.
+    check_start : bool
+        Whether there is a check before the first step, too.
+    higher_is_better : bool
+        Whether larger values of a check are better.
+    criterion : str
+        What a check measures, for messages.
+    """
+
+    model: torch.nn.Module
+    check_every: int
+    check_start: bool = False
+    higher_is_better: bool = False
+    criterion: str
+
+    @abstractmethod
+    def step(self, number: int) -> None:
+        """Update the network once; ``number`` is one for the first step."""
+
+    @abstractmethod
+    def check(self) -> tuple[float, dict[str, Any]]:
+        """Measure the network on held-out rows: the value, and further entries for the history."""
+
+    @abstractmethod
+    def state(self) -> TrainingState:
+        """Return the objects that hold the state of the training."""
+
+
+@dataclass
+class TrainingResult:
+    """What a training reached.
+
+    Attributes
+    ----------
+    best : Module or None
+        A copy of the network at its best check; None without a check of finite value.
+    score : float
+        The value of that check.
+    best_step : int
+        The step of that check.
+    steps : int
+        Steps taken.
+    message : str
+        Why the training ended.
+    interrupted : bool
+    held_out_rows : int
+        0 when there were too few rows to hold any out: then training rows are checked.
+    records : list of dict
+        An entry for each check.
+    """
+
+    best: Any = None
+    score: float = math.nan
+    best_step: int = 0
+    steps: int = 0
+    message: str = ""
+    interrupted: bool = False
+    held_out_rows: int = 0
+    records: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def history(self) -> dict[str, list[Any]]:
+        """The records by column."""
+        return {name: [record[name] for record in self.records] for name in (self.records[0] if self.records else ())}
+
+    def summary(self) -> dict[str, Any]:
+        """All but the network, as JSON can hold it."""
+        names = ("best_step", "steps", "message", "held_out_rows", "records")
+        score = self.score if math.isfinite(self.score) else None
+        return {**{name: getattr(self, name) for name in names}, "score": score}
+
+    def take_up(self, summary: dict[str, Any], like: torch.nn.Module, best: dict[str, Tensor]) -> None:
+        """Set everything to a :meth:`summary` and the state of the best network; ``like`` is a network of its kind."""
+        for name, value in summary.items():
+            setattr(self, name, value)
+        if summary["score"] is None:
+            self.score = math.nan
+        if best:
+            self.best = copy.deepcopy(like)
+            self.best.load_state_dict(best)
+
+
+ResultT = TypeVar("ResultT", bound=TrainingResult)
+
+
+# -- the loop ------------------------------------------------------------------------------------------
+
+
+def run_training(
+    task: TrainingTask,
+    result: ResultT,
+    *,
+    max_steps: int,
+    patience: int | None = None,
+    monitor: Monitor | None = None,
+    observe: Callable[[ResultT], None] | None = None,
+    checkpoint: Checkpoint | None = None,
+) -> ResultT:
+    """Take the steps of a task until it is done, stops improving, diverges or is interrupted.
+
+    A KeyboardInterrupt, anywhere in a step or in a callback, ends the training and keeps the best network so far.
+
+    Parameters
+    ----------
+    task : TrainingTask
+    result : TrainingResult
+        A fresh one, which is filled and returned.
+    max_steps : int
+    patience : int or None
+        Steps without a better check after which to stop; None: never.
+    monitor : callable, optional
+        Called after every step with the value of the check, or None where there was none.
+    observe : callable, optional
+        Called after every check with the result so far.
+    checkpoint : Checkpoint, optional
+        Where the state is saved after every check. A state found there at the start is continued.
+    """
+    began = time.perf_counter()
+    try:
+        saved = None if checkpoint is None else checkpoint.get(_STATE_NAME)
+        if saved is not None:
+            began -= _restore(task, result, saved)
+        elif task.check_start:
+            _check(task, result, began)
+        for step in range(result.steps + 1, max_steps + 1):
+            task.step(step)
+            result.steps = step
+            value = None
+            if step % task.check_every == 0 or step == max_steps:
+                value = _check(task, result, began)
+                if not math.isfinite(value):
+                    result.message = f"the objective left the range of floating-point numbers at step {step}"
+                    break
+            if monitor is not None:
+                monitor(value)
+            if observe is not None and value is not None:
+                observe(result)
+            if patience is not None and step - result.best_step >= patience:
+                result.message = f"no better {task.criterion} for {patience} steps"
+                break
+            if checkpoint is not None and value is not None:
+                checkpoint.put(_STATE_NAME, lambda: _save(task, result, began), now=step == max_steps)
+        else:
+            result.message = f"all {max_steps} steps taken"
+    except NumericalError:
+        result.message = f"the objective left the range of floating-point numbers after step {result.steps}"
+    except KeyboardInterrupt:
+        result.interrupted = True
+        result.message = f"interrupted after {result.steps} steps"
+    return result
+
+
+def _check(task: TrainingTask, result: TrainingResult, began: float) -> float:
+    """Check the task, record it, and keep the network if it is the best so far."""
+    value, entries = task.check()
+    record = {"step": result.steps, "seconds": time.perf_counter() - began, **entries}
+    if math.isfinite(value) and np.isfinite(np.hstack(list(record.values()))).all():  # the history is for numbers
+        result.records.append(record)
+    better = value > result.score if task.higher_is_better else value < result.score
+    if math.isfinite(value) and (result.best is None or better):
+        # A new object, so that an interrupt finds either the old network or the new one, never a blend.
+        result.best, result.score, result.best_step = copy.deepcopy(task.model), value, result.steps
+    return value
+
+
+def _save(task: TrainingTask, result: TrainingResult, began: float) -> Saved:
+    state = task.state()
+    best = {} if result.best is None else result.best.state_dict()
+    tensors = {**state.tensors(), **{f"best.{name}": value.clone() for name, value in best.items()}}
+    info = {"seconds": time.perf_counter() - began, "result": result.summary(), **state.info()}
+    return tensors, info
+
+
+def _restore(task: TrainingTask, result: TrainingResult, saved: Saved) -> float:
+    """Set task and result to what :func:`_save` returned; gives the seconds it had taken."""
+    tensors, info = saved
+    task.state().restore(tensors, info)
+    result.take_up(info["result"], task.model, _select(tensors, "best"))
+    return float(info["seconds"])
+
+
+def _select(tensors: dict[str, Tensor], name: str) -> dict[str, Tensor]:
+    """The tensors whose names begin with ``name.``, without it."""
+    return {key[len(name) + 1 :]: value for key, value in tensors.items() if key.startswith(f"{name}.")}
