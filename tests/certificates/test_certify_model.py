@@ -160,13 +160,13 @@ def test_ensembles(recipe):
     options = {"recipe": recipe, "n_members": 2, "max_steps": 60, "random_state": 0}
     # The noise is far too low for the data, which only the members can correct, so that the mixture keeps them.
     model = PrismGPRegressor(8, **options, optimize=False, noise_variance=0.005).fit(x, y)
-    assert len(model._mixture.experts) == (4 if recipe == "joint" else 1)
+    assert len(model.model_.predictor.experts) == (4 if recipe == "joint" else 1)
     certificate = certify(model, x, y, x_test, **QUICK)
     assert certificate.holds, certificate.reason
-    s, mixture = model._standardiser, model._mixture
+    s, mixture = model.model_.standardiser, model.model_.predictor
     a, b = ((each - s.x_shift) / s.x_scale for each in (x, x_test))
     target = (y - s.y_shift[0]) / s.y_scale[0]
-    found = [member_gp(expert, model._fitted_kernel, a, target, b) for expert in mixture.experts]
+    found = [member_gp(expert, model.model_.kernel, a, target, b) for expert in mixture.experts]
     assert len(certificate.members) == len(found)
     for member, (evidence, mean, variance) in zip(certificate.members, found, strict=True):
         assert member.log_evidence.contains(evidence - len(x) * np.log(s.y_scale[0]))

@@ -156,7 +156,8 @@ class FrobeniusSum:
 def frobenius_exact(problem: Problem) -> Interval:
     """The norm from all entries, in a pass of its own."""
     entries = FrobeniusSum(problem)
-    KernelMatrix(problem.rows).visit_tiles(entries.add)
+    for tile in KernelMatrix(problem.rows).tiles():
+        entries.add(*tile)
     return entries.interval()
 
 

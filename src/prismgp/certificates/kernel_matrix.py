@@ -12,7 +12,7 @@ needs every error to have the same sign. We charge ``8 sqrt(k) u``: under the mo
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -223,18 +223,15 @@ class KernelMatrix:
         self._tiles: list[tuple[slice, slice, Tensor]] = []
 
     def product(self, v: Tensor, *, visit: VisitTile | None = None) -> Tensor:
-        """``K v``, (n, k). O(n^2 (d + k)) time; ``visit`` is called with every tile, as in :meth:`visit_tiles`."""
+        """``K v``, (n, k). O(n^2 (d + k)) time; ``visit``, which only reads, is called with every tile."""
         across = v.T.contiguous()  # with few columns, v'K is two to three times as fast as K v
         out = torch.zeros_like(across)
-
-        def use(i: slice, j: slice, tile: Tensor) -> None:
+        for i, j, tile in self.tiles():
             out[:, i].addmm_(across[:, j], tile.T)
             if i != j:
                 out[:, j].addmm_(across[:, i], tile)
             if visit is not None:
                 visit(i, j, tile)
-
-        self.visit_tiles(use)
         return out.T.contiguous()
 
     def bounded_product(
@@ -256,28 +253,21 @@ class KernelMatrix:
         far = far + norm * (error * rest).square().sum(0).sqrt()
         return done[:, :k], torch.cat([near.square().sum(0).sqrt(), far])
 
-    def visit_tiles(self, visit: VisitTile) -> None:
-        """Call ``visit(rows, columns, tile)``, which only reads, once for every tile on and above the diagonal."""
+    def tiles(self) -> Iterator[tuple[slice, slice, Tensor]]:
+        """Rows, columns and entries of every tile on and above the diagonal; valid until the next one."""
         if self._tiles:
-            for i, j, tile in self._tiles:
-                visit(i, j, tile)
+            yield from self._tiles
             return
-        n, points, limits = self.rows.n, self.rows.points, self.rows.limits
-        height, width = limits.tile
-        keep = 4 * n * (n + height) <= limits.held_bytes
-        sides = self.rows.side
+        n, points, (height, width) = self.rows.n, self.rows.points, self.rows.limits.tile
+        keep = 4 * n * (n + height) <= self.rows.limits.held_bytes
         buffers = None if keep else (points.new_empty(height, width), points.new_empty(height, width))
-        made = []
-
-        def compute(i: slice, j: slice) -> None:
-            tile = self.rows.tile(sides.part(i), sides.part(j), buffers)
-            if keep:
-                made.append((i, j, tile))
-            visit(i, j, tile)
-
+        sides, made = self.rows.side, []
         for start in range(0, n, height):  # a square tile on the diagonal, wide ones beside it
             i = slice(start, min(start + height, n))
-            compute(i, i)
-            for first in range(i.stop, n, width):
-                compute(i, slice(first, min(first + width, n)))
+            beside = [slice(first, min(first + width, n)) for first in range(i.stop, n, width)]
+            for j in (i, *beside):
+                tile = self.rows.tile(sides.part(i), sides.part(j), buffers)
+                if keep:
+                    made.append((i, j, tile))
+                yield i, j, tile
         self._tiles = made
