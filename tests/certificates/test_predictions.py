@@ -24,7 +24,8 @@ def bounds(problem, low, *, count, seed, delta):
     """Lower and upper bounds on the variance of a kernel of variance one."""
     sketch = run(problem, sketch_task(problem, low, count=count, generator=start(seed)), 1)
     by_rank = VarianceByRank(problem, low, problem.test.rows, sketch)
-    problem.rows.cross(problem.test.rows, by_rank.add)
+    for j, block in problem.rows.cross(problem.test.rows):
+        by_rank.add(j, block)
     found = by_rank.by_sketch(delta)
     assert found is not None
     return tuple(each.numpy() for each in found)

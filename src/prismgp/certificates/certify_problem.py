@@ -190,12 +190,9 @@ class Run:
         by_rank = predictions.VarianceByRank(problem, self.low, test.rows, self.found.pop("sketch", None))
         solved = [self.found["solve"]] if self.found else []
         crossed = predictions.CrossProducts(problem, test.rows, torch.cat([self._middle[0], *solved], 1))
-
-        def use(j: slice, block: Tensor) -> None:
+        for j, block in problem.rows.cross(test.rows):
             crossed.add(j, block)
-            by_rank.add(j, block)
-
-        problem.rows.cross(test.rows, use)
+            by_rank.add(j, block)  # may overwrite the block
         return by_rank, crossed
 
     @cached_property

@@ -16,7 +16,7 @@ probability (E10).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 
@@ -53,9 +53,7 @@ class Solution:
 
     def columns(self, which: slice) -> Solution:
         """Some of the systems."""
-        b, a, residual = (field[:, which] for field in (self.b, self.a, self.residual))
-        noise, error, low, high = (field[which] for field in (self.noise, self.error, self.inner_low, self.inner_high))
-        return Solution(b, a, noise, residual, error, low, high)
+        return Solution(*(getattr(self, field.name)[..., which] for field in fields(self)))
 
     @property
     def norm(self) -> Tensor:

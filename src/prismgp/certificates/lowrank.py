@@ -60,7 +60,6 @@ def _choose_greedily(kernel: ReferenceKernel, rank: int, weight: Tensor, *, give
     n = kernel.n
     left = kernel.points.new_ones(n)
     factor = kernel.points.new_zeros(min(rank, n), n)  # a row for each pivot: all that follows goes along rows
-    here = kernel.side
     pivots: list[int] = []
     while len(pivots) < min(rank, n):
         done = len(pivots)
@@ -73,7 +72,7 @@ def _choose_greedily(kernel: ReferenceKernel, rank: int, weight: Tensor, *, give
             if float(left[candidates].max()) < _EXHAUSTED:
                 break
         known = factor[:done]
-        columns = kernel.tile(kernel.rows(candidates).side, here).addmm_(known[:, candidates].T, known, alpha=-1.0)
+        columns = kernel.rows(candidates).block(kernel).addmm_(known[:, candidates].T, known, alpha=-1.0)
         local = columns[:, candidates]
         local.diagonal().copy_(left[candidates])  # at first exactly alike: the first is taken on every device
         # A block is looked at in full even where it does not fit: its first pivots are those of a larger rank.
