@@ -154,6 +154,7 @@ def member_gp(expert, kernel, x, target, x_test):
     return evidence, mean + signal * cross.T @ solved[:, 0], signal - signal * (cross * solved[:, 1:]).sum(0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["joint", "paper"])
 def test_ensembles(recipe):
     x, y, x_test = rows(n=150)

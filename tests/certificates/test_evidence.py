@@ -10,6 +10,7 @@ from tests.certificates.coverage import SEEDS, apart, cases, low_rank, rarely, r
 from tests.certificates.exact import LONG, kernel_matrix, random_case
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rank", "steps", "starts", "delta"), [(2, 20, 4, 0.2), (10, 8, 8, 0.2), (25, 4, 2, 0.5)])
 def test_log_determinant_by_probes(rank, steps, starts, delta):  # (E10)
     failures = trials = 0

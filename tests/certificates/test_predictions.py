@@ -94,6 +94,7 @@ def test_quantiles(count, tail):
     assert least == pytest.approx(stats.chi2.ppf(tail, count), rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_random_problems_and_rounding(kernel):
     """With a delta that leaves nothing to chance, the extended precision value is inside, however little noise."""
