@@ -173,7 +173,8 @@ class Lanczos:
 
         def rule(matrices: Tensor) -> Tensor:
             values, vectors = torch.linalg.eigh(matrices)
-            return (vectors[:, 0, :].square() * torch.log(values)).sum(1) * self.size.square()
+            total: Tensor = (vectors[:, 0, :].square() * torch.log(values)).sum(1)
+            return total * self.size**2
 
         return rule(self.matrices(extra=floor + delta)), rule(inner)
 

@@ -137,7 +137,8 @@ def _problem(
     if data.x_test is not None:
         there = _see_all(data.x_test, see, training=False)
         at = rows.at(there.points - centre, _unit(there.features.gates) if gated else None)
-        found = [predictor.predict(part.to(dtype), variance=True) for part in data.x_test.split(_ROWS)]
+        parts = (data.x_test[i : i + _ROWS].to(dtype) for i in range(0, len(data.x_test), _ROWS))
+        found = [predictor.predict(part, variance=True) for part in parts]
         columns = ([each for each in column if each is not None] for column in zip(*found, strict=True))
         test = TestPoints(at, *(torch.cat(column).cpu().numpy() for column in columns))
     where = "with the gated kernel on the same" if gated else "on the same"

@@ -163,7 +163,7 @@ def _variance(geometry: ClusterGeometry, scale: float = 1.0) -> float:
 def _ratios(top: AnyArray | float, bottom: AnyArray | float) -> Array:
     """Elementwise, infinite where the lower part vanishes."""
     high, low = np.broadcast_arrays(np.asarray(top, dtype=float), np.asarray(bottom, dtype=float))
-    return np.divide(high, low, out=np.full(high.shape, np.inf), where=low > 0.0)
+    return np.asarray(np.divide(high, low, out=np.full(high.shape, np.inf), where=low > 0.0))
 
 
 def _checks(

@@ -111,7 +111,8 @@ def cluster_geometry(
     centres, radii, *sums = map(np.array, columns)
     resolution = (64, 16) if b * b * 1024 <= _BIN_PAIRS else (max(2, _BIN_PAIRS // (b * b * 4)), 4)
     counts = _count_distances(x, members, centres, radii, lengthscale, resolution, chunk)
-    return ClusterGeometry(sizes, centres, radii, *sums, *counts)
+    fields: list[AnyArray] = [sizes, centres, radii, *sums, *counts]
+    return ClusterGeometry(*fields)
 
 
 def _chunks(x: AnyArray, rows: AnyArray, lengthscale: Array, centre: Array | float, chunk: int) -> Iterator[Array]:

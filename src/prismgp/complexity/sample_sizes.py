@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -116,18 +115,19 @@ def sample_size(
     >>> sizes.corrected.p, sizes.plain.p
     (41, 9042)
     """
-    for name, value in (("bound", bound), ("relative_error", relative_error), ("noise_variance", noise_variance)):
-        check_number("sample_size", name, value, low=0, strict=True, optional=name == "noise_variance")
+    for name, value in (("bound", bound), ("delta", delta), ("relative_error", relative_error)):
+        check_number("sample_size", name, value, low=0, strict=True)
+    check_number("sample_size", "noise_variance", noise_variance, low=0, strict=True, optional=True)
     check_number("sample_size", "n_draws", n_draws, low=1, integer=True)
-    for name, value in (("n", n), ("n_clusters", n_clusters)):
-        check_number("sample_size", name, value, low=1, integer=True, optional=True)
-    if isinstance(delta, bool) or not isinstance(delta, Real) or not 0.0 < delta < 1.0:
+    for name, count in (("n", n), ("n_clusters", n_clusters)):
+        check_number("sample_size", name, count, low=1, integer=True, optional=True)
+    if delta >= 1.0:
         raise DataError(f"sample_size: delta={delta!r} must be a number above 0 and below 1")
     check_choice("sample_size", "frequencies", frequencies, FREQUENCY_KINDS)
     k = get_kernel(kernel)
     if exact_inputs not in ("auto", True, False):
         raise DataError(f'exact_inputs={exact_inputs!r} must be "auto", True or False')
-    target = _Target(float(bound), float(delta) / n_draws, float(delta), n_draws, k, frequencies)
+    target = _Target(float(bound), float(delta) / n_draws, float(delta), int(n_draws), k, frequencies)
     if X is None:
         if n is None:
             raise DataError("pass X, or n, the number of rows")
@@ -135,7 +135,7 @@ def sample_size(
             raise DataError(
                 "labels and lengthscale need X; without it the number is for data that satisfy Conditions 1 to 3"
             )
-        return _without_data(target, n, n_clusters)
+        return _without_data(target, int(n), n_clusters)
 
     x = inputs.check_data(X)
     if n is not None and n != len(x):
@@ -231,7 +231,7 @@ class _Target:
 
 def _without_data(target: _Target, n: int, n_clusters: int | None) -> SampleSizes:
     """Numbers for data that satisfy the conditions."""
-    b = n_clusters or formulas.implied_clusters(n)
+    b = int(n_clusters or formulas.implied_clusters(n))
     if b > n:
         raise DataError(f"n_clusters={b} is above n={n}; clusters have at least one row")
     found = inputs.assumed_inputs(b, target.bound)
