@@ -343,6 +343,7 @@ def test_parts(fitted, parts):
     assert len(repr(found).splitlines()) > 3
 
 
+@pytest.mark.slow
 def test_parts_of_an_ensemble():
     x, y, x_test = rows()
     model = PrismGPRegressor(8, n_members=2, max_steps=20, max_iter=5, random_state=0).fit(x, y)

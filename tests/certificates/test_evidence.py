@@ -48,6 +48,7 @@ def test_no_more_steps_than_are_of_use():
     assert run(problem, logdet_task(low, noise, steps=20, starts=2, generator=start(1), delta=0.1), 20).steps == 20
 
 
+@pytest.mark.slow
 def test_probes_do_fail():  # (E10)
     """One probe of a matrix of large trace: with nothing charged for chance it would fail nearly always."""
     case = random_case(np.random.default_rng(0), n=80, d=6, kernel="rbf", noise=0.01)
