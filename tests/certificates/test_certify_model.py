@@ -154,6 +154,7 @@ def member_gp(expert, kernel, x, target, x_test):
     return evidence, mean + signal * cross.T @ solved[:, 0], signal - signal * (cross * solved[:, 1:]).sum(0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["joint", "paper"])
 def test_ensembles(recipe):
     x, y, x_test = rows(n=150)
@@ -342,6 +343,7 @@ def test_parts(fitted, parts):
     assert len(repr(found).splitlines()) > 3
 
 
+@pytest.mark.slow
 def test_parts_of_an_ensemble():
     x, y, x_test = rows()
     model = PrismGPRegressor(8, n_members=2, max_steps=20, max_iter=5, random_state=0).fit(x, y)

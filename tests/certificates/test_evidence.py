@@ -10,6 +10,7 @@ from tests.certificates.coverage import SEEDS, apart, cases, low_rank, rarely, r
 from tests.certificates.exact import LONG, kernel_matrix, random_case
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rank", "steps", "starts", "delta"), [(2, 20, 4, 0.2), (10, 8, 8, 0.2), (25, 4, 2, 0.5)])
 def test_log_determinant_by_probes(rank, steps, starts, delta):  # (E10)
     failures = trials = 0
@@ -47,6 +48,7 @@ def test_no_more_steps_than_are_of_use():
     assert run(problem, logdet_task(low, noise, steps=20, starts=2, generator=start(1), delta=0.1), 20).steps == 20
 
 
+@pytest.mark.slow
 def test_probes_do_fail():  # (E10)
     """One probe of a matrix of large trace: with nothing charged for chance it would fail nearly always."""
     case = random_case(np.random.default_rng(0), n=80, d=6, kernel="rbf", noise=0.01)

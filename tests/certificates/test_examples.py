@@ -30,6 +30,7 @@ def test_printed_statements(capsys: pytest.CaptureFixture[str]) -> None:
     assert text in (FOLDER.parent / "docs" / "what-is-proved.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_certificate(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["certificate.py", "--out", str(tmp_path), "--rows", "150", "--frequencies", "8"])
     load("certificate").main()

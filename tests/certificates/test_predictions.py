@@ -24,7 +24,8 @@ def bounds(problem, low, *, count, seed, delta):
     """Lower and upper bounds on the variance of a kernel of variance one."""
     sketch = run(problem, sketch_task(problem, low, count=count, generator=start(seed)), 1)
     by_rank = VarianceByRank(problem, low, problem.test.rows, sketch)
-    problem.rows.cross(problem.test.rows, by_rank.add)
+    for j, block in problem.rows.cross(problem.test.rows):
+        by_rank.add(j, block)
     found = by_rank.by_sketch(delta)
     assert found is not None
     return tuple(each.numpy() for each in found)
@@ -93,6 +94,7 @@ def test_quantiles(count, tail):
     assert least == pytest.approx(stats.chi2.ppf(tail, count), rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_random_problems_and_rounding(kernel):
     """With a delta that leaves nothing to chance, the extended precision value is inside, however little noise."""

@@ -66,6 +66,7 @@ def test_measured_values_against_all_pairs(rng):
         assert row.gap <= math.sqrt(s[mine][:, ~mine].min()) + 1e-9
 
 
+@pytest.mark.slow
 def test_corrected_conditions_suffice(rng):
     """Where the three corrected conditions hold, so does what the theorem uses."""
     seen = 0
@@ -153,6 +154,7 @@ def test_partition(rng):
     assert given.to_dict()["sufficient"] == fixed.to_dict()["sufficient"]
 
 
+@pytest.mark.slow
 def test_more_rows_than_the_sample(rng):
     """Partitions are sought on a sample of the rows; every row gets a cluster."""
     x, _ = clusters(rng, [6000, 3000], 2, 1e-4, 9.0)

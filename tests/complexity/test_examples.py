@@ -22,6 +22,7 @@ def example():
     del sys.modules["masked_kernel"]
 
 
+@pytest.mark.slow
 def test_masked_kernel(example, tmp_path, capsys):
     found = example.run(example.QUICK)
     for bound, one in found.items():

@@ -77,6 +77,7 @@ def test_linear_inputs_bound_the_exact_ones(kind, name, rng):
         assert linear.square_sum == pytest.approx(exact.square_sum, rel=1e-7, abs=1e-12)  # S11
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(
     n=st.integers(2, 40),

@@ -79,6 +79,7 @@ def golden_data():
     return condition_data(16, 256, 10.0, 10)
 
 
+@pytest.mark.slow
 def test_inputs(golden_data):
     x, labels, apart = golden_data
     assert len(x) == 871
@@ -92,6 +93,7 @@ def test_inputs(golden_data):
     assert norm(np.where(inside, 1.0 - k, 0.0)) == pytest.approx(0.11640368836339166, rel=DIGITS)
 
 
+@pytest.mark.slow
 def test_masked_and_unmasked(golden_data):
     """Theorem 2 as printed: the masked matrix is far inside the bound of 10, the plain one far outside."""
     x, labels, _ = golden_data
@@ -105,6 +107,7 @@ def test_masked_and_unmasked(golden_data):
         assert norm(error) == pytest.approx(plain, abs=6e-4)
 
 
+@pytest.mark.slow
 def test_conditions_and_sizes(golden_data):
     x, labels, _ = golden_data
     report = check_conditions(x, lengthscale=1.0, bound=10.0, labels=labels)

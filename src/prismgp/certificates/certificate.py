@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
 
 from prismgp._types import AnyArray, Array
-
-__all__ = ["MEMBER_HEADER", "Certificate", "Interval", "certificate_lines", "member_rows"]
 
 MEMBER_HEADER = ("mean within", "std within", "log evidence within", "|K - K'| at most")
 _INTERVALS = ("kernel_error", "kernel_error_frobenius", "log_evidence", "mean", "variance")
@@ -102,12 +100,8 @@ class Interval:
 
     def to_dict(self) -> dict[str, Any]:
         """Numbers, lists and text only."""
-        out: dict[str, Any] = {
-            "lower": _to_plain(self.lower),
-            "upper": _to_plain(self.upper),
-            "probability": self.probability,
-            "method": self.method,
-        }
+        out: dict[str, Any] = {"lower": _to_plain(self.lower), "upper": _to_plain(self.upper)}
+        out |= {"probability": self.probability, "method": self.method}
         if self.ours is not None:
             out["ours"] = _to_plain(self.ours)
         if self.certain is not None:
@@ -207,39 +201,24 @@ class Certificate:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as numbers, lists and text; intervals without a finite end have null there."""
-        out: dict[str, Any] = {
-            name: getattr(self, name) for name in ("name", "statement", "rows", "holds", "reason", "probability")
-        }
-        out |= {"assumptions": list(self.assumptions), "spent": self.spent}
+        out = {field.name: getattr(self, field.name) for field in fields(self)}
         for name in _INTERVALS:
-            value = getattr(self, name)
-            out[name] = None if value is None else value.to_dict()
-        out["noise_variance"] = None if self.noise_variance is None else np.asarray(self.noise_variance).tolist()
-        out["paper_bounds"] = self.paper_bounds
-        out["members"] = [member.to_dict() for member in self.members]
-        return out
+            out[name] = out[name] and out[name].to_dict()
+        if self.noise_variance is not None:
+            out["noise_variance"] = np.asarray(self.noise_variance).tolist()
+        return out | {"assumptions": list(self.assumptions), "members": [each.to_dict() for each in self.members]}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Certificate:
         """The certificate of which `to_dict` was stored, in JSON for example; further keys are ignored."""
-        noise = values.get("noise_variance")
-        intervals = {
-            name: None if values.get(name) is None else Interval.from_dict(values[name]) for name in _INTERVALS
-        }
-        return cls(
-            name=str(values["name"]),
-            statement=str(values["statement"]),
-            rows=int(values["rows"]),
-            noise_variance=None if noise is None else np.asarray(noise, dtype=float),
-            probability=float(values["probability"]),
-            holds=bool(values["holds"]),
-            reason=str(values["reason"]),
-            assumptions=tuple(str(each) for each in values["assumptions"]),
-            spent=dict(values["spent"]),
-            members=tuple(cls.from_dict(each) for each in values.get("members", ())),
-            paper_bounds=dict(values.get("paper_bounds", {})),
-            **intervals,
-        )
+        known: dict[str, Any] = dict.fromkeys((*_INTERVALS, "noise_variance"))
+        known |= {field.name: values[field.name] for field in fields(cls) if field.name in values}
+        for name in _INTERVALS:
+            known[name] = known[name] and Interval.from_dict(known[name])
+        if known["noise_variance"] is not None:
+            known["noise_variance"] = np.asarray(known["noise_variance"], dtype=float)
+        members = tuple(cls.from_dict(each) for each in values.get("members", ()))
+        return cls(**known | {"assumptions": tuple(values["assumptions"]), "members": members})
 
     def summary(self) -> list[tuple[str, str]]:
         """The certificate in words, as pairs of a subject and a sentence."""
@@ -277,11 +256,9 @@ class Certificate:
             else:
                 percent = f"{100 * share:.2g}% of" if share < 0.995 else f"{share:.3g} times"
                 points = f"every one of {len(most):,} test points" if len(most) > 1 else "the test point"
-                text = (
-                    f"the exact GP's {what} is within {largest:.3g} of ours, {percent} the noise std, at "
-                    f"{points}{_odds(found)}; the largest difference is at least "
-                    f"{np.max(found.difference_at_least):.3g}"
-                )
+                least = f"the largest difference is at least {np.max(found.difference_at_least):.3g}"
+                text = f"the exact GP's {what} is within {largest:.3g} of ours, {percent} the noise std, at "
+                text += f"{points}{_odds(found)}; {least}"
             lines.append((f"predicted {what}", text))
         return lines
 

@@ -15,12 +15,10 @@ from prismgp._types import Array, RandomState
 from prismgp._validate import check_choice, check_number
 from prismgp.certificates.certificate import Certificate, Interval
 from prismgp.certificates.certify_problem import certify_problem
-from prismgp.certificates.models import REFERENCES, Certifiable, Member, members_of
+from prismgp.certificates.models import REFERENCES, Certifiable, problems_of
 from prismgp.certificates.problem import PARTS, Effort, Findings, Problem
 from prismgp.exceptions import DataError
 from prismgp.prism import Mixture
-
-__all__ = ["certify", "mix_intervals"]
 
 _ASSUMPTIONS = (
     "the exact GP has the model's kernel, parameters, noise and constant mean; nothing is said of other parameters",
@@ -106,26 +104,17 @@ def certify(
     if not isinstance(delta, (int, float)) or not 0.0 <= delta < 1.0:
         raise DataError(f"certify: delta={delta!r} must be at least 0 and below 1")
     with limit_blas_threads():
-        members = members_of(model, X, y, X_test, reference=reference)
-        seed = int(Streams(random_state).generator("certificate").integers(2**31))
-        share = None if seconds is None else seconds / len(members)
-        found = []
-        for k, member in enumerate(members):
-            effort = Effort.auto(
-                member.problem.n,
-                rank=rank,
-                products=products,
-                seconds=share,
-                delta=delta / len(members),
-                tolerance=tolerance,
-                seed=seed + k,
-                parts=parts,
-            )
-            found.append(certify_problem(member.problem, effort))
-    certificates = [_certificate(model, member, each) for member, each in zip(members, found, strict=True)]
-    if len(certificates) == 1 and not isinstance(model.model_.predictor, Mixture):
-        return certificates[0]
-    return _ensemble(model, members, found, certificates)
+        problems = problems_of(model, X, y, X_test, reference=reference)
+        seed, count = int(Streams(random_state).generator("certificate").integers(2**31)), len(problems)
+        shares = {"seconds": None if seconds is None else seconds / count, "delta": delta / count}
+        common: dict[str, Any] = {"rank": rank, "products": products, "tolerance": tolerance, "parts": parts, **shares}
+        found = [
+            certify_problem(problem, Effort.auto(problem.n, seed=seed + k, **common))
+            for k, problem in enumerate(problems)
+        ]
+    certificates = [_certificate(model, problem, each) for problem, each in zip(problems, found, strict=True)]
+    mixture = model.model_.predictor
+    return _ensemble(model, mixture, problems, found, certificates) if isinstance(mixture, Mixture) else certificates[0]
 
 
 def _check_parts(parts: str | Sequence[str] | None, X_test: Any) -> tuple[str, ...]:
@@ -139,12 +128,13 @@ def _check_parts(parts: str | Sequence[str] | None, X_test: Any) -> tuple[str, .
     return chosen
 
 
-def _certificate(model: Certifiable, member: Member, found: Findings) -> Certificate:
+def _certificate(model: Certifiable, problem: Problem, found: Findings) -> Certificate:
     """The certificate of one member, in the data's units."""
-    scale, problem = model.model_.standardiser.y_scale, member.problem
     name = type(model).__name__
-    moved = -problem.n * float(np.log(scale).sum())
+    moved = -problem.n * float(np.log(model.model_.standardiser.y_scale).sum())
     intervals = [each for each in (found.spectral, found.frobenius, found.log_evidence, found.variance) if each]
+    noise = None if problem.test is None else problem.test.noise
+    mean, variance, noise = _to_data_units(model, found.mean, found.variance, noise)
     return Certificate(
         name=f"{name}, {problem.name}" if isinstance(model.model_.predictor, Mixture) else name,
         statement=problem.statement,
@@ -152,9 +142,9 @@ def _certificate(model: Certifiable, member: Member, found: Findings) -> Certifi
         kernel_error=found.spectral,
         kernel_error_frobenius=found.frobenius,
         log_evidence=found.log_evidence and found.log_evidence.map(lambda value: value + moved),
-        mean=found.mean and _to_data_mean(model, found.mean),
-        variance=found.variance and _to_data_variance(model, found.variance),
-        noise_variance=None if problem.test is None else _as_target(model, problem.test.noise * scale**2),
+        mean=mean,
+        variance=variance,
+        noise_variance=noise,
         probability=max(0.0, 1.0 - sum(1.0 - each.probability for each in intervals)),
         holds=not found.reason,
         reason=found.reason,
@@ -164,37 +154,39 @@ def _certificate(model: Certifiable, member: Member, found: Findings) -> Certifi
     )
 
 
-def _to_data_mean(model: Certifiable, mean: Interval) -> Interval:
-    """From the model's units, (m, q), to those of the data, (m,) or (m, q)."""
+def _to_data_units(
+    model: Certifiable, mean: Interval | None, variance: Interval | None, noise: Array | None
+) -> tuple[Interval | None, Interval | None, Array | None]:
+    """Predictions in the model's units, (m, q), in those of the data, (m,) or (m, q); None where there are none."""
     scale, shift = model.model_.standardiser.y_scale, model.model_.standardiser.y_shift
-    return mean.map(lambda values: _as_target(model, values * scale + shift))
 
+    def as_target(values: Array) -> Array:
+        return values[:, 0] if model.model_.target_ndim == 1 else values
 
-def _to_data_variance(model: Certifiable, variance: Interval) -> Interval:
-    return variance.map(lambda values: _as_target(model, values * model.model_.standardiser.y_scale**2))
-
-
-def _as_target(model: Certifiable, values: Array) -> Array:
-    """One column as a vector, where the targets were one."""
-    return values[:, 0] if model.model_.target_ndim == 1 else values
+    return (
+        mean and mean.map(lambda values: as_target(values * scale + shift)),
+        variance and variance.map(lambda values: as_target(values * scale**2)),
+        None if noise is None else as_target(noise * scale**2),
+    )
 
 
 def _ensemble(
-    model: Certifiable, members: list[Member], found: list[Findings], certificates: list[Certificate]
+    model: Certifiable,
+    mixture: Mixture,
+    problems: list[Problem],
+    found: list[Findings],
+    certificates: list[Certificate],
 ) -> Certificate:
     """The mixture with every member replaced by its exact GP."""
     means = [each.mean for each in found if each.mean is not None]
     variances = [each.variance for each in found if each.variance is not None]
-    noises = [member.problem.test.noise for member in members if member.problem.test is not None]
+    noises = [problem.test.noise for problem in problems if problem.test is not None]
     mean = variance = noise = None
-    mixture = model.model_.predictor
-    assert isinstance(mixture, Mixture)
     if means:
-        weights, temperature = np.array([member.weight for member in members]), np.asarray(mixture.temperature)
+        weights, temperature = np.array(mixture.weights, dtype=float), np.asarray(mixture.temperature)
         mean, variance = mix_intervals(weights, temperature, means, variances)
-        mean, variance = _to_data_mean(model, mean), _to_data_variance(model, variance)
         noise = temperature * (weights[:, None, None] * np.stack(noises)).sum(0)
-        noise = _as_target(model, noise * model.model_.standardiser.y_scale**2)
+    mean, variance, noise = _to_data_units(model, mean, variance, noise)
     failing = [each for each in certificates if not each.holds]
     statements = [each.statement for each in certificates]
     same = statements[0].replace("inputs", "inputs as that member")
@@ -224,12 +216,8 @@ def mix_intervals(
 ) -> tuple[Interval, Interval]:
     """Moments of a mixture by interval arithmetic: ``m = sum w m_k``, ``v = T sum w (v_k + (m_k - m)^2)``.
 
-    Parameters
-    ----------
-    weights : ndarray, (k,)
-    temperature : ndarray, (q,) or ()
-    means, variances : list of Interval
-        Of the members, (m, q) each, with the models' own values.
+    Means and variances are those of the k members, (m, q) each, with the models' own values; the temperature is (q,)
+    or a number.
     """
     w = weights[:, None, None]
 
@@ -282,6 +270,7 @@ def _paper_bounds(found: Findings, spectral: Interval, problem: Problem) -> dict
         why = why if proved else f"heuristic: {why}"
         return {"value": value if math.isfinite(value) else None, "valid": proved and not found.reason, "why": why}
 
+    lemma_10 = "Lemma 10; false where eigenvalues plus noise lie on both sides of one"
     theorem_4 = (
         "rho of Theorem 4, at the model's parameters; false. Its other constant needs the exact GP's own optimum"
     )
@@ -292,9 +281,7 @@ def _paper_bounds(found: Findings, spectral: Interval, problem: Problem) -> dict
         "closeness": entry(error, odds, proved=True),
         "mean_factor": entry(c, "Theorem 3 says the mean is right to this factor; false, as k_* is approximated too"),
         "variance_factor": entry(c, "Theorem 3 says the variance is right to this factor plus this; false"),
-        "evidence_factor": entry(
-            max(tau(largest), c), "Lemma 10; false where eigenvalues plus noise lie on both sides of one"
-        ),
+        "evidence_factor": entry(max(tau(largest), c), lemma_10),
         "optimised_mean_factor": entry(max(tau(largest), tau(largest + error), c), f"{theorem_4}, which is unknown"),
         "evidence_difference": entry(additive, formula, proved=True),
     }

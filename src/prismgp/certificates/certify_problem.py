@@ -15,38 +15,13 @@ import numpy as np
 import torch
 
 from prismgp._types import Array, Tensor
+from prismgp.certificates import evidence, kernel_error, krylov, predictions
 from prismgp.certificates.certificate import Interval
-from prismgp.certificates.evidence import Solution, logdet_by_probes, logdet_by_rank, logdet_task, quadratic
-from prismgp.certificates.kernel_error import (
-    FrobeniusSum,
-    frobenius_by_pairs,
-    frobenius_exact,
-    spectral_by_lanczos,
-    spectral_by_rank,
-    spectral_task,
-)
+from prismgp.certificates.evidence import Solution
 from prismgp.certificates.kernel_matrix import KernelMatrix
-from prismgp.certificates.krylov import (
-    Budget,
-    Lanczos,
-    Task,
-    conjugate_gradients,
-    lanczos,
-    random_starts,
-    ritz_shortfall,
-    run_together,
-)
+from prismgp.certificates.krylov import Budget, Lanczos, Task, ritz_shortfall
 from prismgp.certificates.lowrank import LowRank, Solved
-from prismgp.certificates.predictions import (
-    CrossProducts,
-    VarianceByRank,
-    mean_half_width,
-    sketch_task,
-    variance_by_solution,
-)
 from prismgp.certificates.problem import Effort, Findings, Problem
-
-__all__ = ["Run", "certify_problem"]
 
 _PROBES = 8  # random starts of every Lanczos run
 _FEWER = 2  # starts of a run for a norm: more prove little more, and every one is a column of all products
@@ -85,16 +60,16 @@ def certify_problem(problem: Problem, effort: Effort) -> Findings:
     seconds = None if effort.seconds is None else max(effort.seconds - (time.monotonic() - clock), 0.0)
     budget = Budget(max(effort.products - 1, 0), seconds)  # the last product is for the residuals
     run.work(budget)
-    spectral, frobenius = run.kernel_error() if "kernel" in effort.parts else (None, None)
-    evidence = run.evidence() if "evidence" in effort.parts else None
-    mean, variance = (run.mean(), run.variance()) if problem.test is not None else (None, None)
+    spectral, frobenius = run.bound_kernel_error() if "kernel" in effort.parts else (None, None)
+    log_evidence = run.bound_evidence() if "evidence" in effort.parts else None
+    mean, variance = (run.bound_mean(), run.bound_variance()) if problem.test is not None else (None, None)
     products = budget.used + (run.solution is not None)
-    intervals = [each for each in (spectral, frobenius, evidence, mean, variance) if each is not None]
+    intervals = [each for each in (spectral, frobenius, log_evidence, mean, variance) if each is not None]
     if not all(each.ordered for each in intervals):
         reason = "the bounds contradict each other: try another random_state; if that fails too, rounding dominates"
         return Findings.nothing(problem, effort, spent(products), reason)
     quadratics = float(run.quadratics[1].sum()) if "kernel" in effort.parts else math.inf
-    return Findings(spectral, frobenius, evidence, mean, variance, low.norm, quadratics, spent(products), "")
+    return Findings(spectral, frobenius, log_evidence, mean, variance, low.norm, quadratics, spent(products), "")
 
 
 class Run:
@@ -114,7 +89,7 @@ class Run:
         self.column_error = torch.zeros_like(self.noise)
         self.chosen = torch.empty(0, dtype=torch.long, device=self.b.device)
         self.solution: Solution | None = None
-        self.entries: FrobeniusSum | None = None
+        self.entries: kernel_error.FrobeniusSum | None = None
         self.found: dict[str, Any] = {}
 
     def work(self, budget: Budget) -> None:
@@ -126,19 +101,19 @@ class Run:
         reserve = 0 if problem.test is None or budget.products < _RESERVE else min(_RESERVE, budget.products // 4)
         tasks = self._tasks(budget.products - reserve)
         riders = [k for k, name in enumerate(tasks) if name == "rest"]
-        done = run_together(self.matrix.product, list(tasks.values()), budget, reserve=reserve, riders=riders)
+        done = krylov.run_together(self.matrix.product, list(tasks.values()), budget, reserve=reserve, riders=riders)
         self.found = dict(zip(tasks, done, strict=True))
         a = self.found["solve"]
-        every_entry = "kernel" in self.effort.parts and problem.n <= self.limits.every_entry_rows
-        every_entry = every_entry and not budget.out_of_time
+        few = problem.n <= self.limits.every_entry_rows and not budget.out_of_time
+        if "kernel" in self.effort.parts and few:
+            self.entries = kernel_error.FrobeniusSum(problem)
         if problem.test is not None:
             self._choose_points()
         if len(self.chosen):
             levels = self.levels[self.q :]
             # A variance is wanted to a share of the noise variance, which is the square of that of a mean.
             points = self._solve(self.b[:, self.q :], levels, 0.5 * (self.effort.tolerance * levels).sqrt())
-            a = torch.cat([a, *run_together(self.matrix.product, [points], budget)], 1)
-        self.entries = FrobeniusSum(problem) if every_entry else None
+            a = torch.cat([a, *krylov.run_together(self.matrix.product, [points], budget)], 1)
         visit = None if self.entries is None else self.entries.add
         # |K| without weights, from above: no row sum is above n.
         weights, norm = 1.0, min(float(problem.n), self.low.norm)
@@ -156,10 +131,9 @@ class Run:
         unclear = ((upper - lower) / (4.0 * (self.noise * (self.noise + lower)).sqrt())).amax(1)
         n, products = self.problem.n, self.effort.products
         most = min(_SOLVED, int(_COLUMN_WORK / n**2))
-        if self._points[0].sketched:
+        if self._points[0].sketched is not None:
             most = min(most, n * products // _SOLVED_SHARE)
-        most = max(_SOLVED_LEAST, most)
-        count = min(most // self.q, int((unclear > self.effort.tolerance).sum()))
+        count = min(max(_SOLVED_LEAST, most) // self.q, int((unclear > self.effort.tolerance).sum()))
         self.chosen = unclear.topk(count).indices
         rows, test = self.problem.rows, self.problem.test.rows.rows(self.chosen)
         block = rows.block(test)
@@ -170,7 +144,7 @@ class Run:
 
     def _solve(self, b: Tensor, noise: Tensor, enough: Tensor) -> Task:
         """Conjugate gradients for right-hand sides b, (n, k), which are targets or kernels of test points."""
-        return conjugate_gradients(
+        return krylov.conjugate_gradients(
             b,
             solve=lambda v: self.low.solve(noise, v),
             before=self.problem.whiten,
@@ -188,20 +162,20 @@ class Run:
         common: dict[str, Any] = {"steps": steps, "starts": _PROBES, "generator": self.generator}
         if "evidence" in self.effort.parts:
             for k in range(self.q):
-                tasks[f"logdet {k}"] = logdet_task(low, float(self.noise[k]), delta=self.delta, **common)
+                tasks[f"logdet {k}"] = evidence.logdet_task(low, float(self.noise[k]), delta=self.delta, **common)
         if "kernel" in self.effort.parts:
             # Half of the steps count. Where they prove no upper bound, one start is as good for the lower one.
             proved = ritz_shortfall(problem.n, steps // 2, _PROBES, self.delta) < 1.0
-            tasks["spectral"] = spectral_task(problem, **{**common, "starts": _PROBES if proved else 1})
+            tasks["spectral"] = kernel_error.spectral_task(problem, **{**common, "starts": _PROBES if proved else 1})
         count = min(_VECTORS, _VECTORS_EACH * products, _VECTORS_NUMBERS // problem.n)
         if problem.test is not None and count >= _VECTORS_LEAST:
-            tasks["sketch"] = sketch_task(problem, low, count=count, generator=self.generator)
+            tasks["sketch"] = predictions.sketch_task(problem, low, count=count, generator=self.generator)
         # Where so few steps prove nothing about the norm, the trace is used instead. No product is made for the norm
         # alone, as the sketch knows more of most points.
         if problem.test is not None and ritz_shortfall(problem.n, steps, _FEWER, self.delta) < 1.0:
             # For the t of (E12): the norm of K - L L'.
-            tasks["rest"] = lanczos(
-                random_starts(problem.n, _FEWER, self.generator, like=self.b),
+            tasks["rest"] = krylov.lanczos(
+                krylov.random_starts(problem.n, _FEWER, self.generator, like=self.b),
                 before=problem.whiten,
                 after=lambda v, product: low.rest(v, problem.whiten(product)),
                 steps=steps,
@@ -209,19 +183,16 @@ class Run:
         return tasks
 
     @cached_property
-    def _points(self) -> tuple[VarianceByRank, CrossProducts]:
+    def _points(self) -> tuple[predictions.VarianceByRank, predictions.CrossProducts]:
         """One pass over the kernel between test points and rows, once sketch and solution are known."""
         problem, test = self.problem, self.problem.test
         assert test is not None
-        by_rank = VarianceByRank(problem, self.low, test.rows, self.found.pop("sketch", None))
+        by_rank = predictions.VarianceByRank(problem, self.low, test.rows, self.found.pop("sketch", None))
         solved = [self.found["solve"]] if self.found else []
-        crossed = CrossProducts(problem, test.rows, torch.cat([self._middle[0], *solved], 1))
-
-        def use(j: slice, block: Tensor) -> None:
+        crossed = predictions.CrossProducts(problem, test.rows, torch.cat([self._middle[0], *solved], 1))
+        for j, block in problem.rows.cross(test.rows):
             crossed.add(j, block)
-            by_rank.add(j, block)
-
-        problem.rows.cross(test.rows, use)
+            by_rank.add(j, block)  # may overwrite the block
         return by_rank, crossed
 
     @cached_property
@@ -229,21 +200,20 @@ class Run:
         """The linear systems of the targets."""
         return None if self.solution is None else self.solution.columns(slice(0, self.q))
 
-    def kernel_error(self) -> tuple[Interval, Interval]:
+    def bound_kernel_error(self) -> tuple[Interval, Interval]:
         """Spectral and Frobenius norm of ``K - K'``."""
         problem = self.problem
-        spectral = spectral_by_rank(problem, self.low)
-        better = spectral_by_lanczos(self.found.get("spectral"), problem, delta=self.delta)
+        spectral = kernel_error.spectral_by_rank(problem, self.low)
+        better = kernel_error.spectral_by_lanczos(self.found.get("spectral"), problem, delta=self.delta)
         if better is not None:
             spectral = better.within(spectral, method=f"{better.method}; {spectral.method}")
         if self.entries is not None:
             return spectral, self.entries.interval()
         if problem.n <= self.limits.few_rows:
-            return spectral, frobenius_exact(problem)
+            return spectral, kernel_error.frobenius_exact(problem)
         if self.effort.delta:
-            return spectral, frobenius_by_pairs(
-                problem, pairs=self.limits.pairs, delta=self.delta, seed=self.effort.seed
-            )
+            count, seed = self.limits.pairs, self.effort.seed
+            return spectral, kernel_error.frobenius_by_pairs(problem, pairs=count, delta=self.delta, seed=seed)
         upper = math.sqrt(problem.n) * spectral.upper
         return spectral, Interval(spectral.lower, upper, 1.0, "from the spectral norm")
 
@@ -264,11 +234,11 @@ class Run:
         """Bounds on ``y'Q^-1 y`` by output, once the work is done."""
         lower, upper = self._forms
         if self.targets is not None:
-            closer = quadratic(self.targets, self.low)
+            closer = evidence.quadratic(self.targets, self.low)
             lower, upper = torch.maximum(lower, closer[0]), torch.minimum(upper, closer[1])
         return _to_array(lower), _to_array(upper)
 
-    def evidence(self) -> Interval:
+    def bound_evidence(self) -> Interval:
         """Log evidence of all outputs together, in the model's units."""
         problem, low = self.problem, self.low
         quad_low, quad_high = self.quadratics
@@ -283,13 +253,13 @@ class Run:
 
         sure, best = [], []
         for k, noise in enumerate(self.noise.tolist()):
-            sure.append(logdet_by_rank(low, noise))
-            probes = logdet_by_probes(self.found.get(f"logdet {k}"), low, noise, delta=self.delta)
+            sure.append(evidence.logdet_by_rank(low, noise))
+            probes = evidence.logdet_by_probes(self.found.get(f"logdet {k}"), low, noise, delta=self.delta)
             best.append(sure[k] if probes is None else probes.within(sure[k], method=probes.method))
         certain = total(sure)
         return certain if all(each.probability == 1.0 for each in best) else total(best, certain)
 
-    def mean(self) -> Interval:
+    def bound_mean(self) -> Interval:
         """Mean of the function at the test points, in the model's units, (m, q)."""
         problem, low, q, targets = self.problem, self.low, self.q, self.targets
         assert problem.test is not None
@@ -306,7 +276,7 @@ class Run:
         right = torch.minimum(products[:, :q] + half, furthest)
         method = f"rank {low.rank}"
         if targets is not None:
-            half = mean_half_width(targets, low) + errors[:, q:]
+            half = predictions.mean_half_width(targets, low) + errors[:, q:]
             left = torch.maximum(left, products[:, q:] - half)
             right = torch.minimum(right, products[:, q:] + half)
             method = f"conjugate gradients, rank {low.rank}"
@@ -324,7 +294,7 @@ class Run:
         first, second = self._ends
         return 0.5 * (first.z + second.z), 0.5 * (first.off / first.level.sqrt() + second.off / second.level.sqrt())
 
-    def variance(self) -> Interval:
+    def bound_variance(self) -> Interval:
         """Variance of the function at the test points, in the model's units, (m, q)."""
         problem, low, chosen = self.problem, self.low, self.chosen
         assert problem.test is not None
@@ -332,7 +302,7 @@ class Run:
         solved: tuple[Tensor, Tensor] | None = None
         if self.solution is not None and len(chosen):
             points = self.solution.columns(slice(self.q, None))
-            below, above = variance_by_solution(points, low, self.column_error[self.q :])
+            below, above = predictions.variance_by_solution(points, low, self.column_error[self.q :])
             solved = below.view(self.q, -1).T, above.view(self.q, -1).T
             method += f", {len(chosen)} points solved"
 
@@ -376,10 +346,9 @@ class Run:
         shortfall = ritz_shortfall(self.problem.n, found.steps, found.starts, self.delta)
         if shortfall >= 1.0:
             return None
-        low = self.low
-        wrong = low.slack + low.rest_error
+        wrong = self.low.slack + self.low.rest_error
         norm = (found.extremes()[1] + wrong) / (1.0 - shortfall) + wrong
-        return norm if norm < low.excess else None
+        return norm if norm < self.low.excess else None
 
 
 def _to_array(values: Tensor) -> Array:

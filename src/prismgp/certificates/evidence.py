@@ -16,7 +16,7 @@ probability (E10).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 
@@ -25,8 +25,6 @@ from prismgp.certificates.certificate import Interval
 from prismgp.certificates.kernel_matrix import growth
 from prismgp.certificates.krylov import Lanczos, Task, lanczos, random_starts, ritz_shortfall
 from prismgp.certificates.lowrank import LowRank
-
-__all__ = ["Solution", "logdet_by_probes", "logdet_by_rank", "logdet_task", "quadratic"]
 
 _NEGLIGIBLE = 0.02  # share of the width of an interval that more steps of Lanczos could save
 
@@ -55,9 +53,7 @@ class Solution:
 
     def columns(self, which: slice) -> Solution:
         """Some of the systems."""
-        b, a, residual = (field[:, which] for field in (self.b, self.a, self.residual))
-        noise, error, low, high = (field[which] for field in (self.noise, self.error, self.inner_low, self.inner_high))
-        return Solution(b, a, noise, residual, error, low, high)
+        return Solution(*(getattr(self, field.name)[..., which] for field in fields(self)))
 
     @property
     def norm(self) -> Tensor:

@@ -14,15 +14,6 @@ from prismgp.certificates.krylov import Lanczos, Task, lanczos, random_starts, r
 from prismgp.certificates.lowrank import LowRank
 from prismgp.certificates.problem import Problem
 
-__all__ = [
-    "FrobeniusSum",
-    "frobenius_by_pairs",
-    "frobenius_exact",
-    "spectral_by_lanczos",
-    "spectral_by_rank",
-    "spectral_task",
-]
-
 _LONGEST = 4e12  # multiply-adds beyond which the eigenvalues of the difference of L L' and F F' are not computed
 _QR_NUMBERS = 2**23  # of the matrix that is triangularised at a time; fewer repeat more work
 
@@ -165,7 +156,8 @@ class FrobeniusSum:
 def frobenius_exact(problem: Problem) -> Interval:
     """The norm from all entries, in a pass of its own."""
     entries = FrobeniusSum(problem)
-    KernelMatrix(problem.rows).visit_tiles(entries.add)
+    for tile in KernelMatrix(problem.rows).tiles():
+        entries.add(*tile)
     return entries.interval()
 
 

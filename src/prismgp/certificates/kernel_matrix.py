@@ -12,7 +12,7 @@ needs every error to have the same sign. We charge ``8 sqrt(k) u``: under the mo
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -20,8 +20,6 @@ import torch
 
 from prismgp._types import Tensor
 from prismgp.core.kernels import Kernel
-
-__all__ = ["UNIT", "KernelMatrix", "Limits", "ReferenceKernel", "growth", "times_thin"]
 
 UNIT = 2.0**-53
 _THIN = 64  # columns beyond which the order of a product does not matter
@@ -75,20 +73,6 @@ class Limits:
     @classmethod
     def on(cls, device: torch.device) -> Limits:
         return cls(tile=(8192, 8192), cross_bytes=2**26) if device.type == "cuda" else cls()
-
-
-@dataclass(frozen=True)
-class _Side:
-    """Rows of a tile; distances are products of ``first`` of the rows on the left with ``second`` on the right."""
-
-    points: Tensor
-    first: Tensor
-    second: Tensor
-    gates: Tensor | None
-
-    def part(self, rows: slice) -> _Side:
-        gates = None if self.gates is None else self.gates[rows]
-        return _Side(self.points[rows], self.first[rows], self.second[rows], gates)
 
 
 @dataclass(frozen=True)
@@ -146,10 +130,6 @@ class ReferenceKernel:
         """The same kernel on some of the rows."""
         return self.at(self.points[index], None if self.gates is None else self.gates[index])
 
-    def block(self, other: ReferenceKernel) -> Tensor:
-        """Kernel between these rows and others, (n, m)."""
-        return self.tile(self.side, other.side)
-
     def paired(self, other: ReferenceKernel) -> Tensor:
         """Kernel between each row and the same row of the other, (n,)."""
         values = self.kernel.value((self.points - other.points).square().sum(1))
@@ -157,61 +137,56 @@ class ReferenceKernel:
             values = values * (self.gates * other.gates).sum(1)
         return values
 
-    def cross(self, other: ReferenceKernel, use: Callable[[slice, Tensor], None]) -> None:
-        """Call ``use(j, block)`` with ``K(self, other[j])``, (n, m_j), for slices j of the other rows.
-
-        ``use`` may overwrite the block, and must not keep it.
-        """
+    def cross(self, other: ReferenceKernel) -> Iterator[tuple[slice, Tensor]]:
+        """Slices j of the other rows, with ``K(self, other[j])``, (n, m_j), which may be overwritten; one at a time."""
         row = 8 * max(self.n, 1)
         step = max(1, self.limits.cross_bytes // row, min(self.limits.cross_columns, _MOST_CROSS_BYTES // row))
-        here, there = self.side, other.side
         buffers = self.points.new_empty(min(step, other.n), self.n), self.points.new_empty(min(step, other.n), self.n)
         for start in range(0, other.n, step):
             j = slice(start, min(start + step, other.n))
-            use(j, self.tile(there.part(j), here, buffers).T)  # in this order in memory, sums over the rows are fast
+            yield j, other.rows(j).block(self, buffers).T  # in this order in memory, sums over the rows are fast
 
-    @property
-    def side(self) -> _Side:
-        """These rows, in the form in which :meth:`tile` takes them."""
+    # Distances are products of ``first`` of the rows on the left with ``second`` of those on the right.
+
+    @cached_property
+    def first(self) -> Tensor:
         half = self.points.square().sum(1, keepdim=True).mul_(-0.5)
-        one = torch.ones_like(half)
-        first, second = torch.cat([self.points, half, one], 1), torch.cat([self.points, one, half], 1)
-        return _Side(self.points, first, second, self.gates)
+        return torch.cat([self.points, half, torch.ones_like(half)], 1)
 
-    def tile(self, left: _Side, right: _Side, buffers: tuple[Tensor, Tensor] | None = None) -> Tensor:
-        """Kernel between two sets of rows, in the first buffer; valid until the next call that uses it."""
-        degrees, shape = self.kernel.degrees, (len(left.points), len(right.points))
+    @cached_property
+    def second(self) -> Tensor:
+        half = self.points.square().sum(1, keepdim=True).mul_(-0.5)
+        return torch.cat([self.points, torch.ones_like(half), half], 1)
+
+    def block(self, other: ReferenceKernel, buffers: tuple[Tensor, Tensor] | None = None) -> Tensor:
+        """Kernel between these rows and others, (n, m); in the first buffer, valid until the next call that uses it."""
+        degrees, shape = self.kernel.degrees, (self.n, other.n)
         if buffers is None:
-            buffers = left.points.new_empty(shape), left.points.new_empty(shape)
+            buffers = self.points.new_empty(shape), self.points.new_empty(shape)
         tile, scratch = (buffer.reshape(-1)[: shape[0] * shape[1]].view(shape) for buffer in buffers)
         if self.differences:
-            tile.copy_(torch.cdist(left.points, right.points, compute_mode="donot_use_mm_for_euclid_dist"))
+            tile.copy_(torch.cdist(self.points, other.points, compute_mode="donot_use_mm_for_euclid_dist"))
             if degrees != 1:
                 tile.square_().mul_(-0.5)
         else:
             # -s/2 in one product: [a, -|a|^2/2, 1] [b, 1, -|b|^2/2]'.
-            torch.mm(left.first, right.second.T, out=tile)
+            torch.mm(self.first, other.second.T, out=tile)
             if degrees is not None:  # a root is taken of it; the exponential does not need the last digit
                 tile.clamp_(max=0.0)
         if degrees is None:
             tile.exp_()
         elif degrees == 1:
             tile.neg_().exp_()
-        else:
-            _matern_(tile, degrees, scratch)
-        if left.gates is not None and right.gates is not None:
-            tile.mul_(torch.mm(left.gates, right.gates.T, out=scratch))
+        else:  # in place: temporaries of a tile's size would cost more than the arithmetic
+            r = tile.mul_(-2.0 * degrees).sqrt_()
+            if degrees == 3:
+                torch.add(r, 1.0, out=scratch)
+            else:
+                torch.mul(r, 1.0 / 3.0, out=scratch).add_(1.0).mul_(r).add_(1.0)
+            r.neg_().exp_().mul_(scratch)
+        if self.gates is not None and other.gates is not None:
+            tile.mul_(torch.mm(self.gates, other.gates.T, out=scratch))
         return tile
-
-
-def _matern_(tile: Tensor, degrees: int, scratch: Tensor) -> None:
-    """The Matern kernel of -s/2, in place: temporaries of a tile's size would cost more than the arithmetic."""
-    r = tile.mul_(-2.0 * degrees).sqrt_()
-    if degrees == 3:
-        torch.add(r, 1.0, out=scratch)
-    else:
-        torch.mul(r, 1.0 / 3.0, out=scratch).add_(1.0).mul_(r).add_(1.0)
-    r.neg_().exp_().mul_(scratch)
 
 
 class KernelMatrix:
@@ -225,18 +200,15 @@ class KernelMatrix:
         self._tiles: list[tuple[slice, slice, Tensor]] = []
 
     def product(self, v: Tensor, *, visit: VisitTile | None = None) -> Tensor:
-        """``K v``, (n, k). O(n^2 (d + k)) time; ``visit`` is called with every tile, as in :meth:`visit_tiles`."""
+        """``K v``, (n, k). O(n^2 (d + k)) time; ``visit``, which only reads, is called with every tile."""
         across = v.T.contiguous()  # with few columns, v'K is two to three times as fast as K v
         out = torch.zeros_like(across)
-
-        def use(i: slice, j: slice, tile: Tensor) -> None:
+        for i, j, tile in self.tiles():
             out[:, i].addmm_(across[:, j], tile.T)
             if i != j:
                 out[:, j].addmm_(across[:, i], tile)
             if visit is not None:
                 visit(i, j, tile)
-
-        self.visit_tiles(use)
         return out.T.contiguous()
 
     def bounded_product(
@@ -258,28 +230,21 @@ class KernelMatrix:
         far = far + norm * (error * rest).square().sum(0).sqrt()
         return done[:, :k], torch.cat([near.square().sum(0).sqrt(), far])
 
-    def visit_tiles(self, visit: VisitTile) -> None:
-        """Call ``visit(rows, columns, tile)``, which only reads, once for every tile on and above the diagonal."""
+    def tiles(self) -> Iterator[tuple[slice, slice, Tensor]]:
+        """Rows, columns and entries of every tile on and above the diagonal; valid until the next one."""
         if self._tiles:
-            for i, j, tile in self._tiles:
-                visit(i, j, tile)
+            yield from self._tiles
             return
-        n, points, limits = self.rows.n, self.rows.points, self.rows.limits
-        height, width = limits.tile
-        keep = 4 * n * (n + height) <= limits.held_bytes
-        sides = self.rows.side
+        n, points, (height, width) = self.rows.n, self.rows.points, self.rows.limits.tile
+        keep = 4 * n * (n + height) <= self.rows.limits.held_bytes
         buffers = None if keep else (points.new_empty(height, width), points.new_empty(height, width))
         made = []
-
-        def compute(i: slice, j: slice) -> None:
-            tile = self.rows.tile(sides.part(i), sides.part(j), buffers)
-            if keep:
-                made.append((i, j, tile))
-            visit(i, j, tile)
-
         for start in range(0, n, height):  # a square tile on the diagonal, wide ones beside it
             i = slice(start, min(start + height, n))
-            compute(i, i)
-            for first in range(i.stop, n, width):
-                compute(i, slice(first, min(first + width, n)))
+            left, beside = self.rows.rows(i), [slice(first, min(first + width, n)) for first in range(i.stop, n, width)]
+            for j in (i, *beside):
+                tile = left.block(self.rows.rows(j), buffers)
+                if keep:
+                    made.append((i, j, tile))
+                yield i, j, tile
         self._tiles = made

@@ -17,17 +17,6 @@ import torch
 
 from prismgp._types import Tensor
 
-__all__ = [
-    "Budget",
-    "Lanczos",
-    "Task",
-    "conjugate_gradients",
-    "lanczos",
-    "random_starts",
-    "ritz_shortfall",
-    "run_together",
-]
-
 Task = Generator[Tensor, Tensor | None, Any]
 _ENTRIES = 32  # columns that take about as long as computing the entries of K
 
@@ -110,20 +99,10 @@ def conjugate_gradients(
 ) -> Task:
     """Solve ``Q x = b`` for every column by preconditioned conjugate gradients; returns x, (n, k).
 
-    The columns are independent systems in step. The residuals of the recursion decide when to stop and which
-    x is best, that of the smallest bound (E11), and nothing else: they prove nothing, and the caller computes them
-    again.
-
-    Parameters
-    ----------
-    b : Tensor, (n, k)
-    solve : callable
-        The preconditioner, ``P^-1 v``.
-    before, after : callable
-        ``Q v = after(v, K before(v))``.
-    noise : Tensor, (k,)
-    enough : Tensor, (k,)
-        ``min(|r| / (2 s), sqrt(r'P^-1 r))`` at which a column is done.
+    ``Q v`` is ``after(v, K before(v))``, and ``solve`` the preconditioner, ``P^-1 v``. The columns are independent
+    systems in step; one is done when ``min(|r| / (2 s), sqrt(r'P^-1 r))`` is at most ``enough``, (k,). The residuals
+    of the recursion decide when to stop and which x is best, that of the smallest bound (E11), and nothing else: they
+    prove nothing, and the caller computes them again.
     """
     x = solve(b)
     best, least = x, torch.full_like(noise, torch.inf)
@@ -173,8 +152,8 @@ class Lanczos:
         diagonal, beside = self.diagonal, self.beside[:-1]
         if extra is not None:
             diagonal, beside = torch.cat([diagonal, extra[None]]), self.beside
-        off = beside.T
-        return torch.diag_embed(diagonal.T) + torch.diag_embed(off, offset=1) + torch.diag_embed(off, offset=-1)
+        above = torch.diag_embed(beside.T, offset=1)
+        return torch.diag_embed(diagonal.T) + above + above.transpose(1, 2)
 
     def extremes(self) -> tuple[float, float]:
         """Smallest and largest Ritz value over all starts; they are always inside the spectrum."""
@@ -188,10 +167,9 @@ class Lanczos:
         and the Gauss-Radau rule with a node at the floor a lower one (Golub and Meurant, 1994).
         """
         inner = self.matrices()
-        eye = torch.eye(self.steps).to(inner)
         last = torch.zeros_like(inner[:, :, :1])
         last[:, -1, 0] = self.beside[-1] ** 2
-        delta = torch.linalg.solve(inner - floor * eye, last)[:, -1, 0]
+        delta = torch.linalg.solve(inner - floor * torch.eye(self.steps).to(inner), last)[:, -1, 0]
 
         def rule(matrices: Tensor) -> Tensor:
             values, vectors = torch.linalg.eigh(matrices)

@@ -24,8 +24,6 @@ import torch
 from prismgp._types import Tensor
 from prismgp.certificates.kernel_matrix import UNIT, ReferenceKernel, growth, times_thin
 
-__all__ = ["LowRank", "NystromMap", "Solved", "select_pivots"]
-
 _BLOCK = 48  # candidates looked at together, so that the work is in matrix products
 _ENOUGH = 0.2  # of the largest remaining diagonal at which a candidate of the block still becomes a pivot
 _MEASURED = 32  # rows of a chunk whose rounding errors are measured
@@ -37,13 +35,8 @@ def select_pivots(
 ) -> tuple[Tensor, float]:
     """Indices of at most ``rank`` pivots, and the trace that remains among the rows that could have been one.
 
-    Beyond 50,000 rows pivots are sought among a random part of the rows, and the last tenth among those that
-    the others describe worst, so that no outlying row is left out.
-
-    Parameters
-    ----------
-    weight : Tensor, (n,), or None
-        Of each row's remaining variance.
+    ``weight``, (n,), is that of each row's remaining variance. Beyond 50,000 rows pivots are sought among a random part
+    of the rows, and the last tenth among those that the others describe worst, so that no outlying row is left out.
     """
     most = kernel.limits.candidates
     if weight is None:
@@ -53,8 +46,9 @@ def select_pivots(
     some = torch.randperm(kernel.n, generator=generator)[:most].to(kernel.points.device)
     first, _ = _choose_greedily(kernel.rows(some), rank - rank // 10, weight[some])
     pivots = some[first]
-    left = NystromMap.of(kernel.rows(pivots)).remaining(kernel)
-    worst = (left * weight).topk(most // 5).indices
+    known = NystromMap.of(kernel.rows(pivots))
+    explained = [known.features(kernel.rows(part))[0].square().sum(1) for part in known.chunks(kernel.n)]
+    worst = ((1.0 - torch.cat(explained)).clamp_min_(0.0) * weight).topk(most // 5).indices
     # Continue from the pivots found: they come first among the rows looked at, and are taken again.
     pool = torch.cat([pivots, worst])
     more, trace = _choose_greedily(kernel.rows(pool), rank, weight[pool], given=len(pivots))
@@ -66,7 +60,6 @@ def _choose_greedily(kernel: ReferenceKernel, rank: int, weight: Tensor, *, give
     n = kernel.n
     left = kernel.points.new_ones(n)
     factor = kernel.points.new_zeros(min(rank, n), n)  # a row for each pivot: all that follows goes along rows
-    here = kernel.side
     pivots: list[int] = []
     while len(pivots) < min(rank, n):
         done = len(pivots)
@@ -79,7 +72,7 @@ def _choose_greedily(kernel: ReferenceKernel, rank: int, weight: Tensor, *, give
             if float(left[candidates].max()) < _EXHAUSTED:
                 break
         known = factor[:done]
-        columns = kernel.tile(kernel.rows(candidates).side, here).addmm_(known[:, candidates].T, known, alpha=-1.0)
+        columns = kernel.rows(candidates).block(kernel).addmm_(known[:, candidates].T, known, alpha=-1.0)
         local = columns[:, candidates]
         local.diagonal().copy_(left[candidates])  # at first exactly alike: the first is taken on every device
         # A block is looked at in full even where it does not fit: its first pivots are those of a larger rank.
@@ -138,9 +131,8 @@ class NystromMap:
         """
         m = pivots.n
         gram = pivots.block(pivots)
-        gram = 0.5 * (gram + gram.T)
+        gram, wrong = 0.5 * (gram + gram.T), pivots.row_error
         eye = torch.eye(m, dtype=gram.dtype, device=gram.device)
-        wrong = pivots.row_error
         entries = float(((wrong[:, None] + wrong) * gram).square().sum().sqrt())
         least = 2.0 * (m * growth(m) + entries)
         jitter = max(jitter, 2.0 * least)
@@ -175,11 +167,6 @@ class NystromMap:
         limits = self.pivots.limits
         step = max(limits.chunk_rows, limits.chunk_numbers // max(self.rank, 1))
         return [slice(start, min(start + step, rows)) for start in range(0, rows, step)]
-
-    def remaining(self, rows: ReferenceKernel) -> Tensor:
-        """Diagonal of ``K - L L'``, (n,), not below zero."""
-        parts = [1.0 - self.features(rows.rows(part))[0].square().sum(1) for part in self.chunks(rows.n)]
-        return torch.cat(parts).clamp_min_(0.0)
 
 
 @dataclass
@@ -270,9 +257,8 @@ class LowRank:
         """One pass over the rows; ``weight``: ``1 / v``, (n,)."""
         m, n = nystrom.rank, rows.n
         root = None if weight is None else weight.sqrt()[:, None]
-        kept = (
-            rows.points.new_empty(m, n).T if 8 * n * m <= rows.limits.feature_bytes else None
-        )  # in the order of :meth:`NystromMap.features`
+        # In the order of NystromMap.features.
+        kept = rows.points.new_empty(m, n).T if 8 * n * m <= rows.limits.feature_bytes else None
         gram = rows.points.new_zeros(m, m)
         left = torch.ones_like(rows.points[:, 0]) if weight is None else weight.clone()
         wrong, plain = FeatureError(), FeatureError()
@@ -387,10 +373,6 @@ class LowRank:
         """``(L L' + s2 I)^-1 v``."""
         return self.apply(torch.reciprocal, noise, v)
 
-    def multiply(self, noise: Tensor, v: Tensor) -> Tensor:
-        """``(L L' + s2 I) v``."""
-        return self.times(self.times_transpose(v)) + noise * v
-
     def logdet(self, noise: float) -> float:
         """``log |L L' + s2 I|``, for noise above zero."""
         return float(torch.log1p(self.values / noise).sum()) + self.n * math.log(noise)
@@ -398,5 +380,5 @@ class LowRank:
     def checked_solve(self, level: Tensor, v: Tensor) -> Solved:
         """``z = (L L' + level I)^-1 v`` as computed, and a bound on its residual."""
         z = self.solve(level, v)
-        off = (v - self.multiply(level, z)).square().sum(0).sqrt()
+        off = (v - (self.times(self.times_transpose(z)) + level * z)).square().sum(0).sqrt()
         return Solved(level, v, z, off + growth(self.n + self.rank) * z.square().sum(0).sqrt() * (self.largest + level))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -15,14 +15,11 @@ from prismgp.core.features import spectral_features
 from prismgp.core.gating import hard_gates
 from prismgp.core.kernels import Kernel, get_kernel
 from prismgp.core.models import SpectralModel
-from prismgp.core.parameters import Parameters
 from prismgp.core.statistics import Statistics
 from prismgp.data import Source, standardise
 from prismgp.exceptions import DataError
 from prismgp.model import FittedModel
 from prismgp.prism import Expert, Mixture, ReconfiguredMap, RevisedMap, limited
-
-__all__ = ["REFERENCES", "Member", "members_of"]
 
 REFERENCES = ("auto", "gated", "full")
 _ROWS = 16_384  # of the networks and features at a time
@@ -45,15 +42,7 @@ class Certifiable(Protocol):
 
 
 @dataclass(frozen=True)
-class Member:
-    """A problem, and the weight of its model in the whole."""
-
-    problem: Problem
-    weight: float
-
-
-@dataclass(frozen=True)
-class _Inputs:
+class _Seen:
     """What the kernel of a member sees of some rows, and its own features of them."""
 
     points: Tensor  # divided by the length-scales, float64
@@ -61,155 +50,130 @@ class _Inputs:
     log_noise: Tensor | None
 
 
-_Look = Callable[[Tensor, slice | None], _Inputs]  # standardised rows, and which training rows they are
+@dataclass(frozen=True)
+class _Data:
+    """Standardised rows, float64, and the kernel of the model that is fitted to them."""
+
+    x: Tensor
+    target: Tensor
+    x_test: Tensor | None
+    kernel: Kernel
 
 
-def members_of(estimator: Certifiable, X: Any, y: Any, X_test: Any, *, reference: str) -> list[Member]:
-    """The problems of a fitted model, in the model's units."""
+_See = Callable[[Tensor, slice | None], _Seen]  # standardised rows, and which training rows they are
+
+
+def problems_of(estimator: Certifiable, X: Any, y: Any, X_test: Any, *, reference: str) -> list[Problem]:
+    """The problems of a fitted model, one per member, in the model's units."""
     source = estimator.read_training_rows(X, y).load()
     model = estimator.current_model()
-    predictor, s, device = model.predictor, model.standardiser, model.device
-    place: dict[str, Any] = {"dtype": torch.float64, "device": device}
-    x = standardise(source.x, s.x_shift, s.x_scale, **place)
-    target = standardise(source.y, s.y_shift, s.y_scale, **place)
+    predictor, s = model.predictor, model.standardiser
+    place: dict[str, Any] = {"dtype": torch.float64, "device": model.device}
+    x, target = (
+        standardise(source.x, s.x_shift, s.x_scale, **place),
+        standardise(source.y, s.y_shift, s.y_scale, **place),
+    )
     test = None if X_test is None else estimator.read_inputs(X_test)
     x_test = None if test is None else standardise(test, s.x_shift, s.x_scale, **place)
-    kernel = get_kernel(model.kernel)
+    data = _Data(x, target, x_test, get_kernel(model.kernel))
     if isinstance(predictor, Mixture):
-        return [
-            Member(_expert_problem(kernel, expert, x, target, x_test, reference), float(weight))
-            for expert, weight in zip(predictor.experts, predictor.weights, strict=True)
-        ]
+        return [_expert_problem(expert, data, gated=reference != "full") for expert in predictor.experts]
     if not isinstance(predictor, SpectralModel):
         raise DataError("an ExactGPRegressor is the exact GP: there is nothing to certify")
     labels = source.labels if predictor.gating.kind == "hard" else None
-    problem = _ssgp_problem(kernel, predictor, x, target, x_test, reference, dtype=model.dtype, labels=labels)
-    return [Member(problem, 1.0)]
+    return [_ssgp_problem(predictor, data, gated=reference == "gated", dtype=model.dtype, labels=labels)]
 
 
 def _ssgp_problem(
-    kernel: Kernel,
-    predictor: SpectralModel,
-    x: Tensor,
-    target: Tensor,
-    x_test: Tensor | None,
-    reference: str,
-    *,
-    dtype: torch.dtype,
-    labels: AnyArray | None,
+    predictor: SpectralModel, data: _Data, *, gated: bool, dtype: torch.dtype, labels: AnyArray | None
 ) -> Problem:
-    w = predictor.projection(dtype=dtype, device=x.device)
-    lengthscale = torch.as_tensor(predictor.params.lengthscale).to(x)
+    w = predictor.projection(dtype=dtype, device=data.x.device)
+    lengthscale = torch.as_tensor(predictor.params.lengthscale).to(data.x)
     gate = predictor.gating.gate
 
-    def inputs(rows: Tensor, training: slice | None) -> _Inputs:
+    def see(rows: Tensor, training: slice | None) -> _Seen:
         phi = spectral_features(rows.to(dtype), w).double()
         gates = None if gate is None else gate.gates(rows.to(dtype))
         if training is not None and labels is not None and gates is not None:
             # The mask itself, not the rule for new rows.
             gates = hard_gates(torch.as_tensor(labels[training], device=rows.device), gates.shape[1])
-        return _Inputs(rows / lengthscale, Features(phi, gates), None)
+        return _Seen(rows / lengthscale, Features(phi, gates), None)
 
-    return _problem(
-        "sparse spectrum GP",
-        inputs,
-        lambda rows: predictor.predict(rows.to(dtype), variance=True),
-        kernel,
-        predictor.params,
-        list(predictor.blocks),
-        predictor.log_evidence,
-        (x, target, x_test),
-        gated_reference=reference == "gated",
-        inputs_named="inputs",
-        tolerance=_SAME[dtype],
-    )
+    common: dict[str, Any] = {"gated": gated, "dtype": dtype, "tolerance": _SAME[dtype]}
+    return _problem(predictor, see, predictor.blocks, data, name="sparse spectrum GP", inputs="inputs", **common)
 
 
-def _expert_problem(
-    kernel: Kernel, expert: Expert, x: Tensor, target: Tensor, x_test: Tensor | None, reference: str
-) -> Problem:
-    lengthscale = torch.as_tensor(expert.params.lengthscale).to(x)
-    kind, named = expert.map, "inputs"
+def _expert_problem(expert: Expert, data: _Data, *, gated: bool) -> Problem:
+    kind, lengthscale = expert.map, torch.as_tensor(expert.params.lengthscale).to(data.x)
 
-    def inputs(rows: Tensor, _: slice | None) -> _Inputs:
+    def see(rows: Tensor, _: slice | None) -> _Seen:
         if isinstance(kind, RevisedMap):
+            narrow = rows.to(kind.mean.dtype)
             with torch.no_grad():
-                encoded = kind(rows.to(kind.mean.dtype))
-            seen = torch.cat([encoded.latent, limited(rows.to(kind.mean.dtype))], 1).double()
-            gates = None if encoded.gates is None else encoded.gates.double()
-            noise = None if encoded.log_noise is None else encoded.log_noise.double()
-            return _Inputs(seen / lengthscale, Features(encoded.phi.double(), gates), noise)
-        phi, log_noise = kind.training_features(rows)
-        seen = (kind.reconfigure(rows) - kind.shift) / kind.scale if isinstance(kind, ReconfiguredMap) else rows
-        noise = None if log_noise is None else log_noise.double()
-        return _Inputs(seen / lengthscale, Features(phi.double(), None), noise)
+                encoded = kind(narrow)
+            points, gates = torch.cat([encoded.latent, limited(narrow)], 1).double(), encoded.gates
+            phi, log_noise = encoded.phi, encoded.log_noise
+        else:
+            (phi, log_noise), points, gates = kind.training_features(rows), rows, None
+            if isinstance(kind, ReconfiguredMap):
+                points = (kind.reconfigure(rows) - kind.shift) / kind.scale
+        features = Features(phi.double(), None if gates is None else gates.double())
+        return _Seen(points / lengthscale, features, None if log_noise is None else log_noise.double())
 
-    if isinstance(kind, RevisedMap | ReconfiguredMap):
-        named = "latent inputs" if isinstance(kind, RevisedMap) else "re-configured inputs"
-    return _problem(
-        expert.name,
-        inputs,
-        lambda rows: expert.predict(rows, variance=True),
-        kernel,
-        expert.params,
-        [expert.statistics],
-        expert.log_evidence,
-        (x, target, x_test),
-        gated_reference=reference != "full",
-        inputs_named=named,
-        tolerance=_SAME[torch.float32],
+    prefix = (
+        "latent " if isinstance(kind, RevisedMap) else "re-configured " if isinstance(kind, ReconfiguredMap) else ""
     )
+    common: dict[str, Any] = {"gated": gated, "dtype": torch.float64, "tolerance": _SAME[torch.float32]}
+    return _problem(expert, see, [expert.statistics], data, name=expert.name, inputs=f"{prefix}inputs", **common)
 
 
 def _problem(
-    name: str,
-    inputs: _Look,
-    predict: Callable[[Tensor], tuple[Tensor, Tensor | None, Tensor]],
-    kernel: Kernel,
-    params: Parameters,
-    blocks: list[Statistics],
-    log_evidence: float,
-    data: tuple[Tensor, Tensor, Tensor | None],
+    predictor: SpectralModel | Expert,
+    see: _See,
+    blocks: Sequence[Statistics],
+    data: _Data,
     *,
-    gated_reference: bool,
-    inputs_named: str,
+    name: str,
+    inputs: str,
+    gated: bool,
+    dtype: torch.dtype,
     tolerance: float,
 ) -> Problem:
-    x, target, x_test = data
-    seen = _all(x, inputs, training=True)
+    """A problem; ``gated``: the exact GP has the gates too, where there are any; ``dtype`` of rows to predict."""
+    params, seen = predictor.params, _see_all(data.x, see, training=True)
     weight = None if seen.log_noise is None else torch.exp(-seen.log_noise)
-    _check_same_rows(seen, weight, target, blocks, tolerance)
+    _check_same_rows(seen, weight, data.target, blocks, tolerance)
     centre = seen.points.mean(0)
-    features = seen.features
-    gated = gated_reference and features.gates is not None
-    rows = ReferenceKernel.on(kernel, seen.points - centre, _unit(features.gates) if gated else None)
+    gated = gated and seen.features.gates is not None
+    rows = ReferenceKernel.on(data.kernel, seen.points - centre, _unit(seen.features.gates) if gated else None)
     test = None
-    if x_test is not None:
-        there = _all(x_test, inputs, training=False)
+    if data.x_test is not None:
+        there = _see_all(data.x_test, see, training=False)
         at = rows.at(there.points - centre, _unit(there.features.gates) if gated else None)
-        found = [predict(x_test[i : i + _ROWS]) for i in range(0, len(x_test), _ROWS)]
+        parts = (data.x_test[i : i + _ROWS].to(dtype) for i in range(0, len(data.x_test), _ROWS))
+        found = [predictor.predict(part, variance=True) for part in parts]
         columns = ([each for each in column if each is not None] for column in zip(*found, strict=True))
         test = TestPoints(at, *(torch.cat(column).cpu().numpy() for column in columns))
     where = "with the gated kernel on the same" if gated else "on the same"
     return Problem(
         rows=rows,
-        features=features,
-        target=target - torch.as_tensor(params.mean).to(target),
+        features=seen.features,
+        target=data.target - torch.as_tensor(params.mean).to(data.target),
         weight=weight,
         signal=params.signal,
         noise=params.noise,
         mean=params.mean,
-        log_evidence=log_evidence,
+        log_evidence=predictor.log_evidence,
         test=test,
         name=name,
-        statement=f"the exact GP {where} {inputs_named}, with the same kernel parameters and noise",
+        statement=f"the exact GP {where} {inputs}, with the same kernel parameters and noise",
     )
 
 
-def _all(x: Tensor, inputs: _Look, *, training: bool) -> _Inputs:
+def _see_all(x: Tensor, see: _See, *, training: bool) -> _Seen:
     """All rows, chunk by chunk: networks are wide."""
     slices = [slice(i, i + _ROWS) for i in range(0, len(x), _ROWS)]
-    parts = [inputs(x[part], part if training else None) for part in slices]
+    parts = [see(x[part], part if training else None) for part in slices]
 
     def join(values: list[Tensor | None]) -> Tensor | None:
         return None if values[0] is None else torch.cat([each for each in values if each is not None])
@@ -217,7 +181,7 @@ def _all(x: Tensor, inputs: _Look, *, training: bool) -> _Inputs:
     points = torch.cat([part.points for part in parts])
     phi = torch.cat([part.features.phi for part in parts])
     gates = join([part.features.gates for part in parts])
-    return _Inputs(points, Features(phi, gates), join([part.log_noise for part in parts]))
+    return _Seen(points, Features(phi, gates), join([part.log_noise for part in parts]))
 
 
 def _unit(gates: Tensor | None) -> Tensor | None:
@@ -226,16 +190,28 @@ def _unit(gates: Tensor | None) -> Tensor | None:
 
 
 def _check_same_rows(
-    seen: _Inputs, weight: Tensor | None, target: Tensor, blocks: list[Statistics], tolerance: float
+    seen: _Seen, weight: Tensor | None, target: Tensor, blocks: Sequence[Statistics], tolerance: float
 ) -> None:
-    """A certificate compares with the exact GP on the rows the model has seen, all of them and no others."""
+    """A certificate compares with the exact GP on the rows the model has seen, all of them and no others.
+
+    Compared are the sums ``[Phi, 1]' V^-1 [1, Y]``, each with the product of the norms of its two columns.
+    """
     n = sum(block.n for block in blocks)
     if len(target) != n:
         raise DataError(
             f"X has {len(target):,} rows, but the model has seen {n:,}; certify needs exactly the rows the "
             "model was fitted on"
         )
-    stored, sizes = _sums(blocks)
+
+    def join(parts: list[Tensor]) -> Tensor:
+        # Features of blocks are columns side by side; the ones, the last row of each, are common to all.
+        return torch.cat([*(part[:-1] for part in parts), torch.stack([part[-1:] for part in parts]).sum(0)])
+
+    norms = [block.moments.diagonal().clamp_min(0.0).sqrt().cpu() for block in blocks]
+    sizes = join(
+        [each[: block.width + 1, None] * each[block.width :] for block, each in zip(blocks, norms, strict=True)]
+    )
+    stored = join([block.moments[: block.width + 1, block.width :].cpu() for block in blocks])
     found = torch.zeros_like(stored)
     fixed = torch.cat([torch.ones_like(target[:, :1]), target], 1)
     if weight is not None:
@@ -249,19 +225,3 @@ def _check_same_rows(
             "X and y are not the rows the model was fitted on: their sums differ; pass the training rows "
             "(and a model with the partition it was fitted with, where that was given as labels)"
         )
-
-
-def _sums(blocks: list[Statistics]) -> tuple[Tensor, Tensor]:
-    """``[Phi, 1]' V^-1 [1, Y]`` as the model has it, and for each entry the norms of its columns, multiplied."""
-    sums, sizes = [], []
-    for block in blocks:
-        k = block.width
-        norms = block.moments.diagonal().clamp_min(0.0).sqrt().cpu()
-        sums.append(block.moments[: k + 1, k:].cpu())
-        sizes.append(norms[: k + 1, None] * norms[k:])
-
-    def join(parts: list[Tensor]) -> Tensor:
-        # Features of blocks are columns side by side; the ones, the last row of each, are common to all.
-        return torch.cat([*(part[:-1] for part in parts), torch.stack([part[-1:] for part in parts]).sum(0)])
-
-    return join(sums), join(sizes)

@@ -41,15 +41,6 @@ from prismgp.certificates.krylov import Task, random_starts
 from prismgp.certificates.lowrank import LowRank
 from prismgp.certificates.problem import Problem
 
-__all__ = [
-    "CrossProducts",
-    "VarianceByRank",
-    "mean_half_width",
-    "quantiles",
-    "sketch_task",
-    "variance_by_solution",
-]
-
 _MOST_WRONG = 0.05  # of the products with w that rounding may be
 
 
@@ -104,7 +95,7 @@ class VarianceByRank:
         self._rest, self._square, self._wrong = (noise.new_ones(m, 1) for _ in range(3))
         self._inside, self._across = (noise.new_zeros(low.rank, m) for _ in range(2))
         self._left = noise.new_empty(m, len(noise))
-        self._sketched = None if sketch is None else SketchedPoints(sketch, noise, m)
+        self.sketched = None if sketch is None else SketchedPoints(sketch, noise, m)
         train_error = problem.rows.row_error[:, None]
         self._powers = torch.cat([torch.ones_like(train_error), train_error, train_error.square()], 1)
 
@@ -129,8 +120,8 @@ class VarianceByRank:
             wrong = wrong + growth(low.rank) * low.frobenius * size.sqrt()
         self._across[:, j] = low.vectors.T @ low.times_transpose(e)
         self._square[j], self._wrong[j] = square[:, None], wrong[:, None]
-        if self._sketched is not None:
-            self._sketched.add(j, e, square, self._inside[:, j], self._across[:, j])
+        if self.sketched is not None:
+            self.sketched.add(j, e, square, self._inside[:, j], self._across[:, j])
 
     @cached_property
     def _direct(self) -> bool:
@@ -164,16 +155,11 @@ class VarianceByRank:
         """Upper bound of v, for a t in (E12)."""
         return self._variance(self.noise + shift, 1.0).clamp_max(1.0)
 
-    @property
-    def sketched(self) -> bool:
-        """Whether there is a sketch."""
-        return self._sketched is not None
-
     def by_sketch(self, delta: float) -> tuple[Tensor, Tensor] | None:
         """Lower and upper bounds on v, (m, q), by (E16); all of them with probability ``1 - delta``."""
-        if self._sketched is None:
+        if self.sketched is None:
             return None
-        below, above = self._sketched.bounds(self._square, self._inside, self._across, self._wrong, delta)
+        below, above = self.sketched.bounds(self._square, self._inside, self._across, self._wrong, delta)
         value, wrong = self._value(self.noise)
         return value - wrong + below, value + wrong + above
 
@@ -222,11 +208,6 @@ class Sketch:
     vectors: Tensor  # the g, then the R g, (n, 2 s)
     inside: Tensor  # U'L' of them, (m, 2 s), U the eigenvectors of L'L
 
-    @property
-    def count(self) -> int:
-        """s."""
-        return self.vectors.shape[1] // 2
-
 
 def sketch_task(problem: Problem, low: LowRank, *, count: int, generator: torch.Generator) -> Task:
     """Multiply R once, with ``count`` random vectors; returns :class:`Sketch` or None."""
@@ -249,13 +230,10 @@ class SketchedPoints:
     def __init__(self, sketch: Sketch, noise: Tensor, points: int) -> None:
         self.sketch, self.low, self.noise = sketch, sketch.low, noise
         self._drawn, self._left = (float(part.square().sum()) ** 0.5 for part in sketch.vectors.chunk(2, 1))
-        self._drawn_inside, self._left_inside = (
-            float(part.square().sum()) ** 0.5 for part in sketch.inside.chunk(2, 1)
-        )
+        self._drawn_inside, self._left_inside = (float(x.square().sum()) ** 0.5 for x in sketch.inside.chunk(2, 1))
         # Of the products g'w and g'R w: squared norms and the inner product. |w|^2, and sizes for rounding.
-        self._aa, self._ab, self._bb, self._ww, self._ww_size, self._z = (
-            noise.new_empty(points, len(noise)) for _ in range(6)
-        )
+        empty = noise.new_empty(6, points, len(noise))
+        self._aa, self._ab, self._bb, self._ww, self._ww_size, self._z = empty
 
     def add(self, j: slice, e: Tensor, square: Tensor, inside: Tensor, across: Tensor) -> None:
         """Add the points j, with ``k = L l + e``; ``square = |e|^2``, ``inside = U'l``, ``across = U'L'e``.
@@ -277,19 +255,13 @@ class SketchedPoints:
     def bounds(
         self, square: Tensor, inside: Tensor, across: Tensor, wrong: Tensor, delta: float
     ) -> tuple[Tensor, Tensor]:
-        """Bounds on ``v - (1 - k'P^-1 k)``, from below and from above, (m, q); all at once with probability
-        ``1 - delta``.
+        """Bounds on ``v - (1 - k'P^-1 k)``, from below and from above, (m, q); all with probability ``1 - delta``.
 
-        Parameters
-        ----------
-        square, inside, across : Tensor, (m, 1), (rank, m), (rank, m)
-            As in :meth:`add`, of all points.
-        wrong : Tensor, (m, 1)
-            Norm of the rounding errors of e.
+        ``square``, (m, 1), ``inside`` and ``across``, (rank, m), are those of :meth:`add` for all points; ``wrong``,
+        (m, 1), is the norm of the rounding errors of e.
         """
-        low, s, level = self.low, self.sketch.count, self.noise
-        each, known = growth(low.n + low.rank), low.frobenius
-        turn = low.turn_error
+        low, s, level = self.low, self.sketch.vectors.shape[1] // 2, self.noise
+        each, known, turn = growth(low.n + low.rank), low.frobenius, low.turn_error
         e, c, h = square.sqrt(), *(part.square().sum(0).sqrt()[:, None] for part in (inside, across))
         student, least = quantiles(s, delta / (3.0 * max(self._aa.numel(), 1)))
         # The vector w as computed is not quite P^-1 k; (E16) holds for it, with an o of this size, by P^-1 and by

@@ -16,8 +16,6 @@ from prismgp.certificates.certificate import Interval
 from prismgp.certificates.kernel_matrix import ReferenceKernel, times_thin
 from prismgp.core.features import gated_features
 
-__all__ = ["PARTS", "Effort", "Features", "Findings", "Problem", "TestPoints"]
-
 PARTS = ("predictions", "evidence", "kernel")  # of a certificate
 _ROWS = 8192  # of the features that are computed at a time
 

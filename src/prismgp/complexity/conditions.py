@@ -21,21 +21,20 @@ What the corrected theorem uses is less than the corrected conditions, and decid
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import astuple
 from typing import Any
 
 import numpy as np
 
 from prismgp._types import AnyArray, Array, RandomState
+from prismgp._validate import check_number
 from prismgp.complexity.formulas import band_limits, condition_caps
 from prismgp.complexity.geometry import ClusterGeometry, cluster_geometry
-from prismgp.complexity.inputs import check_count, check_data, check_lengthscale, check_positive, partition_rows
+from prismgp.complexity.inputs import check_data, check_lengthscale, partition_rows
 from prismgp.complexity.records import ClusterRow, ConditionCheck, ConditionReport
 from prismgp.core.kernels import Kernel, get_kernel
 from prismgp.exceptions import DataError
-
-__all__ = ["check_conditions"]
 
 _HALVINGS = 40
 
@@ -102,151 +101,114 @@ def check_conditions(
     """
     x = check_data(X)
     n, d = x.shape
-    bound = check_positive("bound", bound)
+    check_number("check_conditions", "bound", bound, low=0, strict=True)
     if bound >= n:
         raise DataError(f"bound={bound:g} is not below n={n}; |K - K'| never exceeds n, so pass a smaller bound")
-    scales = check_lengthscale("lengthscale", lengthscale, x)
-    kernel = get_kernel("rbf")
-    count = None if n_clusters is None else check_count("n_clusters", n_clusters)
-    parts = partition_rows(x, X, labels, scales, kernel, bound, count, random_state)
+    check_number("check_conditions", "n_clusters", n_clusters, low=1, integer=True, optional=True)
+    scales, bound, kernel = check_lengthscale("lengthscale", lengthscale, x), float(bound), get_kernel("rbf")
+    parts = partition_rows(x, X, labels, scales, kernel, bound, n_clusters, random_state)
     geometry = cluster_geometry(x, parts, scales, kernel)
-    measured = _measure(geometry, kernel, bound, n, d, scales)
-    printed, corrected, enough = _checks(measured)
+    clusters = _measure(geometry, bound, scales)
+    printed, corrected, enough = _checks(clusters, geometry, kernel, bound)
     low, high = _corrected_range(geometry, kernel, bound)
     return ConditionReport(
         n=n,
         d=d,
         bound=bound,
-        n_clusters=len(geometry.sizes),
+        n_clusters=len(clusters),
         partition_found=labels is None,
         lengthscale=scales,
         printed=printed,
         corrected=corrected,
         sufficient=enough,
-        clusters=measured.rows,
+        clusters=clusters,
         box=None if low > high else (low * scales, high * scales),
         box_factors=None if low > high else (low, high),
-        printed_factor=_printed_factor(measured),
+        # Printed widths grow with the length-scales, because the printed covariance has Theta inverted: there is no
+        # lower end.
+        printed_factor=min(check.margin for check in printed if check.name in ("1 widths", "3 separation")),
         labels=parts,
     )
 
 
-@dataclass(frozen=True)
-class _Measured:
-    """Everything the checks compare; clusters in the order of their sizes."""
-
-    n: int
-    b: int
-    sizes: Array
-    expected: Array
-    width_printed: Array
-    limit_printed: Array
-    spread: Array  # root mean square of s
-    limit_spread: Array
-    nearest: Array  # smallest centre distance of each cluster
-    gap: Array  # and smallest distance of the balls
-    separation: float
-    corrected_gap: float
-    variance: float
-    norm: float
-    tau_out: float
-    bound: float
-
-    @property
-    def rows(self) -> tuple[ClusterRow, ...]:
-        """One row for each cluster."""
-        limits = (self.expected, self.width_printed, self.limit_printed, self.spread, self.limit_spread)
-        columns = zip(*limits, self.nearest, self.gap, strict=True)
-        return tuple(
-            ClusterRow(i, int(size), *map(float, row))
-            for i, size, row in zip(range(1, self.b + 1), self.sizes, columns, strict=True)
-        )
-
-
-def _measure(geometry: ClusterGeometry, kernel: Kernel, bound: float, n: int, d: int, scales: Array) -> _Measured:
+def _measure(geometry: ClusterGeometry, bound: float, scales: Array) -> tuple[ClusterRow, ...]:
+    """What the conditions compare, by cluster, in the order of their sizes."""
     order = np.argsort(geometry.sizes, kind="stable")
-    b = len(order)
-    index = np.arange(1.0, b + 1.0)
-    upper, lower = band_limits(n, bound, index)
-    distances = geometry.centre_distances()[np.ix_(order, order)]
-    radii = geometry.radii[order]
+    index = np.arange(1.0, len(order) + 1.0)
+    upper, lower = band_limits(int(geometry.sizes.sum()), bound, index)
+    distances, radii = geometry.centre_distances()[np.ix_(order, order)], geometry.radii[order]
     np.fill_diagonal(distances, np.inf)
-    gaps = np.maximum(distances - radii[:, None] - radii[None, :], 0.0)
-    pairs = np.maximum(geometry.pairs, 1.0)
-    return _Measured(
-        n=n,
-        b=b,
-        sizes=geometry.sizes[order].astype(np.float64),
-        expected=2.0 ** (index / 2.0),
+    columns = (
+        2.0 ** (index / 2.0),
         # Printed: covariance gamma^2 Theta^-1, so gamma^2 is the variance of scaled x times Theta^2.
-        width_printed=np.sqrt((geometry.variances[order] * scales**4).mean(1)),
-        limit_printed=np.sqrt((upper + lower) / (4.0 * d)),
-        spread=np.sqrt(geometry.square_sums / pairs)[order],
-        limit_spread=0.5 * upper,
-        nearest=distances.min(1),
-        gap=gaps.min(1),
-        separation=math.sqrt(6.0 * math.log(n / bound)),
-        corrected_gap=math.sqrt(2.0 * math.log(2.0 * n / bound)),
-        variance=_variance(geometry, 1.0),
-        norm=math.sqrt(float(geometry.square_sums.sum())),
-        tau_out=geometry.off_cluster_norm(kernel),
-        bound=bound,
+        np.sqrt((geometry.variances[order] * scales**4).mean(1)),
+        np.sqrt((upper + lower) / (4.0 * len(scales))),
+        np.sqrt(geometry.square_sums / np.maximum(geometry.pairs, 1.0))[order],
+        0.5 * upper,
+        distances.min(1),
+        np.maximum(distances - radii[:, None] - radii[None, :], 0.0).min(1),
+    )
+    cells = np.stack(columns, 1).tolist()
+    return tuple(
+        ClusterRow(i, int(geometry.sizes[c]), *row) for i, (c, row) in enumerate(zip(order, cells, strict=True), 1)
     )
 
 
-def _variance(geometry: ClusterGeometry, scale: float) -> float:
+def _variance(geometry: ClusterGeometry, scale: float = 1.0) -> float:
     """V from above (S14), with the length-scales multiplied by ``scale``."""
     spread = np.sqrt(geometry.square_sums / np.maximum(geometry.pairs, 1.0)) / scale**2
     return float((geometry.pairs * 0.5 * np.expm1(-spread) ** 2).sum())
 
 
-def _ratio(top: AnyArray | float, bottom: AnyArray | float) -> float:
-    """The smallest ratio, infinite where the lower part vanishes."""
+def _ratios(top: AnyArray | float, bottom: AnyArray | float) -> Array:
+    """Elementwise, infinite where the lower part vanishes."""
     high, low = np.broadcast_arrays(np.asarray(top, dtype=float), np.asarray(bottom, dtype=float))
-    found = np.full(high.shape, np.inf)
-    np.divide(high, low, out=found, where=low > 0.0)
-    return float(found.min())
+    return np.asarray(np.divide(high, low, out=np.full(high.shape, np.inf), where=low > 0.0))
 
 
-def _checks(m: _Measured) -> tuple[tuple[ConditionCheck, ...], ...]:
+def _checks(
+    clusters: Sequence[ClusterRow], geometry: ClusterGeometry, kernel: Kernel, bound: float
+) -> tuple[tuple[ConditionCheck, ...], ...]:
     """Printed conditions, corrected ones, and what the corrected theorem uses."""
-    most = 2.0 * math.log2(m.n)
-    rounded = np.maximum(1.0, np.rint(m.expected))
-    # Printed sizes are equalities; the margin is the smaller of both ratios, and rounding to whole rows is allowed.
-    size_ratio = np.minimum(m.sizes / rounded, rounded / m.sizes)
+    n, b = int(geometry.sizes.sum()), len(clusters)
+    values = np.array([astuple(row) for row in clusters], dtype=float)[:, 1:].T
+    sizes, expected, widths, width_limits, spreads, spread_limits, nearest, gaps = values
+    rounded = np.maximum(1.0, np.rint(expected))
+    spreads = np.where(sizes > 1, spreads, 0.0)
+    apart, gap = math.sqrt(6.0 * math.log(n / bound)), math.sqrt(2.0 * math.log(2.0 * n / bound))
     cap_variance, cap_norm = condition_caps()
 
     def check(name: str, measured: float, limit: float, margin: float, meaning: str) -> ConditionCheck:
         return ConditionCheck(name, measured, limit, margin, margin >= 1.0, meaning)
 
-    def worst(name: str, values: Array, limits: Array, meaning: str, *, at_least: bool = False) -> ConditionCheck:
-        ratios = np.array([_ratio(v, t) if at_least else _ratio(t, v) for v, t in zip(values, limits, strict=True)])
-        i = int(ratios.argmin())
-        return check(name, float(values[i]), float(limits[i]), float(ratios[i]), f"{meaning} (worst: cluster {i + 1})")
+    def worst(name: str, values: Array, limits: Array | float, margins: Array, meaning: str) -> ConditionCheck:
+        i = int(margins.argmin())
+        limit = np.broadcast_to(limits, values.shape)[i]
+        return check(name, float(values[i]), float(limit), float(margins[i]), f"{meaning} (worst: cluster {i + 1})")
 
-    apart, gap = np.full(m.b, m.separation), np.full(m.b, m.corrected_gap)
-    several = m.sizes > 1
+    def at_most(name: str, measured: float, limit: float, meaning: str) -> ConditionCheck:
+        return check(name, measured, limit, float(_ratios(limit, measured)), meaning)
+
+    # Printed sizes are equalities; the margin is the smaller of both ratios, and rounding to whole rows is allowed.
+    equal = np.minimum(sizes / rounded, rounded / sizes)
+    centres, balls = "distance of centres, at least the threshold", "gap between clusters, at least the threshold"
+    spread = "rms of squared distances, at most U(i)/2"
     printed = (
-        check("1 clusters", float(m.b), most, most / m.b, "number of clusters, at most 2 log2 n"),
-        worst("1 widths", m.width_printed, m.limit_printed, "width, at most gamma_i"),
-        check(
-            "2 sizes",
-            float(m.sizes[int(size_ratio.argmin())]),
-            float(rounded[int(size_ratio.argmin())]),
-            float(size_ratio.min()),
-            f"size, equal to 2^(i/2) (worst: cluster {int(size_ratio.argmin()) + 1})",
-        ),
-        worst("3 separation", m.nearest, apart, "distance of centres, at least the threshold", at_least=True),
+        at_most("1 clusters", float(b), 2.0 * math.log2(n), "number of clusters, at most 2 log2 n"),
+        worst("1 widths", widths, width_limits, _ratios(width_limits, widths), "width, at most gamma_i"),
+        worst("2 sizes", sizes, rounded, equal, "size, equal to 2^(i/2)"),
+        worst("3 separation", nearest, apart, _ratios(nearest, apart), centres),
     )
     corrected = (
-        worst("1 widths", np.where(several, m.spread, 0.0), m.limit_spread, "rms of squared distances, at most U(i)/2"),
-        worst("2 sizes", m.sizes, rounded, "size, at most 2^(i/2)"),
-        worst("3 separation", m.gap, gap, "gap between clusters, at least the threshold", at_least=True),
+        worst("1 widths", spreads, spread_limits, _ratios(spread_limits, spreads), spread),
+        worst("2 sizes", sizes, rounded, _ratios(rounded, sizes), "size, at most 2^(i/2)"),
+        worst("3 separation", gaps, gap, _ratios(gaps, gap), balls),
     )
+    norm, tau_out = math.sqrt(float(geometry.square_sums.sum())), geometry.off_cluster_norm(kernel)
     enough = (
-        check("in-cluster V", m.variance, cap_variance, _ratio(cap_variance, m.variance), "variance, at most the cap"),
-        check("in-cluster S_F", m.norm, cap_norm, _ratio(cap_norm, m.norm), "squared distances, at most the cap"),
-        check("off-cluster norm", m.tau_out, 0.5 * m.bound, _ratio(0.5 * m.bound, m.tau_out), "at most half the bound"),
+        at_most("in-cluster V", _variance(geometry), cap_variance, "variance, at most the cap"),
+        at_most("in-cluster S_F", norm, cap_norm, "squared distances, at most the cap"),
+        at_most("off-cluster norm", tau_out, 0.5 * bound, "at most half the bound"),
     )
     return printed, corrected, enough
 
@@ -275,12 +237,3 @@ def _bracket(true_above: Callable[[float], bool], low: float, high: float) -> tu
         middle = math.sqrt(low * high)
         low, high = (low, middle) if true_above(middle) else (middle, high)
     return low, high
-
-
-def _printed_factor(m: _Measured) -> float:
-    """The largest factor on the length-scales for which printed widths and separation hold.
-
-    Printed widths grow with the length-scales, because the printed covariance has Theta inverted: there is no lower
-    end.
-    """
-    return min(_ratio(m.limit_printed, m.width_printed), _ratio(m.nearest, m.separation))

@@ -41,31 +41,6 @@ from scipy.optimize import brentq
 
 from prismgp._types import Array
 
-__all__ = [
-    "CLIP",
-    "MOST_FREQUENCIES",
-    "THEORY_CLIP",
-    "band_limits",
-    "bennett",
-    "bernstein",
-    "bernstein_bounded",
-    "bernstein_tight",
-    "chernoff",
-    "condition_caps",
-    "condition_sizes",
-    "entry_error",
-    "expansion_error",
-    "implied_clusters",
-    "markov",
-    "matrix_bernstein",
-    "printed",
-    "relative",
-    "series_tail",
-    "uniform_expansion",
-    "uniform_net",
-    "union_tight",
-]
-
 MOST_FREQUENCIES = 2**50  # more are of no use
 THEORY_CLIP = 1.155  # of S in (S5): above 2 / c_3, where c_3 bounds the third moment of a cosine
 

@@ -37,8 +37,6 @@ import torch
 from prismgp._types import AnyArray, Array
 from prismgp.core.kernels import Kernel
 
-__all__ = ["SLACK", "ClusterGeometry", "cell_bounds", "cluster_geometry", "kernel_values"]
-
 SLACK = 1.0 + 1e-9  # relative, on every quantity that must be an upper bound
 _BIN_PAIRS = 2**24  # most pairs of bins in one evaluation of S12
 _CHUNK_BYTES = 2**25
@@ -52,39 +50,20 @@ def kernel_values(kernel: Kernel, s: Array) -> Array:
 
 @dataclass(frozen=True)
 class ClusterGeometry:
-    """The quantities of a partition that conditions and sample sizes use; b clusters, in scaled units.
+    """The quantities of a partition that conditions and sample sizes use; b clusters, in scaled units."""
 
-    Attributes
-    ----------
-    sizes : ndarray of int, (b,)
-    centres : ndarray, (b, d)
-    radii : ndarray, (b,)
-        Largest distance of a row to its centre.
-    variances : ndarray, (b, d)
-        Of each scaled column within each cluster, as ``sum a^2 / (size - 1)``; zero for single rows.
-    distance_sums, square_sums : ndarray, (b,)
-        Sums of s and of s^2 over ordered pairs (S11).
-    norms, kernel_squares : ndarray, (b,)
-        Upper bounds of ``|K_cc|`` and of ``sum k^2`` over all ordered pairs, the diagonal included.
-    bin_start, bin_width : ndarray, (b, b)
-        Bins of the distances from rows of cluster c (first index) to the centre of cluster e.
-    bin_counts : ndarray, (b, b, bins)
-    shell_counts : ndarray, (b, shells)
-        Rows by distance to their own centre, in equal steps up to the radius.
-    """
-
-    sizes: AnyArray
-    centres: Array
-    radii: Array
-    variances: Array
-    distance_sums: Array
-    square_sums: Array
-    norms: Array
-    kernel_squares: Array
-    bin_start: Array
+    sizes: AnyArray  # (b,)
+    centres: Array  # (b, d)
+    radii: Array  # largest distance of a row to its centre, (b,)
+    variances: Array  # of each column within each cluster, ``sum a^2 / (size - 1)``; zero for single rows, (b, d)
+    distance_sums: Array  # of s over ordered pairs (S11), (b,)
+    square_sums: Array  # of s^2
+    norms: Array  # |K_cc|, from above, (b,)
+    kernel_squares: Array  # sum k^2 over all ordered pairs, the diagonal included, from above, (b,)
+    bin_start: Array  # bins of the distances from rows of cluster c (first index) to the centre of e, (b, b)
     bin_width: Array
-    bin_counts: Array
-    shell_counts: Array
+    bin_counts: Array  # (b, b, bins)
+    shell_counts: Array  # rows by distance to their own centre, in equal steps up to the radius, (b, shells)
 
     @property
     def pairs(self) -> Array:
@@ -126,28 +105,14 @@ def cluster_geometry(
     b = len(sizes)
     chunk = chunk_size or max(256, _CHUNK_BYTES // (8 * (d + b)))
     order = np.argsort(labels, kind="stable")
-    ends = np.cumsum(sizes)
-    members = [order[end - size : end] for end, size in zip(ends, sizes, strict=True)]
-
+    members = np.split(order, np.cumsum(sizes)[:-1])
     # One row for each cluster, and a column for each quantity.
     columns = zip(*(_measure_cluster(x, rows, lengthscale, kernel, chunk) for rows in members), strict=True)
-    centres, radii, variances, distance_sums, square_sums, norms, kernel_squares = map(np.array, columns)
-    bins, shells = (64, 16) if b * b * 1024 <= _BIN_PAIRS else (max(2, _BIN_PAIRS // (b * b * 4)), 4)
-    start, width, counts, own = _count_distances(x, members, centres, radii, lengthscale, (bins, shells), chunk)
-    return ClusterGeometry(
-        sizes=sizes,
-        centres=centres,
-        radii=radii,
-        variances=variances,
-        distance_sums=distance_sums,
-        square_sums=square_sums,
-        norms=norms,
-        kernel_squares=kernel_squares,
-        bin_start=start,
-        bin_width=width,
-        bin_counts=counts,
-        shell_counts=own,
-    )
+    centres, radii, *sums = map(np.array, columns)
+    resolution = (64, 16) if b * b * 1024 <= _BIN_PAIRS else (max(2, _BIN_PAIRS // (b * b * 4)), 4)
+    counts = _count_distances(x, members, centres, radii, lengthscale, resolution, chunk)
+    fields: list[AnyArray] = [sizes, centres, radii, *sums, *counts]
+    return ClusterGeometry(*fields)
 
 
 def _chunks(x: AnyArray, rows: AnyArray, lengthscale: Array, centre: Array | float, chunk: int) -> Iterator[Array]:
@@ -158,7 +123,7 @@ def _chunks(x: AnyArray, rows: AnyArray, lengthscale: Array, centre: Array | flo
 def _measure_cluster(
     x: AnyArray, rows: AnyArray, lengthscale: Array, kernel: Kernel, chunk: int
 ) -> tuple[Array, float, Array, float, float, float, float]:
-    """Centre, radius, variances, sums of s and s^2, and bounds of the kernel's norm and squares."""
+    """Centre, radius, variances, sums of s and s^2, and bounds of the kernel's norm and squares, in this order."""
     size, d = len(rows), x.shape[1]
     # About the first row, so that a cluster far from the origin loses no digits in its mean.
     first = x[rows[0]].astype(np.float64) / lengthscale
@@ -183,7 +148,10 @@ def _measure_cluster(
 
     norm, kernel_squares = float(size), float(size) ** 2  # all kernel values at most 1
     if size > 1 and radius > 0.0:
-        axes = _leading_axes(second)
+        # About the three leading principal axes, (d, 3); any orthonormal axes keep the bounds valid.
+        axes = np.eye(d)[:, np.argsort(-np.diag(second), kind="stable")[:3]]
+        for _ in range(8):
+            axes = np.linalg.qr(second @ axes + 1e-12 * np.trace(second) * axes)[0]
         projected = (a @ axes for a in _chunks(x, rows, lengthscale, centre, chunk))
         cells_norm, cells_squares = cell_bounds(np.concatenate(list(projected)), kernel)
         norm, kernel_squares = min(norm, cells_norm), min(kernel_squares, cells_squares)
@@ -196,14 +164,6 @@ def _measure_cluster(
         norm * SLACK,
         kernel_squares * SLACK,
     )
-
-
-def _leading_axes(second: Array) -> Array:
-    """About the three leading principal axes, (d, 3); any orthonormal axes keep the bounds valid."""
-    axes = np.eye(len(second))[:, np.argsort(-np.diag(second), kind="stable")[:3]]
-    for _ in range(8):
-        axes = np.linalg.qr(second @ axes + 1e-12 * np.trace(second) * axes)[0]
-    return axes
 
 
 def cell_bounds(projected: Array, kernel: Kernel) -> tuple[float, float]:
@@ -234,14 +194,12 @@ def _grid(projected: Array, kernel: Kernel) -> tuple[float, float]:
     values = kernel_values(kernel, (gap * gap).sum(2) * (1.0 - 1e-9))
     root = np.sqrt(counts.astype(np.float64))
     matrix = root[:, None] * values * root[None, :]
-    x = root
-    best = np.inf
+    x, best = root, np.inf
     for _ in range(30):
         product = matrix @ x
         best = min(best, float((product / x).max()))
-        x = product / product.max()
         # Entries that vanish would need a ratio of two roundings; any positive x is allowed.
-        x = np.maximum(x, 1e-12)
+        x = np.maximum(product / product.max(), 1e-12)
     return best, float(counts @ values**2 @ counts)
 
 

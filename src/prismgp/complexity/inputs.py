@@ -8,8 +8,7 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass, replace
-from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from scipy.spatial.distance import cdist
@@ -24,56 +23,15 @@ from prismgp.complexity.geometry import SLACK, ClusterGeometry, cluster_geometry
 from prismgp.core.kernels import Kernel
 from prismgp.exceptions import DataError
 
-if TYPE_CHECKING:
-    from sklearn.cluster import KMeans
-
-__all__ = [
-    "BoundInputs",
-    "assumed_inputs",
-    "box_inputs",
-    "check_count",
-    "check_data",
-    "check_lengthscale",
-    "check_positive",
-    "exact_inputs",
-    "linear_inputs",
-    "partition_rows",
-]
-
 _ROUNDING = 1e-15  # of a difference of kernel values
 _SAMPLE = 4096  # rows on which partitions are sought and compared
+_CHUNK = 65536  # rows whose cluster is found at a time
 _FARTHEST = 1e30  # eighth powers of scaled inputs, summed over pairs, stay finite
-
-
-class _Data(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no types
-    """An estimator for scikit-learn's validation of X."""
 
 
 def check_data(X: Any) -> AnyArray:
     """X as a finite float array (n, d)."""
-    return check_inputs(_Data(), X, reset=True)
-
-
-def check_positive(name: str, value: Any, *, below: float = math.inf) -> float:
-    """A number above zero and under ``below``."""
-    number = _as_float(value)
-    if number is None or not 0.0 < number < below:
-        limit = "" if below == math.inf else f" and below {below:g}"
-        raise DataError(f"{name}={value!r} must be a number above 0{limit}")
-    return number
-
-
-def check_count(name: str, value: Any) -> int:
-    """An integer of at least 1."""
-    number = _as_float(value) if isinstance(value, Integral) else None
-    if number is None or number < 1:
-        raise DataError(f"{name}={value!r} must be an integer of at least 1")
-    return int(value)
-
-
-def _as_float(value: Any) -> float | None:
-    wrong = isinstance(value, bool) or not isinstance(value, Real)
-    return None if wrong else float(value)
+    return check_inputs(BaseEstimator(), X, reset=True)
 
 
 def check_lengthscale(name: str, value: Any, x: AnyArray) -> Array:
@@ -96,45 +54,23 @@ def check_lengthscale(name: str, value: Any, x: AnyArray) -> Array:
 
 @dataclass(frozen=True)
 class BoundInputs:
-    """Upper bounds, all of them, of what the formulas need; b clusters.
+    """Upper bounds, all of them, of what the formulas need; b clusters."""
 
-    Attributes
-    ----------
-    source : {"exact", "linear", "assumed"}
-    sizes : ndarray of int, (b,)
-    tau_out : float
-        Norm of the off-cluster part of the kernel matrix.
-    variance, square_sum, fourth_sum, clipped, theory_clipped : float
-        V, ``sum s^2``, ``sum s^4`` and ``S^2`` with either clip.
-    largest_square : float
-        ``B^2``.
-    norms : ndarray, (b,)
-        Of the diagonal blocks.
-    deficits : ndarray, (b,)
-        ``n_c^2 - |K_cc|_F^2``, the trace of ``n_c K_cc - K_cc^2``, which is above the variance of one term.
-    matrix_variance, matrix_trace : float
-        Norm and trace of a matrix above that variance.
-    diameter : float
-        Largest scaled distance within a cluster.
-    effective_dimension : float or None
-        ``tr(K (K + noise I)^-1)`` where it was asked for.
-    """
-
-    source: str
-    sizes: AnyArray
-    tau_out: float
-    variance: float
-    square_sum: float
-    fourth_sum: float
-    clipped: float
+    source: str  # "exact", "linear" or "assumed"
+    sizes: AnyArray  # (b,)
+    tau_out: float  # norm of the off-cluster part of the kernel matrix
+    variance: float  # V
+    square_sum: float  # sum s^2
+    fourth_sum: float  # sum s^4
+    clipped: float  # S^2 with either clip
     theory_clipped: float
-    largest_square: float
-    norms: Array
-    deficits: Array
-    matrix_variance: float
+    largest_square: float  # B^2
+    norms: Array  # of the diagonal blocks, (b,)
+    deficits: Array  # n_c^2 - |K_cc|_F^2, the trace of n_c K_cc - K_cc^2, which is above the variance of one term, (b,)
+    matrix_variance: float  # norm and trace of a matrix above that variance
     matrix_trace: float
-    diameter: float
-    effective_dimension: float | None = None
+    diameter: float  # largest scaled distance within a cluster
+    effective_dimension: float | None = None  # tr(K (K + noise I)^-1) where it was asked for
 
     @property
     def pairs(self) -> int:
@@ -336,34 +272,22 @@ def _find_partition(
     rng = streams.generator("partition")
     rows = np.sort(rng.choice(n, _SAMPLE, replace=False)) if n > _SAMPLE else np.arange(n)
     sample = x[rows].astype(np.float64) / lengthscale
-    distinct = len(np.unique(sample, axis=0))
+    distinct, growth = len(np.unique(sample, axis=0)), n / len(rows)
     if n_clusters is not None:
         counts = [min(n_clusters, distinct)]
     else:
         most = min(distinct, max(2, math.ceil(2.0 * math.log2(max(n, 2)))))
         counts = sorted({1, *(k for k in (2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48) if k < most), most})
 
-    ones, growth = np.ones(x.shape[1]), n / len(rows)
-    best: tuple[tuple[bool, float], KMeans] | None = None
-    for count in counts:
-        model = KMeans(count, n_init=4, random_state=streams.seed)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)
-            model.fit(sample)
-        if len(counts) == 1:
-            return _assign(x, lengthscale, model)
+    def score(model: KMeans) -> tuple[bool, float]:
         labels = np.unique(model.labels_, return_inverse=True)[1]
-        inputs = linear_inputs(cluster_geometry(sample, labels, ones, kernel), kernel)
-        room = bound - inputs.tau_out * growth
-        score = (room <= 0, inputs.variance * (growth / room) ** 2 if room > 0 else inputs.tau_out)
-        if best is None or score < best[0]:
-            best = (score, model)
-    assert best is not None
-    return _assign(x, lengthscale, best[1])
+        found = linear_inputs(cluster_geometry(sample, labels, np.ones(x.shape[1]), kernel), kernel)
+        room = bound - found.tau_out * growth
+        return room <= 0, found.variance * (growth / room) ** 2 if room > 0 else found.tau_out
 
-
-def _assign(x: AnyArray, lengthscale: Array, model: KMeans) -> AnyArray:
-    """The nearest centre of every row, in chunks."""
-    chunk = 65536
-    parts = [model.predict(x[i : i + chunk].astype(np.float64) / lengthscale) for i in range(0, len(x), chunk)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        models = [KMeans(count, n_init=4, random_state=streams.seed).fit(sample) for count in counts]
+    best = models[0] if len(models) == 1 else min(models, key=score)
+    parts = [best.predict(x[i : i + _CHUNK].astype(np.float64) / lengthscale) for i in range(0, n, _CHUNK)]
     return np.asarray(np.unique(np.concatenate(parts), return_inverse=True)[1], dtype=np.int64)

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from prismgp._types import AnyArray, Array
 from prismgp.exceptions import DataError
-
-__all__ = ["ClusterRow", "ConditionCheck", "ConditionReport", "SampleBound", "SampleSizes"]
 
 _SHOWN = 24  # clusters in the printed report
 
@@ -68,7 +65,7 @@ class SampleBound:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data."""
-        return {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
+        return dict(_plain(asdict(self)))
 
 
 @dataclass(frozen=True, repr=False)
@@ -147,18 +144,9 @@ class SampleSizes:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data, without the labels."""
-        found = {
-            field.name: _plain(getattr(self, field.name))
-            for field in fields(self)
-            if field.type in ("float", "int", "str")
-        }
-        found |= {"holds": self.holds, "why": self.why, "inputs": _plain(self.inputs)}
-        for name in ("printed", "corrected", "plain", "relative"):
-            record = getattr(self, name)
-            found[name] = None if record is None else record.to_dict()
-        found["bounds"] = [record.to_dict() for record in self.bounds]
-        found["simultaneous"] = [record.to_dict() for record in self.simultaneous]
-        return found
+        found = asdict(self) | {"holds": self.holds, "why": self.why}
+        del found["labels"]
+        return dict(_plain(found))
 
     def __repr__(self) -> str:
         draws = "" if self.n_draws == 1 else f", the best of {self.n_draws} draws may be used"
@@ -168,15 +156,10 @@ class SampleSizes:
             f"inputs {self.inputs['source']}, off-cluster norm {_number(self.inputs['tau_out'])}"
         )
         records = [*self.bounds, *self.simultaneous, *([self.relative] if self.relative else [])]
-        rows = [
-            [
-                f"{r.name} ({r.formula})",
-                r.estimator,
-                "-" if r.p is None else str(r.p),
-                r.parameters if r.holds else "no: " + r.reason,
-            ]
-            for r in (*records, self.printed)
-        ]
+        rows = []
+        for r in (*records, self.printed):
+            number, proved = "-" if r.p is None else str(r.p), r.parameters if r.holds else f"no: {r.reason}"
+            rows.append([f"{r.name} ({r.formula})", r.estimator, number, proved])
         return "\n".join([head, _table(["bound", "matrix", "p", "proved for"], rows), self.why])
 
 
@@ -285,80 +268,50 @@ class ConditionReport:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data, without the labels."""
-        names = "n d bound n_clusters partition_found holds holds_printed conclusion lengthscale box box_factors"
-        found: dict[str, Any] = {name: getattr(self, name) for name in (*names.split(), "printed_factor")}
-        for name in ("printed", "corrected", "sufficient", "clusters"):
-            found[name] = [asdict(item) for item in getattr(self, name)]
-        return {key: _plain(value) for key, value in found.items()}
+        found = asdict(self)
+        del found["labels"]
+        found |= {"holds": self.holds, "holds_printed": self.holds_printed, "conclusion": self.conclusion}
+        return dict(_plain(found))
 
     def __repr__(self) -> str:
-        how = "found by k-means" if self.partition_found else "as given"
-        partition = f"{self.n_clusters} clusters, {how}"
+        partition = f"{self.n_clusters} clusters, {'found by k-means' if self.partition_found else 'as given'}"
         head = f"Conditions 1-3 for {self.n} rows, {self.d} inputs, bound {self.bound:g}; {partition}"
         rows = [
             [f"{kind}: {c.name}", *map(_number, (c.measured, c.limit, c.margin)), "yes" if c.holds else "NO", c.meaning]
             for kind, checks in (("printed", self.printed), ("corrected", self.corrected), ("needed", self.sufficient))
             for c in checks
         ]
+        checks = _table(["condition", "measured", "limit", "margin", "holds", "meaning"], rows)
         shown = [
-            [
-                str(c.index),
-                str(c.size),
-                *map(_number, (c.expected_size, c.spread, c.spread_limit, c.nearest, c.gap)),
-            ]
+            [str(c.index), str(c.size), *map(_number, (c.expected_size, c.spread, c.spread_limit, c.nearest, c.gap))]
             for c in self.clusters[-_SHOWN:]
         ]
-        columns = ["cluster", "size", "2^(i/2)", "rms s", "U(i)/2", "nearest centre", "gap"]
+        clusters = _table(["cluster", "size", "2^(i/2)", "rms s", "U(i)/2", "nearest centre", "gap"], shown)
         more = [] if len(self.clusters) <= _SHOWN else [f"  ({len(self.clusters) - _SHOWN} smaller clusters not shown)"]
-        return "\n".join(
-            [
-                head,
-                _table(["condition", "measured", "limit", "margin", "holds", "meaning"], rows),
-                _table(columns, shown),
-                *more,
-                self.conclusion,
-            ]
-        )
+        return "\n".join([head, checks, clusters, *more, self.conclusion])
 
 
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]], *, indent: int = 2) -> str:
+def _table(header: list[str], rows: list[list[str]]) -> str:
     """Columns as wide as their longest cell; the first is aligned to the left, numbers to the right."""
-    cells = [list(header), *(list(row) for row in rows)]
-    widths = [max(len(row[j]) for row in cells) for j in range(len(header))]
-
-    def line(row: Sequence[str]) -> str:
-        aligned = (
-            cell.rjust(width) if _numeric(rows, j) else cell.ljust(width)
-            for j, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        return (" " * indent + "  ".join(aligned)).rstrip()
-
-    return "\n".join(line(row) for row in cells)
-
-
-def _numeric(rows: Sequence[Sequence[str]], column: int) -> bool:
-    return column > 0 and all(row[column][:1] in "-.0123456789i" for row in rows)
+    columns = []
+    for j, cells in enumerate(zip(header, *rows, strict=True)):
+        width = max(map(len, cells))
+        numeric = j > 0 and all(cell[:1] in "-.0123456789i" for cell in cells[1:])
+        columns.append([cell.rjust(width) if numeric else cell.ljust(width) for cell in cells])
+    return "\n".join(f"  {'  '.join(line)}".rstrip() for line in zip(*columns, strict=True))
 
 
 def _number(value: float | None) -> str:
     """Four digits, or a dash where there is no number."""
-    if value is None or math.isnan(value):
-        return "-"
-    return f"{value:.4g}"
+    return "-" if value is None or math.isnan(value) else f"{value:.4g}"
 
 
 def _plain(value: Any) -> Any:
     """As JSON can hold it: arrays become lists, and numbers that are not finite None."""
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, np.ndarray):
+    if isinstance(value, np.ndarray | np.generic):
         return _plain(value.tolist())
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
-    if isinstance(value, np.bool_):
-        return bool(value)
-    if isinstance(value, np.integer):
-        return int(value)
-    if isinstance(value, float | np.floating):
-        return float(value) if math.isfinite(value) else None
-    return value
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -10,19 +10,16 @@ from typing import Any
 import numpy as np
 
 from prismgp._types import AnyArray, Array, RandomState
-from prismgp._validate import check_choice
+from prismgp._validate import check_choice, check_number
 from prismgp.complexity import formulas, inputs
 from prismgp.complexity.geometry import cluster_geometry
-from prismgp.complexity.inputs import BoundInputs, check_count, check_lengthscale, check_positive
+from prismgp.complexity.inputs import BoundInputs
 from prismgp.complexity.records import SampleBound, SampleSizes
 from prismgp.core.frequencies import FREQUENCY_KINDS
 from prismgp.core.kernels import Kernel, get_kernel
 from prismgp.exceptions import DataError
 
-__all__ = ["sample_size"]
-
 _EXACT_ROWS = 2000
-_ANY_KERNEL = "any stationary kernel"
 _FIXED = "length-scales and partition are fixed before the frequencies are drawn"
 _INDEPENDENT = "frequencies are drawn independently from the kernel's spectral law, not learned, and not from the data"
 _CONDITIONS = (
@@ -118,19 +115,19 @@ def sample_size(
     >>> sizes.corrected.p, sizes.plain.p
     (41, 9042)
     """
-    bound = check_positive("bound", bound)
-    delta = check_positive("delta", delta, below=1.0)
-    n_draws = check_count("n_draws", n_draws)
+    for name, value in (("bound", bound), ("delta", delta), ("relative_error", relative_error)):
+        check_number("sample_size", name, value, low=0, strict=True)
+    check_number("sample_size", "noise_variance", noise_variance, low=0, strict=True, optional=True)
+    check_number("sample_size", "n_draws", n_draws, low=1, integer=True)
+    for name, count in (("n", n), ("n_clusters", n_clusters)):
+        check_number("sample_size", name, count, low=1, integer=True, optional=True)
+    if delta >= 1.0:
+        raise DataError(f"sample_size: delta={delta!r} must be a number above 0 and below 1")
     check_choice("sample_size", "frequencies", frequencies, FREQUENCY_KINDS)
     k = get_kernel(kernel)
     if exact_inputs not in ("auto", True, False):
         raise DataError(f'exact_inputs={exact_inputs!r} must be "auto", True or False')
-    if noise_variance is not None:
-        noise_variance = check_positive("noise_variance", noise_variance)
-    relative_error = check_positive("relative_error", relative_error)
-    if n_clusters is not None:
-        n_clusters = check_count("n_clusters", n_clusters)
-    target = _Target(bound, delta / n_draws, n_draws, k, frequencies)
+    target = _Target(float(bound), float(delta) / n_draws, float(delta), int(n_draws), k, frequencies)
     if X is None:
         if n is None:
             raise DataError("pass X, or n, the number of rows")
@@ -138,21 +135,21 @@ def sample_size(
             raise DataError(
                 "labels and lengthscale need X; without it the number is for data that satisfy Conditions 1 to 3"
             )
-        return _without_data(target, delta, check_count("n", n), n_clusters)
+        return _without_data(target, int(n), n_clusters)
 
     x = inputs.check_data(X)
-    if n is not None and check_count("n", n) != len(x):
+    if n is not None and n != len(x):
         raise DataError(f"n={n} but X has {len(x)} rows; pass one of them")
     if lengthscale is None:
         raise DataError("lengthscale is required with X: pass the kernel's length-scales, in the units of X")
-    low = check_lengthscale("lengthscale", lengthscale, x)
-    high = None if lengthscale_high is None else check_lengthscale("lengthscale_high", lengthscale_high, x)
+    low = inputs.check_lengthscale("lengthscale", lengthscale, x)
+    high = None if lengthscale_high is None else inputs.check_lengthscale("lengthscale_high", lengthscale_high, x)
     if high is not None and np.any(high < low):
         raise DataError(
             "lengthscale_high is below lengthscale for some input; pass the larger ones as lengthscale_high"
         )
     widest = low if high is None else high
-    parts = inputs.partition_rows(x, X, labels, widest, k, bound, n_clusters, random_state)
+    parts = inputs.partition_rows(x, X, labels, widest, k, target.bound, n_clusters, random_state)
     dense = len(x) <= _EXACT_ROWS if exact_inputs == "auto" else bool(exact_inputs)
 
     def measure(labels: AnyArray, noise: float | None = None) -> BoundInputs:
@@ -165,31 +162,83 @@ def sample_size(
 
     where = "the given length-scales" if high is None else "any one set of length-scales in the box"
     masked, whole = measure(parts), measure(np.zeros(len(x), dtype=np.int64), noise_variance)
-    families = [
-        *_one_setting(target, masked, "masked", where, (_FIXED,)),
-        *_one_setting(target, whole, "plain", where, (_FIXED,)),
-    ]
-    d = x.shape[1]
+    bounds = [*_one_setting(target, masked, "masked", where), *_one_setting(target, whole, "plain", where)]
     at_once = (
-        *_simultaneous(target, masked, d, "masked", bounded=high is not None),
-        *_simultaneous(target, whole, d, "plain", bounded=True),
+        *_simultaneous(target, masked, x.shape[1], "masked", bounded=high is not None),
+        *_simultaneous(target, whole, x.shape[1], "plain", bounded=True),
     )
     relative = None
     if noise_variance is not None:
-        relative = _relative_error(target, whole, noise_variance, relative_error, where)
-    return _collect(target, delta, len(x), len(masked.sizes), masked, families, at_once, relative, parts)
+        relative = _relative_error(target, whole, float(noise_variance), float(relative_error), where)
+    return _collect(target, len(x), len(masked.sizes), masked, bounds, at_once, relative, parts)
 
 
-def _without_data(target: _Target, delta: float, n: int, n_clusters: int | None) -> SampleSizes:
+@dataclass(frozen=True)
+class _Target:
+    """What all bounds of one call share."""
+
+    bound: float
+    delta: float  # of one draw
+    delta_all: float  # of all draws together
+    n_draws: int
+    kernel: Kernel
+    frequencies: str
+
+    def record(
+        self,
+        name: str,
+        formula: str,
+        estimator: str,
+        compute: Callable[[], int | None],
+        *,
+        parameters: str,
+        rbf_only: bool = False,
+        room: float = math.inf,
+        statement: str | None = None,
+        assumptions: tuple[str, ...] = (_FIXED,),
+        missing: str = "",
+    ) -> SampleBound:
+        """A record whose p is computed only where every assumption that can be checked holds.
+
+        ``missing`` is an assumption that fails.
+        """
+        reason = missing
+        if self.frequencies != "iid":
+            reason = f"proved for independent frequencies only, not for frequencies={self.frequencies!r}"
+        elif rbf_only and self.kernel.name != "rbf":
+            reason = "derived for the rbf kernel only"
+        elif not missing and room <= 0:
+            off = f"{self.bound - room:.4g}"
+            reason = f"clusters overlap: the off-cluster norm is up to {off}, not below the bound {self.bound:g}"
+        p = None if reason else compute()
+        if not reason and (p is None or p > formulas.MOST_FREQUENCIES):
+            p, reason = None, "no usable number of frequencies brings this bound below the target"
+        return SampleBound(
+            name=name,
+            formula=formula,
+            p=p,
+            estimator=estimator,
+            statement=statement or f"|K - K'| <= {self.bound:g}",
+            parameters=parameters,
+            kernel="rbf" if rbf_only else "any stationary kernel",
+            frequencies="iid" if self.n_draws == 1 else f"iid, any one of {self.n_draws} draws",
+            probability=1.0 - self.delta * self.n_draws,
+            assumptions=(_INDEPENDENT, *assumptions),
+            holds=p is not None,
+            reason=reason,
+        )
+
+
+def _without_data(target: _Target, n: int, n_clusters: int | None) -> SampleSizes:
     """Numbers for data that satisfy the conditions."""
-    b = n_clusters or formulas.implied_clusters(n)
+    b = int(n_clusters or formulas.implied_clusters(n))
     if b > n:
         raise DataError(f"n_clusters={b} is above n={n}; clusters have at least one row")
     found = inputs.assumed_inputs(b, target.bound)
     capacity = int(found.sizes.sum())
     missing = f"{b} clusters of at most 2^(i/2) rows hold {capacity} rows, not {n}" if capacity < n else ""
     where = "length-scales that satisfy the conditions"
-    family = _one_setting(target, found, "masked", where, (_FIXED, *_CONDITIONS), rbf_inputs=True, missing=missing)
+    family = _one_setting(target, found, "masked", where, assumptions=(_FIXED, *_CONDITIONS), missing=missing)
     # Without data the plain kernel matrix has norm at most n, and a variance of at most n / 2 each way.
     v, size = 0.25 * float(n) ** 2, float(n)
     plain = target.record(
@@ -198,15 +247,74 @@ def _without_data(target: _Target, delta: float, n: int, n_clusters: int | None)
         "plain",
         lambda: formulas.matrix_bernstein(v, size**2 - size + v, size, target.bound, target.delta),
         parameters="any one set of length-scales",
-        rbf_only=False,
         assumptions=("length-scales are fixed before the frequencies are drawn",),
     )
-    return _collect(target, delta, n, b, found, [*family, plain], (), None, None)
+    return _collect(target, n, b, found, [*family, plain], (), None, None)
+
+
+def _one_setting(
+    target: _Target, known: BoundInputs, estimator: str, where: str, **conditions: Any
+) -> list[SampleBound]:
+    """Every bound for one set of length-scales; each is valid alone."""
+    room, delta = target.bound - known.tau_out, target.delta
+    v, largest, norm = known.variance, math.sqrt(known.largest_square), math.sqrt(known.square_sum)
+    clipped, theory_clipped = math.sqrt(known.clipped), math.sqrt(known.theory_clipped)
+    matrix = known.matrix_variance, known.matrix_trace, float(known.sizes.max())
+    # Name, tag, whether it is proved for the rbf kernel only, p.
+    family: list[tuple[str, str, bool, Callable[[], int]]] = [
+        ("markov", "S2", False, lambda: formulas.markov(v, room, delta)),
+        ("bern_bounded", "S3", False, lambda: formulas.bernstein_bounded(v, largest, room, delta)),
+        ("bennett", "S4", False, lambda: formulas.bennett(v, largest, room, delta)),
+        ("bern_tight", "S5", True, lambda: formulas.bernstein_tight(v, theory_clipped, room, delta)),
+        ("chernoff", "S6", True, lambda: formulas.chernoff(v, clipped, room, delta)),
+        ("union_tight", "S7", True, lambda: formulas.union_tight(norm, known.pairs, room, delta)),
+        ("matrix_bernstein", "S8", False, lambda: formulas.matrix_bernstein(*matrix, room, delta)),
+    ]
+    assumed = known.source == "assumed"  # the conditions themselves are for the rbf kernel only
+    common: dict[str, Any] = {"parameters": where, "room": room, **conditions}
+    return [
+        target.record(name, tag, estimator, compute, rbf_only=rbf_only or assumed, **common)
+        for name, tag, rbf_only, compute in family
+    ]
+
+
+def _simultaneous(target: _Target, known: BoundInputs, d: int, estimator: str, *, bounded: bool) -> list[SampleBound]:
+    """The bounds that hold for all length-scales of a set at once; ``bounded``: the set has an upper end."""
+    room, largest, delta = target.bound - known.tau_out, int(known.sizes.max()), target.delta
+    norm, fourth_norm = math.sqrt(known.square_sum), math.sqrt(known.fourth_sum)
+    which = "of the box at once" if estimator == "masked" else "from the given ones up"
+    common: dict[str, Any] = {
+        "parameters": f"all length-scales {which}",
+        "rbf_only": True,
+        "room": room,
+        "assumptions": ("the lower length-scales and the partition are fixed before the frequencies are drawn",),
+        "missing": "" if bounded else "needs lengthscale_high: for large length-scales the mask fails",
+    }
+    family: list[tuple[str, str, Callable[[], int | None]]] = [
+        ("uniform_net", "S15", lambda: formulas.uniform_net(d, known.diameter, largest, room, delta)),
+        ("uniform_expansion", "S16", lambda: formulas.uniform_expansion(d, norm, fourth_norm, room, delta)),
+    ]
+    return [target.record(name, tag, estimator, compute, **common) for name, tag, compute in family]
+
+
+def _relative_error(target: _Target, known: BoundInputs, noise: float, error: float, where: str) -> SampleBound:
+    """The number for ``(1 - D) Q <= Q' <= (1 + D) Q``."""
+    n, norm = int(known.sizes.sum()), float(known.norms[0])
+    share = norm / (norm + noise)
+    # Eigenvalues have mean 1 and x / (x + noise) is concave; the share is added as in S8, since it is a bound too.
+    dimension = n / (1.0 + noise) + share if known.effective_dimension is None else known.effective_dimension
+    return target.record(
+        "relative",
+        "S9",
+        "plain",
+        lambda: formulas.relative(n, noise, share, dimension, error, target.delta),
+        parameters=where,
+        statement=f"(1 - {error:g}) Q <= Q' <= (1 + {error:g}) Q, Q = K + {noise:g} I",
+    )
 
 
 def _collect(
     target: _Target,
-    delta: float,
     n: int,
     b: int,
     masked: BoundInputs,
@@ -222,20 +330,20 @@ def _collect(
     printed = SampleBound(
         name="printed",
         formula="S1",
-        p=formulas.printed(n, b, target.bound, delta) if target.bound < n else None,
+        p=formulas.printed(n, b, target.bound, target.delta_all) if target.bound < n else None,
         estimator="plain",
         statement=f"|K - K'| <= {target.bound:g}",
         parameters="all length-scales, as claimed",
         kernel="rbf",
         frequencies="iid",
-        probability=1.0 - 2.0 * delta,
+        probability=1.0 - 2.0 * target.delta_all,
         assumptions=("Conditions 1 to 3, as claimed",),
         holds=False,
         reason="printed, not valid for the plain kernel (a heuristic)",
     )
     return SampleSizes(
         bound=target.bound,
-        delta=delta,
+        delta=target.delta_all,
         n=n,
         n_clusters=b,
         n_draws=target.n_draws,
@@ -258,147 +366,4 @@ def _collect(
         plain=smallest("plain"),
         relative=relative,
         labels=labels,
-    )
-
-
-@dataclass(frozen=True)
-class _Target:
-    """What all bounds of one call share."""
-
-    bound: float
-    delta: float  # of one draw
-    n_draws: int
-    kernel: Kernel
-    frequencies: str
-
-    def record(
-        self,
-        name: str,
-        formula: str,
-        estimator: str,
-        compute: Callable[[], int | None],
-        *,
-        parameters: str,
-        rbf_only: bool,
-        room: float = math.inf,
-        statement: str | None = None,
-        assumptions: tuple[str, ...] = (),
-        missing: str = "",
-    ) -> SampleBound:
-        """A record whose p is computed only where every assumption that can be checked holds."""
-        reason = missing
-        if self.frequencies != "iid":
-            reason = f"proved for independent frequencies only, not for frequencies={self.frequencies!r}"
-        elif rbf_only and self.kernel.name != "rbf":
-            reason = "derived for the rbf kernel only"
-        elif not missing and room <= 0:
-            off = f"{self.bound - room:.4g}"
-            reason = f"clusters overlap: the off-cluster norm is up to {off}, not below the bound {self.bound:g}"
-        p = None if reason else compute()
-        if not reason and (p is None or p > formulas.MOST_FREQUENCIES):
-            p, reason = None, "no usable number of frequencies brings this bound below the target"
-        return SampleBound(
-            name=name,
-            formula=formula,
-            p=p,
-            estimator=estimator,
-            statement=statement or f"|K - K'| <= {self.bound:g}",
-            parameters=parameters,
-            kernel="rbf" if rbf_only else _ANY_KERNEL,
-            frequencies="iid" if self.n_draws == 1 else f"iid, any one of {self.n_draws} draws",
-            probability=1.0 - self.delta * self.n_draws,
-            assumptions=(_INDEPENDENT, *assumptions),
-            holds=p is not None,
-            reason=reason,
-        )
-
-
-def _one_setting(
-    target: _Target,
-    known: BoundInputs,
-    estimator: str,
-    where: str,
-    assumptions: tuple[str, ...],
-    *,
-    rbf_inputs: bool = False,
-    missing: str = "",
-) -> list[SampleBound]:
-    """Every bound for one set of length-scales; each is valid alone.
-
-    ``missing`` is an assumption that fails; ``rbf_inputs``: the inputs themselves are for the rbf kernel only.
-    """
-    room, delta = target.bound - known.tau_out, target.delta
-    v, largest, norm = known.variance, math.sqrt(known.largest_square), math.sqrt(known.square_sum)
-    clipped, theory_clipped = math.sqrt(known.clipped), math.sqrt(known.theory_clipped)
-    matrix = known.matrix_variance, known.matrix_trace, float(known.sizes.max())
-    # Name, tag, whether it is proved for the rbf kernel only, p.
-    family: list[tuple[str, str, bool, Callable[[], int]]] = [
-        ("markov", "S2", False, lambda: formulas.markov(v, room, delta)),
-        ("bern_bounded", "S3", False, lambda: formulas.bernstein_bounded(v, largest, room, delta)),
-        ("bennett", "S4", False, lambda: formulas.bennett(v, largest, room, delta)),
-        ("bern_tight", "S5", True, lambda: formulas.bernstein_tight(v, theory_clipped, room, delta)),
-        ("chernoff", "S6", True, lambda: formulas.chernoff(v, clipped, room, delta)),
-        ("union_tight", "S7", True, lambda: formulas.union_tight(norm, known.pairs, room, delta)),
-        ("matrix_bernstein", "S8", False, lambda: formulas.matrix_bernstein(*matrix, room, delta)),
-    ]
-    return [
-        target.record(
-            name,
-            tag,
-            estimator,
-            compute,
-            parameters=where,
-            rbf_only=rbf_only or rbf_inputs,
-            room=room,
-            assumptions=assumptions,
-            missing=missing,
-        )
-        for name, tag, rbf_only, compute in family
-    ]
-
-
-def _simultaneous(target: _Target, known: BoundInputs, d: int, estimator: str, *, bounded: bool) -> list[SampleBound]:
-    """The bounds that hold for all length-scales of a set at once; ``bounded``: the set has an upper end."""
-    room, largest, delta = target.bound - known.tau_out, int(known.sizes.max()), target.delta
-    norm, fourth_norm = math.sqrt(known.square_sum), math.sqrt(known.fourth_sum)
-    which = "of the box at once" if estimator == "masked" else "from the given ones up"
-    family: list[tuple[str, str, Callable[[], int | None]]] = [
-        ("uniform_net", "S15", lambda: formulas.uniform_net(d, known.diameter, largest, room, delta)),
-        ("uniform_expansion", "S16", lambda: formulas.uniform_expansion(d, norm, fourth_norm, room, delta)),
-    ]
-    return [
-        target.record(
-            name,
-            tag,
-            estimator,
-            compute,
-            parameters=f"all length-scales {which}",
-            rbf_only=True,
-            room=room,
-            assumptions=("the lower length-scales and the partition are fixed before the frequencies are drawn",),
-            missing="" if bounded else "needs lengthscale_high: for large length-scales the mask fails",
-        )
-        for name, tag, compute in family
-    ]
-
-
-def _relative_error(target: _Target, known: BoundInputs, noise: float, error: float, where: str) -> SampleBound:
-    """The number for ``(1 - D) Q <= Q' <= (1 + D) Q``."""
-    n = int(known.sizes.sum())
-    norm = float(known.norms[0])
-    share = norm / (norm + noise)
-    if known.effective_dimension is not None and known.source == "exact":
-        dimension = known.effective_dimension
-    else:
-        # Eigenvalues have mean 1 and x / (x + noise) is concave; the share is added as in S8, since it is a bound too.
-        dimension = n / (1.0 + noise) + share
-    return target.record(
-        "relative",
-        "S9",
-        "plain",
-        lambda: formulas.relative(n, noise, share, dimension, error, target.delta),
-        parameters=where,
-        rbf_only=False,
-        statement=f"(1 - {error:g}) Q <= Q' <= (1 + {error:g}) Q, Q = K + {noise:g} I",
-        assumptions=(_FIXED,),
     )

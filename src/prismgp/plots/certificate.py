@@ -21,8 +21,6 @@ from prismgp._types import Array
 from prismgp.certificates import Certificate
 from prismgp.exceptions import DataError
 
-__all__ = ["FAINT", "FIGURE_FORMATS", "INK", "draw_certificate", "drawing_style", "figure_format"]
-
 FIGURE_FORMATS = (".png", ".svg", ".pdf")
 INK, FAINT = "#333333", "#9a9a9a"
 
