@@ -6,7 +6,6 @@ Rows come from files, which the workers read, or from Dask arrays and frames.
 from __future__ import annotations
 
 import os
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, reduce
@@ -19,8 +18,18 @@ from prismgp._types import AnyArray
 from prismgp.data.cluster import Cluster, FileLoader, Outcome, PartitionLoader, SelectionLoader, Shard
 from prismgp.data.columns import check_unique
 from prismgp.data.encoder import TableEncoder, warn_unseen
-from prismgp.data.reader import TableReader
-from prismgp.data.sources import ArraySource, Block, Moments, Source, compute_moments, merge_moments, rechunk
+from prismgp.data.files import TableReader
+from prismgp.data.sources import (
+    ArraySource,
+    Block,
+    Moments,
+    Source,
+    compute_moments,
+    is_collection,
+    is_frame,
+    merge_moments,
+    rechunk,
+)
 from prismgp.exceptions import DataError
 
 T = TypeVar("T")
@@ -157,21 +166,6 @@ def _load_rows(source: Source) -> Block:
 # -- Dask arrays and frames ------------------------------------------------------------------------
 
 
-def is_collection(data: Any) -> bool:
-    """Whether this is a Dask array, frame or series."""
-    return _is_array(data) or _is_frame(data)
-
-
-def _is_array(data: Any) -> bool:
-    module = sys.modules.get("dask.array")  # an array cannot exist before its module is imported
-    return module is not None and isinstance(data, module.Array)
-
-
-def _is_frame(data: Any) -> bool:
-    module = sys.modules.get("dask.dataframe")
-    return module is not None and isinstance(data, module.DataFrame | module.Series)
-
-
 def collection_source(X: Any, y: Any = None) -> DaskSource:
     """Rows of Dask collections; partitions of X and of y must hold the same rows.
 
@@ -188,7 +182,7 @@ def collection_source(X: Any, y: Any = None) -> DaskSource:
     if y is not None and y.ndim > 2:
         raise DataError(f"y has {y.ndim} dimensions; it must have one or two")
     _check_types(X, "X")
-    names = list(X.columns) if _is_frame(X) else []
+    names = list(X.columns) if is_frame(X) else []
     tasks, lengths = _partitions(X)
     parts: list[tuple[Any, ...]] = [(task,) for task in tasks]
     if y is not None:
@@ -219,7 +213,7 @@ def _width(data: Any) -> int:
 
 def _partitions(data: Any) -> tuple[list[Any], list[int | None]]:
     """A delayed value for each partition, and its number of rows, if known."""
-    if _is_frame(data):
+    if is_frame(data):
         tasks = list(data.to_delayed())
         return tasks, [None] * len(tasks)
     if data.ndim == 2 and data.numblocks[1] > 1:
@@ -239,7 +233,7 @@ def _check_same_rows(x: list[int | None], y: list[int | None]) -> None:
 
 def _check_types(data: Any, what: str) -> None:
     """Raise an error for columns that are not numeric, before anything is computed."""
-    if not _is_frame(data):
+    if not is_frame(data):
         if data.dtype.kind not in "fiub":
             raise DataError(f"{what} is a Dask array of {data.dtype}; it must hold real numbers")
         return

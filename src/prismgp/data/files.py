@@ -1,20 +1,211 @@
-"""Rows in files larger than memory: Parquet and CSV, one file or a folder, read again on every pass."""
+"""Rows of table files: the one reader of tables, and sources that read files larger than memory on every pass.
+
+Fits, predictions and certificates all read tables with a :class:`TableReader`, so that the same cell means the same in
+each of them and gives the same error.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 
+from prismgp._types import Array
 from prismgp._validate import check_choice
-from prismgp.data.encoder import TableEncoder, learn_encoder, warn_unseen
-from prismgp.data.reader import TableReader
+from prismgp.data.columns import NUMBER, plural, quote_names, to_numbers
+from prismgp.data.encoder import TableEncoder, empty_error, learn_encoder, missing_error, warn_unseen
 from prismgp.data.sources import MOMENT_ROWS, ArraySource, Block, Source, rechunk
 from prismgp.data.tables import PARQUET_SUFFIXES, TEXT_SUFFIXES, TableFiles, open_tables
+from prismgp.exceptions import DataError, ModelFileError
 
 if TYPE_CHECKING:
     from prismgp.data.dask import DaskFileSource
+
+
+class RowBlock(NamedTuple):
+    """Consecutive rows of a table."""
+
+    x: Array  # (n, d), encoded inputs of the complete rows
+    y: Array  # (n, q), their targets
+    positions: npt.NDArray[np.intp]  # (n,), where the complete rows are in the table
+    table: pa.Table  # all rows of the block, also those with missing values, as they are in the file
+    first_row: int  # rows of the file before the block
+
+
+class TableReader:
+    """Reads and encodes the rows of table files; can be pickled, and then reads on another machine.
+
+    ``missing`` is "error" or "drop": what to do with rows in which an input or a target is missing or infinite.
+    ``booleans`` are the targets that a text file spells as true and false; None: the encoder was not learned from these
+    files, so that any cell may be something else than expected.
+    """
+
+    def __init__(
+        self,
+        files: TableFiles,
+        encoder: TableEncoder,
+        targets: Sequence[str] = (),
+        *,
+        missing: str = "error",
+        first_row: int = 0,
+        booleans: Collection[str] | None = None,
+    ) -> None:
+        self.files, self.encoder, self.targets, self.missing = files, encoder, list(targets), missing
+        self.first_row, self.booleans = first_row, booleans  # where the rows begin in their file, for messages
+        # Known after a pass: rows of the files, also those with missing values, and by column the missing cells and
+        # those with a category that the encoder does not know.
+        self.rows_read = 0
+        self.missing_cells, self.unseen = Counter[str](), Counter[str]()
+
+    @classmethod
+    def for_model(
+        cls,
+        files: TableFiles,
+        encoder: TableEncoder | None,
+        inputs: Sequence[str] | int,
+        targets: Sequence[str] = (),
+        *,
+        ignore: Collection[str] = (),
+        missing: str = "error",
+    ) -> TableReader:
+        """A reader of tables for a fitted model.
+
+        ``encoder`` is that of the model; None: columns are found by name, or by position if ``inputs`` is a number, as
+        they have no names. The columns to ``ignore`` cannot be inputs.
+        """
+        names = [name for name in files.names if name not in ignore]
+        if encoder is not None and (isinstance(inputs, int) or encoder.feature_names != list(inputs)):
+            raise ModelFileError("the model's description of its table does not fit its inputs")
+        if encoder is None and not isinstance(inputs, int):
+            encoder = TableEncoder.numeric(inputs)
+        if encoder is None:
+            if len(names) != inputs:
+                raise DataError(
+                    f"{files.path}: the model has {inputs} inputs without names, so the data must have "
+                    f"just these columns, in order; it has {len(names)}"
+                )
+            encoder = TableEncoder.numeric(names)
+        _check_columns(files, encoder, names)
+        return cls(files, encoder, targets, missing=missing)
+
+    def encode_with(self, encoder: TableEncoder) -> TableReader:
+        """The same rows, encoded as another table was."""
+        _check_columns(self.files, encoder, self.files.names)
+        numbers = {column.name for column in encoder.columns if column.kind == NUMBER}
+        texts = [column.name for column in self.encoder.columns if column.kind != NUMBER and column.name in numbers]
+        if texts and self.files.is_text:
+            raise DataError(
+                f"{self.files.path}: column {quote_names(texts)} holds text; the model learned it as numbers"
+            )
+        return TableReader(self.files, encoder, self.targets, missing=self.missing, booleans=self.booleans)
+
+    def split(self, rows: int) -> Iterator[tuple[TableReader, int | None]]:
+        """Readers of parts of about ``rows`` rows, with their numbers of rows, if known."""
+        for files, first, count in self.files.pieces(rows):
+            part = TableReader(
+                files, self.encoder, self.targets, missing=self.missing, first_row=first, booleans=self.booleans
+            )
+            yield part, count
+
+    def blocks(self, rows: int, *, all_columns: bool = False) -> Iterator[RowBlock]:
+        """Blocks of about ``rows`` rows, as the files are read.
+
+        ``all_columns``: the tables of the blocks have every column of the files, and exactly ``rows`` rows, except for
+        the last. With ``missing="error"`` the error comes at the end of the pass, so that all missing cells are
+        counted; no block is returned after the first missing cell.
+        """
+        count, missing, unseen = 0, Counter[str](), Counter[str]()
+        for table, cells in self._tables(rows, all_columns):
+            first = self.first_row + count
+            encoded = self.encoder.encode(cells, first_row=first)
+            y = self._target_values(cells, first)
+            count += table.num_rows
+            unseen.update(encoded.unseen)
+            missing.update(encoded.missing)
+            known = np.isfinite(y)
+            if not known.all():
+                missing.update({name: int((~known[:, k]).sum()) for k, name in enumerate(self.targets)})
+            if not encoded.missing and known.all():
+                if not missing or self.missing == "drop":
+                    yield RowBlock(encoded.values, y, np.arange(table.num_rows), table, first)
+            elif self.missing == "drop":
+                kept = np.flatnonzero(np.isfinite(encoded.values).all(axis=1) & known.all(axis=1))
+                yield RowBlock(encoded.values[kept], y[kept], kept, table, first)
+        self.rows_read, self.missing_cells, self.unseen = count, missing, unseen
+        if missing and self.missing == "error":
+            raise self._missing_error()
+
+    def _tables(self, rows: int, all_columns: bool) -> Iterator[tuple[pa.Table, pa.Table]]:
+        """Parts of the table, and their inputs and targets with null where a text file spells a missing value."""
+        names = [*self.encoder.input_names, *self.targets]
+        if all_columns:
+            tables = _rebatch(self.files.raw_batches(rows), rows)
+        else:
+            # Numbers are converted while the text is parsed if every cell is known to be one.
+            numbers: set[str] = set()
+            if self.booleans is not None:
+                numbers = {column.name for column in self.encoder.columns if column.kind == NUMBER}
+                numbers.update(name for name in self.targets if name not in self.booleans)
+            batches = self.files.raw_batches(rows, columns=names, numbers=numbers)
+            tables = (pa.Table.from_batches([batch]) for batch in batches if batch.num_rows)
+        for table in tables:
+            yield table, self.files.cells(table, names)
+
+    def _target_values(self, cells: pa.Table, first_row: int) -> Array:
+        if not self.targets:
+            return np.empty((cells.num_rows, 0))
+        columns = [to_numbers(name, cells[name], boolean=True, first_row=first_row) for name in self.targets]
+        return np.stack(columns, axis=1)
+
+    def _missing_error(self) -> DataError:
+        counts = {name: self.missing_cells[name] for name in (*self.encoder.input_names, *self.targets)}
+        error = missing_error(counts)
+        if self.booleans is not None:  # the inputs were chosen for this table: an empty one can be left out
+            for name, count in counts.items():
+                if count == self.rows_read:
+                    error = empty_error(name, count, is_target=name in self.targets)
+                    break
+        return DataError(f"{self.files.path}: {error}")
+
+    def no_rows_error(self) -> DataError:
+        """The error for a table that has no complete row."""
+        why = "there are no rows below the header"
+        if self.rows_read:
+            remedy = "; exclude the emptiest columns" if self.booleans is not None else ""
+            why = f"every one of the {self.rows_read:,} rows has a missing value{remedy}"
+        return DataError(f"{self.files.path}: {why}")
+
+
+def _rebatch(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
+    """The same rows in tables of exactly ``rows`` rows; the last one has the remaining rows."""
+    waiting: list[pa.RecordBatch] = []
+    count = 0
+    for batch in batches:
+        rest = batch
+        while rest.num_rows:
+            part = rest.slice(0, rows - count)
+            rest = rest.slice(part.num_rows)
+            waiting.append(part)
+            count += part.num_rows
+            if count == rows:
+                yield pa.Table.from_batches(waiting)
+                waiting, count = [], 0
+    if waiting:
+        yield pa.Table.from_batches(waiting)
+
+
+def _check_columns(files: TableFiles, encoder: TableEncoder, names: list[str]) -> None:
+    """Raise an error that lists the inputs that a table does not have."""
+    absent = encoder.missing_columns(names)
+    if absent:
+        raise DataError(
+            f"{files.path}: {plural(absent, 'input column')} {quote_names(absent)} missing; "
+            f"the file has {quote_names(names)}"
+        )
 
 
 def from_parquet(

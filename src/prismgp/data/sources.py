@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -362,3 +363,23 @@ def _pick_rows(blocks: Iterator[Block], index: AnyArray) -> Iterator[Block]:
         start, done = stop, upto
         if done == len(index):
             break
+
+
+# -- Dask collections, which may exist only where Dask is imported ---------------------------------
+
+
+def is_collection(data: Any) -> bool:
+    """Whether this is a Dask array, frame or series."""
+    return is_array(data) or is_frame(data)
+
+
+def is_array(data: Any) -> bool:
+    """Whether this is a Dask array."""
+    module = sys.modules.get("dask.array")  # an array cannot exist before its module is imported
+    return module is not None and isinstance(data, module.Array)
+
+
+def is_frame(data: Any) -> bool:
+    """Whether this is a Dask frame or series."""
+    module = sys.modules.get("dask.dataframe")
+    return module is not None and isinstance(data, module.DataFrame | module.Series)
