@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -16,8 +15,10 @@ from sklearn.exceptions import NotFittedError
 from prismgp import PrismGPRegressor, SSGPRegressor
 from prismgp.core.parameters import Parameters
 from prismgp.exceptions import DataError, PrismGPWarning
-from prismgp.prism import Expert, JointRecipe, RevisedMap, TrainingRows
+from prismgp.prism import Expert, RevisedMap
 from prismgp.prism import fit as recipes
+from prismgp.prism.joint import usable_start
+from prismgp.prism.train import TrainingRows
 from tests.prism.small import assert_same_predictions, data, has_members, model
 
 # -- repeatable ------------------------------------------------------------------------------------
@@ -40,7 +41,7 @@ def test_a_seed_repeats_bit_for_bit(changes):
 
 
 def test_members_differ(fitted):
-    networks = [expert.map for expert in fitted[0]._mixture.experts if isinstance(expert.map, RevisedMap)]
+    networks = [expert.map for expert in fitted[0].model_.predictor.experts if isinstance(expert.map, RevisedMap)]
     assert len(networks) == 2
     assert not torch.equal(networks[0].frequencies, networks[1].frequencies)
     assert not torch.equal(networks[0].latent_head.weight, networks[1].latent_head.weight)
@@ -280,14 +281,11 @@ def test_inputs_that_say_nothing_leave_the_others_their_relevance():
     lengthscale = np.array([0.5, 3.0, 80.0, 7.0])
     start = Parameters(np.log(lengthscale), *(np.zeros(1) for _ in range(3)))
     silent = np.array([False, True, False, True])
-    recipe = SimpleNamespace(
-        standardiser=SimpleNamespace(constant_inputs=silent), settings=SimpleNamespace(learn_kernel=False)
-    )
-    found = JointRecipe._usable(recipe, start).lengthscale
+    found = usable_start(start, silent, learn_kernel=False).lengthscale
     np.testing.assert_allclose(found[~silent], lengthscale[~silent])
     np.testing.assert_allclose(np.mean(found**-2.0), np.mean(lengthscale[~silent] ** -2.0))
-    recipe.standardiser.constant_inputs = np.ones(4, dtype=bool)
-    np.testing.assert_allclose(JointRecipe._usable(recipe, start).lengthscale, 1.0)
+    none = usable_start(start, np.ones(4, dtype=bool), learn_kernel=False)
+    np.testing.assert_allclose(none.lengthscale, 1.0)
 
 
 # -- few rows --------------------------------------------------------------------------------------

@@ -13,19 +13,11 @@ import torch
 from sklearn.exceptions import NotFittedError
 
 import prismgp
-from prismgp import SSGPRegressor
 from prismgp._random import Streams
 from prismgp.exceptions import PrismGPWarning
-from prismgp.prism import (
-    MapStatistics,
-    MemberSettings,
-    MemberTraining,
-    RevisedMap,
-    TrainingRows,
-    held_out_rows,
-    train_member,
-)
-from prismgp.vae import Rows, VAETraining
+from prismgp.prism import MapStatistics, RevisedMap
+from prismgp.prism.train import MemberSettings, MemberTraining, TrainingRows, held_out_rows
+from prismgp.vae import Rows, TrainingResult, VAETraining, run_training
 from tests.prism.small import assert_same_predictions, data, make_map, model
 from tests.vae.small import MemoryStore
 
@@ -84,8 +76,8 @@ def test_average_of_the_weights():
 def test_kernel_parameters_are_trained_if_asked(learn_kernel):
     member, rows = make_member()
     before = member.parameters_now()
-    trained = train_member(member, rows, replace(SETTINGS, learn_kernel=learn_kernel), Streams(0)).map
-    after = trained.parameters_now()
+    task = MemberTraining(member, rows, replace(SETTINGS, learn_kernel=learn_kernel), Streams(0))
+    after = run_training(task).best.parameters_now()
     for name in ("log_lengthscale", "log_signal", "log_noise", "mean"):
         assert np.array_equal(getattr(before, name), getattr(after, name)) != learn_kernel, name
 
@@ -99,8 +91,8 @@ def test_a_member_goes_on_where_it_was(monkeypatch, stop):
     monkeypatch.setattr(MemberTraining, "check_every", 5)
 
     def train(store, monitor=None):
-        member, rows = make_member()
-        return train_member(member, rows, SETTINGS, Streams(3), monitor=monitor, checkpoint=store)
+        task = MemberTraining(*make_member(), SETTINGS, Streams(3))
+        return run_training(task, monitor=monitor, checkpoint=store)
 
     steps = iter(range(1, 100))
 
@@ -117,20 +109,20 @@ def test_a_member_goes_on_where_it_was(monkeypatch, stop):
     assert [record["step"] for record in second.records] == [5, 10, 11]
     for a, b in zip(whole.records, second.records, strict=True):
         assert {**a, "seconds": 0} == {**b, "seconds": 0}
-    assert (whole.nlpd, whole.best_step) == (second.nlpd, second.best_step)
-    for name, value in whole.map.state_dict().items():
-        assert torch.equal(value, second.map.state_dict()[name]), name
+    assert (whole.score, whole.best_step) == (second.score, second.best_step)
+    for name, value in whole.best.state_dict().items():
+        assert torch.equal(value, second.best.state_dict()[name]), name
 
 
 def test_a_summary_restores_a_member():
     member, rows = make_member()
-    trained = train_member(member, rows, SETTINGS, Streams(0))
-    other = type(trained)()
-    other.take_up(json.loads(json.dumps(trained.summary())), member, trained.map.state_dict())
+    trained = run_training(MemberTraining(member, rows, SETTINGS, Streams(0)))
+    other = TrainingResult()
+    other.take_up(json.loads(json.dumps(trained.summary())), member, trained.best.state_dict())
     assert other.summary() == trained.summary()
-    assert isinstance(other.map, RevisedMap)
-    for name, value in trained.map.state_dict().items():
-        assert torch.equal(value, other.map.state_dict()[name]), name
+    assert isinstance(other.best, RevisedMap)
+    for name, value in trained.best.state_dict().items():
+        assert torch.equal(value, other.best.state_dict()[name]), name
 
 
 # -- checks ----------------------------------------------------------------------------------------
@@ -275,7 +267,7 @@ def test_a_failed_refit_leaves_no_model(monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(SSGPRegressor, "_learn", interrupt)
+        patch.setattr("prismgp.prism.fit.fit_ssgp", interrupt)
         with pytest.raises(KeyboardInterrupt):
             fit.fit(x * 100 + 7, y * 5)
     with pytest.raises(NotFittedError):

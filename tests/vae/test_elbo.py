@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from prismgp.vae import MixturePrior, MixtureVAE, conditional_kl, elbo_terms, marginal_kl, sample_components
+from prismgp.vae import GaussianMixture, MixturePrior, MixtureVAE, elbo_terms
+from prismgp.vae.elbo import conditional_kl, marginal_kl, sample_components
 from tests.vae.small import some_prior
 
 
@@ -44,19 +45,21 @@ def test_conditional_kl_is_unbiased_r6(k):
     repeats = 20_000
     many = [part.repeat_interleave(repeats, 0) for part in q]
     noise = torch.randn(many[1].shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    estimate = conditional_kl(*many, sample_components(many[1], many[2], noise), prior).detach().reshape(4, repeats)
+    z = sample_components(many[1], many[2], noise)
+    estimate = conditional_kl(GaussianMixture(*many), z, prior).detach().reshape(4, repeats)
     error = estimate.std(1) / math.sqrt(repeats)
     assert bool(((estimate.mean(1) - reference).abs() < 5 * error + 0.01).all())
 
 
 def test_gaussian_conditional_kl_has_its_closed_form():
     """Against one cluster, a single Gaussian's divergence is known exactly."""
-    prior, q = MixturePrior(1, 2, width=0.8).double(), some_posterior(1, 1, 2)
+    prior, q = MixturePrior(1, 2).double(), some_posterior(1, 1, 2)
+    torch.nn.init.constant_(prior.log_widths, math.log(0.8))
     normal = torch.distributions.Normal(q[1][0, 0], torch.exp(q[2][0, 0] / 2))
     exact = torch.distributions.kl_divergence(normal, torch.distributions.Normal(0.0, 0.8)).sum()
     many = [part.repeat_interleave(50_000, 0) for part in q]
     noise = torch.randn(many[1].shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    estimate = conditional_kl(*many, sample_components(many[1], many[2], noise), prior).detach()
+    estimate = conditional_kl(GaussianMixture(*many), sample_components(many[1], many[2], noise), prior).detach()
     assert float(estimate.mean()) == pytest.approx(
         float(exact), abs=5 * float(estimate.std()) / math.sqrt(50_000) + 1e-6
     )
@@ -80,25 +83,26 @@ def test_marginal_kl_r7(k):
             rows = [part[order] for part in q]
             noise = torch.randn(rows[1].shape, generator=generator, dtype=torch.float64)
             z = sample_components(rows[1], rows[2], noise)
-            values.append(float(marginal_kl(*rows, z, prior, reference_rows=reference_rows).detach()))
+            found = marginal_kl(GaussianMixture(*rows), z, prior, reference_rows=reference_rows)
+            values.append(float(found.detach()))
         return np.mean(values), np.std(values) / math.sqrt(len(values))
 
     full, error = average(n)
     assert full == pytest.approx(exact, abs=5 * error + 0.01)
     half, few = average(24)[0], average(4)[0]
     assert exact < half < few
-    one = marginal_kl(*(part[:1] for part in q), q[1][:1], prior)
-    torch.testing.assert_close(one, conditional_kl(*(part[:1] for part in q), q[1][:1], prior)[0])
+    row, z = GaussianMixture(*(part[:1] for part in q)), q[1][:1]
+    torch.testing.assert_close(marginal_kl(row, z, prior), conditional_kl(row, z, prior)[0])
 
 
 def test_narrow_components_keep_their_digits_in_float32():
-    q = [part.float() for part in some_posterior(8, 2, 3)]
-    q[2] = torch.full_like(q[2], -10.0)
-    z = sample_components(q[1] + 20.0, q[2], torch.ones_like(q[1]))
+    log_weights, mean, _ = (part.float() for part in some_posterior(8, 2, 3))
+    parts = [log_weights, mean + 20.0, torch.full_like(mean, -10.0)]
+    z = sample_components(parts[1], parts[2], torch.ones_like(mean))
     prior = some_prior(2, 3)
-    double = [part.double() for part in (q[0], q[1] + 20.0, q[2], z)]
-    found = conditional_kl(q[0], q[1] + 20.0, q[2], z, prior.float())
-    torch.testing.assert_close(found.double(), conditional_kl(*double, prior.double()), rtol=1e-3, atol=1e-2)
+    found = conditional_kl(GaussianMixture(*parts), z, prior.float())
+    expected = conditional_kl(GaussianMixture(*(part.double() for part in parts)), z.double(), prior.double())
+    torch.testing.assert_close(found.double(), expected, rtol=1e-3, atol=1e-2)
 
 
 def test_gradients_reach_everything_and_are_right():

@@ -10,7 +10,8 @@ import torch
 from scipy import stats
 from scipy.special import logsumexp
 
-from prismgp.vae import SEPARATION_CAP, GaussianMixtureNet, MixturePrior, sphere_directions
+from prismgp.vae import GaussianMixtureNet, MixturePrior
+from prismgp.vae.networks import SEPARATION_CAP, sphere_directions
 from tests.vae.small import some_prior
 
 ROUNDING = 1e-5  # relative, float32 parameters against float64 references
@@ -139,7 +140,7 @@ def test_vectorised_nets_equal_a_loop_r4(training):
 
 
 def test_mixture_density_and_mean():
-    net = GaussianMixtureNet(3, 2, 4, generator=torch.Generator().manual_seed(1)).double()
+    net = GaussianMixtureNet(3, 2, 4, 10, generator=torch.Generator().manual_seed(1)).double()
     q = net(torch.as_tensor(np.random.default_rng(0).normal(size=(6, 3))))
     x = torch.as_tensor(np.random.default_rng(1).normal(size=(6, 2)))
     parts = torch.distributions.Independent(torch.distributions.Normal(q.mean, torch.exp(q.log_var / 2)), 1)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from prismgp.exceptions import NumericalError
-from prismgp.vae import TrainingResult, TrainingState, TrainingTask, draw_rows, run_training
+from prismgp.vae import TrainingState, TrainingTask, draw_rows, run_training
 from tests.vae.small import MemoryStore
 
 
@@ -18,6 +18,7 @@ class Counter(TrainingTask):
     """Adds random numbers, and returns values from a list at its checks."""
 
     criterion = "value"
+    held_out = np.arange(3)
 
     def __init__(self, values=(), *, check_every=2, check_start=False, higher_is_better=False, stop=None):
         self.values, self.stop = list(values), stop
@@ -55,8 +56,9 @@ class Counter(TrainingTask):
         )
 
 
-def run(task, **options):
-    return run_training(task, TrainingResult(), **{"max_steps": 7, **options})
+def run(task, *, max_steps=7, patience=None, **callbacks):
+    task.max_steps, task.patience = max_steps, patience
+    return run_training(task, **callbacks)
 
 
 def test_checks_and_history():
@@ -66,6 +68,7 @@ def test_checks_and_history():
     assert found.history["step"] == [2, 4, 6, 7]
     assert found.history["sizes"] == [[1, 2]] * 4
     assert (found.score, found.best_step, found.steps) == (1.0, 4, 7)
+    assert found.held_out_rows == 3
     assert found.best.weight.item() == found.history["weight"][1]
     assert found.history["seconds"] == sorted(found.history["seconds"])
     json.dumps(found.summary(), allow_nan=False)

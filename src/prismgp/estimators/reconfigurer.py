@@ -25,8 +25,7 @@ from prismgp.estimators.sources import (
     match_source,
 )
 from prismgp.exceptions import PrismGPWarning
-from prismgp.vae import MixtureVAE, Rows
-from prismgp.vae.fit import VAESettings, fit_vae
+from prismgp.vae import MixtureVAE, Rows, VAESettings, fit_vae
 
 __all__ = ["Reconfigurer"]
 
@@ -86,7 +85,7 @@ class Reconfigurer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
 
     Notes
     -----
-    The objective is R5 in ``prismgp/reconfigure/_elbo.py``. Inputs are standardised inside; columns that never
+    The objective is R5 in ``prismgp/vae/elbo.py``. Inputs are standardised inside; columns that never
     vary, or in at most three rows and one in three hundred, are ignored, and reconstructed as the value the others
     have. Training is in float32, ``transform`` in float64, and
     deterministic. Stopping a fit by an interrupt keeps the best state so far, with a warning.

@@ -173,6 +173,11 @@ def _build(config: dict[str, Any], tensors: dict[str, Tensor], device: str | Non
         raise ModelFileError(f"{q} outputs do not fit a target of {ndim} dimension(s)")
     if config["fit_status"]["rows"] != n:
         raise ModelFileError("the status is that of another fit")
+    stages = config["fit_status"]["stages"]
+    if not isinstance(stages, list) or not all(isinstance(stage, dict) for stage in stages):
+        raise ModelFileError("the stages of the status are not a list of objects")
+    if not isinstance(config["history"], dict):
+        raise ModelFileError("the history is not an object")
     arguments["device"] = _device(arguments["device"], device)
     there = compute_device(arguments["device"])
     check_choice(kind, "dtype", arguments["dtype"], ("float64", "float32"))
@@ -207,7 +212,7 @@ def _build(config: dict[str, Any], tensors: dict[str, Tensor], device: str | Non
         feature_names=names,
         encoder=encoder,
         status=dict(config["fit_status"]),
-        history=dict(config["history"]),
+        history=config["history"],
         n_iter=n_iter,
         arguments=arguments,
     )

@@ -10,23 +10,8 @@ The data flow of the joint recipe:
 - ``joint.py``: all of it, in order; ``fit.py``: the settings and recipes of the estimator.
 """
 
-from prismgp.prism.experts import (
-    Expert,
-    FeatureMap,
-    InformedMap,
-    MapStatistics,
-    Mixture,
-    PlainMap,
-    ReconfiguredMap,
-)
-from prismgp.prism.network import (
-    NetworkOutput,
-    NetworkSizes,
-    RevisedMap,
-    batch_log_evidence,
-    batch_predict,
-    limited,
-)
+from prismgp.prism.experts import Expert, FeatureMap, InformedMap, MapStatistics, Mixture, PlainMap, ReconfiguredMap
+from prismgp.prism.network import NetworkOutput, NetworkSizes, RevisedMap, batch_log_evidence, batch_predict, limited
 from prismgp.prism.stacking import HeldOut, Stack, mixture_moments, noise_scale, stack
 
 __all__ = [

@@ -24,17 +24,6 @@ from prismgp.prism.network import RevisedMap
 from prismgp.prism.stacking import HeldOut
 from prismgp.vae import MixtureVAE
 
-__all__ = [
-    "Expert",
-    "FeatureMap",
-    "InformedMap",
-    "MapStatistics",
-    "Mixture",
-    "PlainMap",
-    "ReconfiguredMap",
-    "map_statistics",
-]
-
 _PREDICTION_BYTES = {"cpu": 2**22, "cuda": 2**23}  # of the features of one chunk
 
 
@@ -51,19 +40,14 @@ class FeatureMap(Protocol):
     def to(self, device: torch.device) -> Self: ...
 
 
-def map_statistics(feature_map: FeatureMap, chunks: Iterable[tuple[Tensor, Tensor]], q: int) -> Statistics:
-    """Statistics of standardised rows and their targets under a feature map."""
-    return accumulate_features(((*feature_map.training_features(x), y) for x, y in chunks), q)
-
-
 @dataclass(frozen=True)
 class MapStatistics:
-    """A pass: statistics under a feature map."""
+    """A pass: statistics of standardised rows and their targets under a feature map."""
 
     map: FeatureMap
 
     def over(self, chunks: Iterable[tuple[Tensor, Tensor]], *, rows: int, q: int) -> Statistics:  # noqa: ARG002
-        return map_statistics(self.map, chunks, q)
+        return accumulate_features(((*self.map.training_features(x), y) for x, y in chunks), q)
 
     def merge(self, first: Statistics, second: Statistics) -> Statistics:
         return first.merge(second)
@@ -113,14 +97,11 @@ class InformedMap:
 
 @dataclass(frozen=True)
 class ReconfiguredMap:
-    """The two-stage recipe: trigonometric features of what an auto-encoder makes of the inputs.
-
-    ``shift`` and ``scale`` standardise its output, as the SSGP was fitted on it.
-    """
+    """The two-stage recipe: trigonometric features of what an auto-encoder makes of the inputs."""
 
     vae: MixtureVAE
     output: str
-    shift: Tensor
+    shift: Tensor  # with scale: standardises the output, as the SSGP was fitted on it
     scale: Tensor
     plain: PlainMap
 
@@ -143,31 +124,16 @@ class ReconfiguredMap:
 
 @dataclass(frozen=True)
 class Expert:
-    """A feature map and the posterior of its weights.
-
-    Attributes
-    ----------
-    name : str
-    map : FeatureMap
-    params : Parameters
-    statistics : Statistics
-        Of the rows the posterior is about.
-    posterior : WeightPosterior
-    noise_scale : ndarray, (q,)
-        Factor on the noise variance at prediction, from held-out rows.
-    log_evidence : float
-    factors : tuple of Factor
-        What the factorisations took, without the matrices.
-    """
+    """A feature map and the posterior of its weights."""
 
     name: str
     map: FeatureMap
     params: Parameters
-    statistics: Statistics
+    statistics: Statistics  # of the rows the posterior is about
     posterior: WeightPosterior
-    noise_scale: Array
+    noise_scale: Array  # (q,), factor on the noise variance at prediction, from held-out rows
     log_evidence: float
-    factors: tuple[Factor, ...]
+    factors: tuple[Factor, ...]  # how the factorisations went; the matrices are in the posterior
 
     @classmethod
     def of(cls, name: str, feature_map: FeatureMap, params: Parameters, statistics: Statistics) -> Expert:
@@ -181,26 +147,24 @@ class Expert:
             WeightPosterior.from_evidence(solved, device=statistics.moments.device),
             np.ones(len(params.mean)),
             sum(out.log_evidence for out in solved),
-            # How it went; the factors themselves are in the posterior.
             tuple(replace(out.factor, lower=torch.empty(0)) for out in solved),
         )
 
     @classmethod
     def plain(cls, model: SpectralModel, *, dtype: torch.dtype, device: torch.device) -> Expert:
         """A fitted sparse spectrum GP as an expert; nothing is solved again."""
-        q = len(model.params.mean)
         return cls(
             "ssgp",
             PlainMap.of(model.base, model.params, dtype=dtype),
             model.params,
             model.blocks[0],
             model.posterior.blocks[0],
-            np.ones(q),
+            np.ones(len(model.params.mean)),
             model.log_evidence,
             tuple(replace(each, lower=torch.empty(0)) for each in model.factors),
         ).to(device)
 
-    def informed(self, network: RevisedMap, x: Tensor) -> Expert:
+    def with_noise_of(self, network: RevisedMap, x: Tensor) -> Expert:
         """This plain expert with the noise of a network, whose average at rows x is to be this expert's."""
         assert isinstance(self.map, PlainMap)
         log_noise = network.relative_noise(x)
@@ -214,7 +178,7 @@ class Expert:
 
     def accumulate(self, chunks: Iterable[tuple[Tensor, Tensor]], q: int) -> Statistics:
         """Statistics of more rows under this expert's features."""
-        return map_statistics(self.map, chunks, q)
+        return accumulate_features(((*self.map.training_features(x), y) for x, y in chunks), q)
 
     def to(self, device: torch.device) -> Expert:
         moved = replace(self.statistics, moments=self.statistics.moments.to(device))
@@ -224,7 +188,9 @@ class Expert:
         """Mean, variance of the function and noise variance, (n, q) in float64, in the model's units."""
         phi, log_noise = self.map.features(x)
         mean, spread = self.posterior.predict(phi, variance=variance)
-        return mean, spread, self._noise(mean, log_noise)
+        level = torch.as_tensor(self.params.noise * self.noise_scale).to(mean)
+        noise = level.expand_as(mean) if log_noise is None else level * log_noise.double().exp()[:, None]
+        return mean, spread, noise
 
     def held_out(self, x: Tensor) -> HeldOut:
         """Predictions at rows the posterior does not know."""
@@ -242,26 +208,14 @@ class Expert:
         """Of the function, (n, n, q)."""
         return self.posterior.covariance(self.map.features(x)[0])
 
-    def _noise(self, mean: Tensor, log_noise: Tensor | None) -> Tensor:
-        level = torch.as_tensor(self.params.noise * self.noise_scale).to(mean)
-        return level.expand_as(mean) if log_noise is None else level * log_noise.double().exp()[:, None]
-
 
 @dataclass(frozen=True)
 class Mixture(Predictor):
-    """Experts with weights; predicts by the moments of the mixture, all variances times a temperature.
+    """Experts with weights; predicts by the moments of the mixture, all variances times a temperature."""
 
-    Attributes
-    ----------
-    experts : tuple of Expert
-        Those of weight above zero.
-    weights : ndarray, (K,)
-    temperature : ndarray, (q,)
-    """
-
-    experts: tuple[Expert, ...]
-    weights: Array
-    temperature: Array
+    experts: tuple[Expert, ...]  # those of weight above zero
+    weights: Array  # (K,)
+    temperature: Array  # (q,)
 
     @classmethod
     def alone(cls, expert: Expert) -> Mixture:
@@ -291,12 +245,11 @@ class Mixture(Predictor):
 
     @property
     def frequencies(self) -> Array:
-        leader = self.leader
-        feature_map = leader.map
+        feature_map = self.leader.map
         if isinstance(feature_map, ReconfiguredMap | InformedMap):
             feature_map = feature_map.plain
         if isinstance(feature_map, PlainMap):
-            return feature_map.w.double().cpu().numpy().T * leader.params.lengthscale
+            return feature_map.w.double().cpu().numpy().T * self.params.lengthscale
         assert isinstance(feature_map, RevisedMap)
         return np.asarray(feature_map.frequencies.double().cpu().numpy())
 
@@ -315,14 +268,11 @@ class Mixture(Predictor):
 
     def update(self, rows: StandardisedRows) -> Mixture:  # type: ignore[override]
         chunks = rows.chunks_of(rows.chunk_rows or self.prediction_rows(rows.device))
-        mixture = self.to(rows.device)
-        return replace(
-            mixture,
-            experts=tuple(
-                expert.with_statistics(expert.statistics.merge(chunks.reduce(MapStatistics(expert.map))))
-                for expert in mixture.experts
-            ),
-        )
+        experts = []
+        for expert in self.to(rows.device).experts:
+            new = chunks.reduce(MapStatistics(expert.map))
+            experts.append(expert.with_statistics(expert.statistics.merge(new)))
+        return replace(self, experts=tuple(experts))
 
     def to(self, device: torch.device) -> Mixture:
         return replace(self, experts=tuple(expert.to(device) for expert in self.experts))
@@ -376,25 +326,22 @@ class Mixture(Predictor):
         Each function is one expert's. The draws do not depend on the rows, and the first functions not on how
         many are drawn.
         """
-        drawn = []
-        for _ in range(count):
-            k = int(rng.choice(len(self.weights), p=self.weights))
-            drawn.append((k, self.experts[k].posterior.draw_weights(1, rng)))
+        owners, drawn = np.empty(count, dtype=np.int64), []
+        for s in range(count):
+            owners[s] = rng.choice(len(self.weights), p=self.weights)
+            drawn.append(self.experts[owners[s]].posterior.draw_weights(1, rng))
         parts = []
-        owners = np.array([k for k, _ in drawn])
         for x in chunks:
             mean, _, _ = self.predict(x, variance=False)
             values = mean.new_empty(*mean.shape, count)
             for k in np.unique(owners):
                 own = np.flatnonzero(owners == k)
-                weights = np.concatenate([drawn[s][1] for s in own], axis=2)
+                weights = np.concatenate([drawn[s] for s in own], axis=2)
                 values[:, :, torch.as_tensor(own, device=x.device)] = self.experts[k].functions(x, weights)
             temperature = self._tensors(x)[1].sqrt()[:, None]
             parts.append((mean[:, :, None] + temperature * (values - mean[:, :, None])).cpu().numpy())
         return np.concatenate(parts)
 
     def _tensors(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        return (
-            torch.as_tensor(self.weights, dtype=torch.float64, device=x.device),
-            torch.as_tensor(self.temperature, dtype=torch.float64, device=x.device),
-        )
+        """Weights and temperature on the device of x."""
+        return torch.as_tensor(self.weights, device=x.device), torch.as_tensor(self.temperature, device=x.device)

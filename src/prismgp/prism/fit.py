@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -13,14 +14,14 @@ from prismgp._types import AnyArray, Array
 from prismgp.context import FitContext
 from prismgp.core.fit import SSGPFit, SSGPSettings, fit_ssgp
 from prismgp.core.kernels import Kernel
-from prismgp.data import ArraySource, MappedSource, Source, StandardisedRows, Standardiser, standardise
+from prismgp.core.models import SpectralModel
+from prismgp.core.parameters import Parameters
+from prismgp.data import MappedSource, Source, StandardisedRows, Standardiser, standardise
 from prismgp.prism.experts import Expert, Mixture, PlainMap, ReconfiguredMap
 from prismgp.prism.joint import JointFit, JointRecipe
 from prismgp.prism.network import NetworkSizes
 from prismgp.prism.train import MemberSettings
-from prismgp.vae.fit import TRAINING_ROWS, VAESettings, fit_vae
-
-__all__ = ["DEFAULTS", "MANY_ROWS", "MANY_ROWS_DEFAULTS", "PrismFit", "PrismSettings", "fit_prism"]
+from prismgp.vae import TRAINING_ROWS, VAESettings, fit_vae
 
 # What parameters left at None become, by recipe. Tests make them smaller.
 DEFAULTS: dict[str, dict[str, Any]] = {
@@ -32,14 +33,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "max_steps": 1_000,
         "patience": 300,
     },
-    "paper": {
-        "latent_dim": 4,
-        "hidden": 10,
-        "n_members": 1,
-        "batch_size": 256,
-        "max_steps": 2_000,
-        "patience": 500,
-    },
+    "paper": {"latent_dim": 4, "hidden": 10, "n_members": 1, "batch_size": 256, "max_steps": 2_000, "patience": 500},
 }
 # What small batches cannot show, a network does not learn; and with many rows members hardly differ by chance. There,
 # the time of four members is better spent on one that sees more rows (docs/what-was-tried.md).
@@ -110,27 +104,14 @@ class PrismSettings:
 
 @dataclass(frozen=True)
 class PrismFit:
-    """What a fit returns.
-
-    Attributes
-    ----------
-    mixture : Mixture
-    status : dict
-        For ``fit_status_``.
-    stages : list of dict
-        Of the plain SSGP's optimisation.
-    history : dict of lists
-    steps : int
-    plain_lengthscale : ndarray, (d,), or None
-        Of the plain SSGP on the inputs, in their standard deviations, where there is one.
-    """
+    """What a fit returns."""
 
     mixture: Mixture
-    status: dict[str, Any]
-    stages: list[dict[str, Any]]
+    status: dict[str, Any]  # for ``fit_status_``
+    stages: list[dict[str, Any]]  # of the plain SSGP's optimisation
     history: dict[str, list[Any]]
     steps: int
-    plain_lengthscale: Array | None
+    plain_lengthscale: Array | None  # (d,), of the plain SSGP on the inputs, in their standard deviations, if any
 
 
 def fit_prism(
@@ -144,170 +125,152 @@ def fit_prism(
 ) -> PrismFit:
     """Fit by the recipe of the settings.
 
-    Parameters
-    ----------
-    rows : StandardisedRows
-    start : dict
-        Starting values in the user's units, as :meth:`StandardisedRows.start` takes them.
-    settings : PrismSettings
-    streams : Streams
-    context : FitContext
-    ssgp_seed : int
-        Of the plain SSGP; that of the estimator, so that it is the model a user would compare with.
+    ``start`` has starting values in the user's units, as :meth:`StandardisedRows.start` takes them; ``ssgp_seed`` is
+    that of the estimator, so that the plain SSGP is the model a user would compare with.
     """
-    fit = _fit_paper if settings.recipe == "paper" else _fit_joint
-    return fit(rows, start, settings, streams, context, ssgp_seed)
+    fit = _Fit(rows, start, settings, streams, context, ssgp_seed)
+    return fit.paper() if settings.recipe == "paper" else fit.joint()
 
 
-def _fit_joint(
-    rows: StandardisedRows,
-    start: dict[str, Any],
-    settings: PrismSettings,
-    streams: Streams,
-    context: FitContext,
-    ssgp_seed: int,
-) -> PrismFit:
-    """Networks and SSGP trained together, stacked with the plain SSGP."""
+@dataclass(frozen=True)
+class _Fit:
+    """The recipes, with what they share."""
 
-    def as_expert(model: Any) -> Expert:
-        return Expert.plain(model, dtype=rows.dtype, device=rows.device)
+    rows: StandardisedRows
+    start: dict[str, Any]
+    settings: PrismSettings
+    streams: Streams
+    context: FitContext
+    ssgp_seed: int
 
-    ssgp = _fit_plain(rows, start, settings, ssgp_seed, context.part("ssgp", lambda m: Mixture.alone(as_expert(m))))
-    plain = as_expert(ssgp.model)
-    if rows.n_rows < _LEAST_ROWS:
-        fit = JointFit(Mixture.alone(plain), weights={plain.name: 1.0})
-        message = f"fewer than {_LEAST_ROWS} rows: the plain SSGP alone"
-    else:
-        sample = rows.sample(TRAINING_ROWS, streams.generator("training rows"))
-        recipe = _joint_recipe(rows, sample, settings)
-        fit = recipe.fit(plain, ssgp.start, streams, context)
-        failed = sum(member["held_out_nlpd"] is None for member in fit.members)
-        message = f"{len(fit.members) - failed} of {recipe.n_members} members trained"
-        if fit.interrupted:
-            message = "interrupted; the best states so far are used"
-        elif fit.weights[plain.name] == 1.0:
-            message += "; not convincingly better than the plain SSGP, which is used alone"
-        if fit.held_out_nlpd is not None:
-            fit.held_out_nlpd += float(np.log(rows.standardiser.y_scale).sum())
-    status = {
-        "recipe": "joint",
-        "message": message,
-        "interrupted": fit.interrupted,
-        "weights": fit.weights,
-        "members": fit.members,
-        "held_out_rows": fit.held_out_rows,
-        "held_out_nlpd": fit.held_out_nlpd,
-    }
-    return PrismFit(fit.mixture, status, ssgp.stages, fit.history, fit.steps, ssgp.model.params.lengthscale)
+    def joint(self) -> PrismFit:
+        """Networks and SSGP trained together, stacked with the plain SSGP."""
+        rows = self.rows
 
+        def as_expert(model: Any) -> Expert:
+            return Expert.plain(model, dtype=rows.dtype, device=rows.device)
 
-def _joint_recipe(rows: StandardisedRows, sample: ArraySource, settings: PrismSettings) -> JointRecipe:
-    sizes = NetworkSizes(
-        inputs=rows.n_inputs,
-        outputs=rows.n_outputs,
-        frequencies=settings.n_frequencies,
-        latent=settings.value("latent_dim"),
-        hidden=settings.layers,
-        components=settings.n_components,
-        gating=settings.gating,
-        noise="constant",
-    )
-    return JointRecipe(
-        rows=rows,
-        sample=sample,
-        kernel=settings.kernel,
-        frequencies=settings.frequencies,
-        sizes=sizes,
-        settings=MemberSettings(
-            alpha=float(settings.alpha),
-            beta=float(settings.beta),
-            elbo_weight=float(settings.elbo_weight),
-            dropout=0.0,
-            batch_size=settings.batch_rows(rows.n_rows, sizes.width),
-            max_steps=settings.value("max_steps", rows.n_rows),
-            patience=settings.value("patience", rows.n_rows),
-            learn_kernel=settings.optimize,
-        ),
-        n_members=settings.value("n_members", rows.n_rows),
-        noise_model=settings.noise_model,
-        dropout=None if settings.dropout is None else float(settings.dropout),
-        validation_fraction=float(settings.validation_fraction),
-    )
+        ssgp = self._fit_plain(rows, self.start, lambda model: Mixture.alone(as_expert(model)))
+        plain = as_expert(ssgp.model)
+        if rows.n_rows < _LEAST_ROWS:
+            fit = JointFit(Mixture.alone(plain), weights={plain.name: 1.0})
+            message = f"fewer than {_LEAST_ROWS} rows: the plain SSGP alone"
+        else:
+            recipe = self._make_joint_recipe(plain, ssgp.start)
+            fit = recipe.fit(self.streams, self.context)
+            message = f"{len(fit.networks)} of {recipe.n_members} members trained"
+            if fit.interrupted:
+                message = "interrupted; the best states so far are used"
+            elif fit.weights[plain.name] == 1.0:
+                message += "; not convincingly better than the plain SSGP, which is used alone"
+            if fit.held_out_nlpd is not None:
+                fit.held_out_nlpd += float(np.log(rows.standardiser.y_scale).sum())
+        names = ("interrupted", "weights", "members", "held_out_rows", "held_out_nlpd")
+        status = {"recipe": "joint", "message": message, **{name: getattr(fit, name) for name in names}}
+        return PrismFit(fit.mixture, status, ssgp.stages, fit.history, fit.steps, ssgp.model.params.lengthscale)
 
+    def paper(self) -> PrismFit:
+        """The two stages of the paper: an auto-encoder without labels, then an SSGP on its output."""
+        rows, settings, s, device = self.rows, self.settings, self.rows.standardiser, self.rows.device
+        vae, training = fit_vae(
+            # Without labels, and with the units of a Reconfigurer.
+            replace(rows, standardiser=Standardiser.fit(rows.source, normalize=True), dtype=torch.float64),
+            VAESettings(
+                n_components=settings.n_components,
+                latent_dim=settings.value("latent_dim"),
+                hidden=settings.value("hidden"),
+                alpha=float(settings.alpha),
+                beta=float(settings.beta),
+                batch_size=settings.value("batch_size"),
+                max_steps=settings.value("max_steps"),
+                patience=settings.value("patience"),
+            ),
+            Streams(int(self.streams.generator("reconfigurer").integers(2**31 - 1))),
+            self.context.part("reconfigurer"),
+        )
+        # The decoder was never asked for columns that do not vary; its output there is noise.
+        constant = torch.as_tensor(s.constant_inputs, device=device)
+        vae.decoder.mean_weight[..., constant] = 0.0
+        vae.decoder.mean_bias[..., constant] = 0.0
+        nothing = torch.zeros(0, dtype=torch.float64)
+        encoder = ReconfiguredMap(vae, settings.output, nothing, nothing, PlainMap(nothing)).to(device)
+        source = _reconfigure(rows, encoder)
+        inner = Standardiser.fit(source, normalize=settings.normalize)
+        shift, scale = torch.as_tensor(inner.x_shift), torch.as_tensor(inner.x_scale)
 
-def _fit_paper(
-    rows: StandardisedRows,
-    start: dict[str, Any],
-    settings: PrismSettings,
-    streams: Streams,
-    context: FitContext,
-    ssgp_seed: int,
-) -> PrismFit:
-    """The two stages of the paper: an auto-encoder without labels, then an SSGP on its output."""
-    s, device = rows.standardiser, rows.device
-    own = Streams(int(streams.generator("reconfigurer").integers(2**31 - 1)))
-    vae, training = fit_vae(
-        # Without labels, and with the units of a Reconfigurer.
-        replace(rows, standardiser=Standardiser.fit(rows.source, normalize=True), dtype=torch.float64),
-        VAESettings(
-            n_components=settings.n_components,
-            latent_dim=settings.value("latent_dim"),
-            hidden=settings.value("hidden"),
-            alpha=float(settings.alpha),
-            beta=float(settings.beta),
-            batch_size=settings.value("batch_size"),
-            max_steps=settings.value("max_steps"),
-            patience=settings.value("patience"),
-        ),
-        own,
-        context.part("reconfigurer"),
-    )
-    # The decoder was never asked for columns that do not vary; its output there is noise.
-    constant = torch.as_tensor(s.constant_inputs)
-    for name in ("mean_weight", "mean_bias"):
-        getattr(vae.decoder, name)[..., constant.to(device)] = 0.0
-    nothing = torch.zeros(0, dtype=torch.float64)
-    encoder = ReconfiguredMap(vae, settings.output, nothing, nothing, PlainMap(nothing)).to(device)
-    source = _reconfigure(rows, encoder)
-    inner = Standardiser.fit(source, normalize=settings.normalize)
-    shift, scale = torch.as_tensor(inner.x_shift), torch.as_tensor(inner.x_scale)
+        def as_mixture(model: Any) -> Mixture:
+            plain = Expert.plain(model, dtype=rows.dtype, device=device)
+            assert isinstance(plain.map, PlainMap)
+            feature_map = ReconfiguredMap(vae, settings.output, shift, scale, plain.map).to(device)
+            return Mixture.alone(replace(plain, name="reconfigured", map=feature_map))
 
-    def as_mixture(model: Any) -> Mixture:
-        plain = Expert.plain(model, dtype=rows.dtype, device=device)
-        assert isinstance(plain.map, PlainMap)
-        feature_map = ReconfiguredMap(vae, settings.output, shift, scale, plain.map).to(device)
-        return Mixture.alone(replace(plain, name="reconfigured", map=feature_map))
+        inner_rows = replace(rows, source=source, standardiser=replace(inner, y_shift=s.y_shift, y_scale=s.y_scale))
+        ssgp = self._fit_plain(inner_rows, {**self.start, "lengthscale": None}, as_mixture)
+        mixture = as_mixture(ssgp.model)
+        status = {
+            "recipe": "paper",
+            "message": training.message,
+            "interrupted": training.interrupted,
+            "weights": {mixture.leader.name: 1.0},
+        }
+        return PrismFit(mixture, status, ssgp.stages, training.history, max(1, training.steps), None)
 
-    inner_rows = replace(rows, source=source, standardiser=replace(inner, y_shift=s.y_shift, y_scale=s.y_scale))
-    ssgp = _fit_plain(inner_rows, {**start, "lengthscale": None}, settings, ssgp_seed, context.part("ssgp", as_mixture))
-    mixture = as_mixture(ssgp.model)
-    status = {
-        "recipe": "paper",
-        "message": training.message,
-        "interrupted": training.interrupted,
-        "weights": {mixture.leader.name: 1.0},
-    }
-    return PrismFit(mixture, status, ssgp.stages, training.history, max(1, training.steps), None)
+    def _fit_plain(
+        self, rows: StandardisedRows, start: dict[str, Any], as_mixture: Callable[[SpectralModel], Mixture]
+    ) -> SSGPFit:
+        """The sparse spectrum GP without a network; callbacks are given its mixture."""
+        context = self.context.part("ssgp", as_mixture)
+        settings = SSGPSettings(
+            kernel=self.settings.kernel,
+            n_frequencies=self.settings.n_frequencies,
+            frequencies=self.settings.frequencies,
+            find_start=start.get("lengthscale") is None,
+            optimize=self.settings.optimize,
+            max_iter=self.settings.max_iter,
+            n_restarts=self.settings.n_restarts,
+            dtype=self.settings.dtype,
+        )
+        values = rows.start(learn=settings.optimize, **start)
+        with context.progress("eval"):
+            fit = fit_ssgp(rows, values, settings, Streams(self.ssgp_seed), callback=context)
+        context.reached("final", rows.n_rows, lambda: fit.model)
+        return fit
 
-
-def _fit_plain(
-    rows: StandardisedRows, start: dict[str, Any], settings: PrismSettings, seed: int, context: FitContext
-) -> SSGPFit:
-    """The sparse spectrum GP without a network."""
-    asked = SSGPSettings(
-        kernel=settings.kernel,
-        n_frequencies=settings.n_frequencies,
-        frequencies=settings.frequencies,
-        find_start=start.get("lengthscale") is None,
-        optimize=settings.optimize,
-        max_iter=settings.max_iter,
-        n_restarts=settings.n_restarts,
-        dtype=settings.dtype,
-    )
-    with context.progress("eval"):
-        fit = fit_ssgp(rows, rows.start(learn=settings.optimize, **start), asked, Streams(seed), callback=context)
-    context.reached("final", rows.n_rows, lambda: fit.model)
-    return fit
+    def _make_joint_recipe(self, plain: Expert, start: Parameters) -> JointRecipe:
+        rows, settings = self.rows, self.settings
+        sizes = NetworkSizes(
+            inputs=rows.n_inputs,
+            outputs=rows.n_outputs,
+            frequencies=settings.n_frequencies,
+            latent=settings.value("latent_dim"),
+            hidden=settings.layers,
+            components=settings.n_components,
+            gating=settings.gating,
+            noise="constant",
+        )
+        return JointRecipe(
+            rows=rows,
+            sample=rows.sample(TRAINING_ROWS, self.streams.generator("training rows")),
+            plain=plain,
+            start=start,
+            kernel=settings.kernel,
+            frequencies=settings.frequencies,
+            sizes=sizes,
+            settings=MemberSettings(
+                alpha=float(settings.alpha),
+                beta=float(settings.beta),
+                elbo_weight=float(settings.elbo_weight),
+                dropout=0.0,
+                batch_size=settings.batch_rows(rows.n_rows, sizes.width),
+                max_steps=settings.value("max_steps", rows.n_rows),
+                patience=settings.value("patience", rows.n_rows),
+                learn_kernel=settings.optimize,
+            ),
+            n_members=settings.value("n_members", rows.n_rows),
+            noise_model=settings.noise_model,
+            dropout=None if settings.dropout is None else float(settings.dropout),
+            validation_fraction=float(settings.validation_fraction),
+        )
 
 
 def _reconfigure(rows: StandardisedRows, encoder: ReconfiguredMap) -> Source:

@@ -48,8 +48,6 @@ from prismgp.core.linalg import Factor, factor
 from prismgp.core.parameters import Parameters
 from prismgp.vae import MixturePrior
 
-__all__ = ["NetworkOutput", "NetworkSizes", "RevisedMap", "batch_log_evidence", "batch_predict", "limited"]
-
 _LARGEST_INPUT = 10.0  # standard deviations; a network extrapolates wildly beyond what it has seen
 _INPUT_SCALES = (0.1, 3.0)  # limits of s at the start: no input is lost for good
 _GATE_FLOOR = 1e-6  # keeps gates out of the denormal numbers, which slow products down tenfold
@@ -60,30 +58,16 @@ _PRECISE = 3e4  # ratio of signal to noise variance above which the gradient, to
 
 @dataclass(frozen=True)
 class NetworkSizes:
-    """The sizes of a network: shapes of all tensors, and which parts there are.
+    """The sizes of a network: shapes of all tensors, and which parts there are."""
 
-    Attributes
-    ----------
-    inputs, outputs, frequencies, latent : int
-        d, q, p and L.
-    hidden : tuple of int
-        Neurons of the hidden layers.
-    components : int
-        Gates b, or 1 for none.
-    gating : str
-        "soft", "hard" or "none".
-    noise : str
-        "constant" or "input": whether there is a head h (V4).
-    """
-
-    inputs: int
-    outputs: int
-    frequencies: int
-    latent: int
-    hidden: tuple[int, ...]
-    components: int
-    gating: str
-    noise: str
+    inputs: int  # d
+    outputs: int  # q
+    frequencies: int  # p
+    latent: int  # L
+    hidden: tuple[int, ...]  # neurons of the hidden layers
+    components: int  # gates b, or 1 for none
+    gating: str  # "soft", "hard" or "none"
+    noise: str  # "constant" or "input": whether there is a head h (V4)
 
     @property
     def width(self) -> int:
@@ -106,16 +90,7 @@ class NetworkOutput(NamedTuple):
 class RevisedMap(torch.nn.Module):
     """Network, prior and kernel parameters of one member.
 
-    Parameters
-    ----------
-    sizes : NetworkSizes
-    start : Parameters
-        Of an exact GP on the inputs, or the user's.
-    frequencies : ndarray, (p, L + d)
-    generator : torch.Generator
-        Of the initial weights.
-    directions : ndarray, (b, L), optional
-        Of the prior's centres, where they are known.
+    ``start`` has the kernel parameters of an exact GP on the inputs, or the user's; ``frequencies`` are (p, L + d).
     """
 
     frequencies: Tensor
@@ -137,7 +112,7 @@ class RevisedMap(torch.nn.Module):
         self.layers = torch.nn.ModuleList([_linear(fan_in, fan_out, generator) for fan_in, fan_out in pairwise(widths)])
         self.latent_head = _linear(widths[-1], sizes.latent, generator)
         self.noise_head = _linear(widths[-1], 1, None) if sizes.noise == "input" else None
-        self.prior = MixturePrior(sizes.components, sizes.latent, radius=1.0, width=1.0, directions=directions)
+        self.prior = MixturePrior(sizes.components, sizes.latent, radius=1.0, directions=directions)
         latent = np.full(sizes.latent, 0.5 * math.log(sizes.latent))
         self.log_lengthscale = _parameter(np.append(latent, start.log_lengthscale))
         self.log_signal = _parameter(start.log_signal)
@@ -235,7 +210,16 @@ def _linear(fan_in: int, fan_out: int, generator: torch.Generator | None) -> tor
 # -- the evidence of a batch -----------------------------------------------------------------------------
 
 
-class _WhitenedDensity(torch.autograd.Function):
+class _Density(torch.autograd.Function):
+    """A scalar whose gradients are formed in the forward pass and saved there."""
+
+    @staticmethod
+    def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor | None, ...]:
+        (scale,) = outer
+        return tuple(None if g is None else scale.to(g.dtype) * g for g in ctx.saved_tensors)
+
+
+class _WhitenedDensity(_Density):
     """``sum_k -1/2 log |A_k| - 1/2 rho_k'A_k^-1 rho_k`` with the closed-form gradient (B2).
 
     Arguments: features with rows already divided by the roots of v, (n, 2p), and gates, (n, b), or None, in
@@ -245,8 +229,8 @@ class _WhitenedDensity(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, phi: Tensor, gates: Tensor | None, log_ratio: Tensor, rho: Tensor) -> Tensor:
         phi64 = phi.double()
-        inner = _products(phi64)
-        outer = None if gates is None else _products(gates.double())
+        inner = phi64 @ phi64.T
+        outer = None if gates is None else gates.double() @ gates.double().T
         b = inner if outer is None else inner * outer
         value = rho.new_zeros(())
         total: Tensor | None = None
@@ -273,12 +257,8 @@ class _WhitenedDensity(torch.autograd.Function):
         ctx.save_for_backward(2.0 * (total @ phi), grad_gates, grad_ratio, grad_rho)
         return value
 
-    @staticmethod
-    def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor | None, ...]:
-        return _scale_gradients(ctx, *outer)
 
-
-class _FeatureDensity(torch.autograd.Function):
+class _FeatureDensity(_Density):
     """The same value by (B3), with the gradient (B4).
 
     Arguments: features with rows already divided by the roots of v, (n, w), in the network's precision; logarithms
@@ -309,15 +289,11 @@ class _FeatureDensity(torch.autograd.Function):
         ctx.save_for_backward(grad_features, grad_ratio, grad_rho)
         return value
 
-    @staticmethod
-    def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor | None, ...]:
-        return _scale_gradients(ctx, *outer)
-
 
 def batch_log_evidence(member: RevisedMap, output: NetworkOutput, y: Tensor) -> Tensor:
     """Compute (B1) from the network's output for rows and their targets, (n, q); a float64 scalar to differentiate."""
     log_signal, log_noise = member.log_signal.double(), member.log_noise.double()
-    phi, gates = output.phi, output.gates
+    phi = output.phi
     rho = (y.double() - member.mean.double()) * torch.exp(-0.5 * log_noise)
     constant = -0.5 * len(y) * (math.log(2.0 * math.pi) + log_noise).sum()
     if output.log_noise is not None:
@@ -327,15 +303,11 @@ def batch_log_evidence(member: RevisedMap, output: NetworkOutput, y: Tensor) -> 
     log_ratio = log_signal - log_noise
     density: Tensor
     if len(y) <= member.sizes.width:
-        density = _WhitenedDensity.apply(phi, gates, log_ratio, rho)  # type: ignore[no-untyped-call]
+        density = _WhitenedDensity.apply(phi, output.gates, log_ratio, rho)  # type: ignore[no-untyped-call]
     else:
-        features = phi if gates is None else gated_features(phi, gates)
+        features = output._replace(phi=phi).features()
         density = _FeatureDensity.apply(features, log_ratio, rho)  # type: ignore[no-untyped-call]
     return density + constant
-
-
-def _products(rows: Tensor) -> Tensor:
-    return rows @ rows.T
 
 
 def _identity_plus(products: Tensor, ratio: float | Tensor) -> Factor:
@@ -352,11 +324,6 @@ def _inverse(solved: Factor, ratio: Tensor, dtype: torch.dtype) -> Tensor:
     noise is very low.
     """
     return torch.cholesky_inverse(solved.lower.to(dtype if ratio < _PRECISE else torch.float64))
-
-
-def _scale_gradients(ctx: Any, scale: Tensor) -> tuple[Tensor | None, ...]:
-    """Multiply the gradients of the forward pass by the incoming one."""
-    return tuple(None if g is None else scale.to(g.dtype) * g for g in ctx.saved_tensors)
 
 
 def batch_predict(

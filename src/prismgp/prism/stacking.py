@@ -15,8 +15,6 @@ import numpy as np
 
 from prismgp._types import Array, Tensor
 
-__all__ = ["HeldOut", "Stack", "mixture_moments", "noise_scale", "stack"]
-
 _NOISE_GRID = np.linspace(-3.0, 4.0, 141)  # logarithms of the factor on the noise variance
 _NOISE_ROWS = 10.0  # pseudo-rows that pull the factor to one
 _WEIGHT_ROWS = 10.0  # pseudo-rows that pull the weights to the prior ones
@@ -41,7 +39,7 @@ class HeldOut:
         return cls(mean.cpu().numpy(), variance.cpu().numpy(), noise.cpu().numpy())
 
     @classmethod
-    def joined(cls, parts: list[HeldOut]) -> HeldOut:
+    def join(cls, parts: list[HeldOut]) -> HeldOut:
         return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in ("mean", "variance", "noise")))
 
     @property
@@ -51,11 +49,11 @@ class HeldOut:
 
 @dataclass(frozen=True)
 class Stack:
-    """Weights of the experts, (K,), the factor on all variances, (q,), and the density reached."""
+    """What stacking found."""
 
-    weights: Array
-    temperature: Array
-    nlpd: float
+    weights: Array  # of the experts, (K,)
+    temperature: Array  # the factor on all variances, (q,)
+    nlpd: float  # of the held-out rows
 
 
 def noise_scale(y: Array, mean: Array, variance: Array, noise: Array) -> tuple[Array, float]:
@@ -74,21 +72,13 @@ def stack(y: Array, experts: list[HeldOut], *, simple: int, margin: float = _MAR
     """Find the weights that maximise the held-out density of the mixture's moments, then its temperature.
 
     The simplest expert is used alone, as it is, unless something less simple is significantly better: first each of
-    the last experts is compared with the one after it, then the mixture of all with the best of these.
-
-    Parameters
-    ----------
-    y : ndarray, (m, q)
-    experts : list of HeldOut
-    simple : int
-        How many of the last experts may be used alone: the plain SSGP, last, and before it the same with learned
-        noise.
-    margin : float
-        Standard errors by which a gain must exceed what is expected by chance; ``-inf``: the mixture is always used.
+    the last experts is compared with the one after it, then the mixture of all with the best of these. ``simple`` says
+    how many of the last may be used alone: the plain SSGP, last, and before it the same with learned noise. ``margin``
+    is in standard errors by which a gain must exceed what is expected by chance; ``-inf``: the mixture is always used.
     """
     means = np.stack([expert.mean for expert in experts])
     totals = np.stack([expert.total for expert in experts])
-    weights = _fit_weights(y, means, totals, _prior_weights(len(experts), plain=simple > 0))
+    weights = _fit_weights(y, means, totals, plain=simple > 0)
     mean, variance = mixture_moments(weights, means, totals)
     squares = ((y - mean) ** 2 / variance).sum(0)
     temperature = (squares + _TEMPERATURE_ROWS) / (len(y) + _TEMPERATURE_ROWS)
@@ -128,17 +118,16 @@ def mixture_moments(weights: Array, means: Array, variances: Array) -> tuple[Arr
     return mean, np.tensordot(weights, variances + (means - mean) ** 2, 1)
 
 
-def _prior_weights(count: int, *, plain: bool) -> Array:
-    if not plain or count == 1:
-        return np.full(count, 1.0 / count)
-    return np.append(np.full(count - 1, (1.0 - _PLAIN_SHARE) / (count - 1)), _PLAIN_SHARE)
-
-
-def _fit_weights(y: Array, means: Array, totals: Array, prior: Array) -> Array:
-    if len(prior) == 1:
-        return prior
+def _fit_weights(y: Array, means: Array, totals: Array, *, plain: bool) -> Array:
+    """The weights of the highest density, (K,), some dropped; ``plain``: the last expert is the plain SSGP."""
+    count = len(means)
+    if count == 1:
+        return np.ones(1)
     from scipy.optimize import minimize  # slow to import, and predictions do not need it
 
+    prior = np.full(count, 1.0 / count)
+    if plain:
+        prior = np.append(np.full(count - 1, (1.0 - _PLAIN_SHARE) / (count - 1)), _PLAIN_SHARE)
     log_prior = np.log(prior)
 
     def loss(logits: Array) -> float:
@@ -148,11 +137,10 @@ def _fit_weights(y: Array, means: Array, totals: Array, prior: Array) -> Array:
         return float(_nlpd(y, mean, variance).mean() + _WEIGHT_ROWS / y.size * pull)
 
     # The density of the moments is not concave in the weights: start at the centre and near every corner.
-    corners = range(len(prior) if len(prior) <= _MOST_CORNERS else 0)
-    starts = [log_prior, *(log_prior - 4.0 * (np.arange(len(prior)) != k) for k in corners)]
-    runs = [minimize(loss, start, method="L-BFGS-B", bounds=[_LOG_WEIGHTS] * len(prior)) for start in starts]
-    best: Array = min(runs, key=lambda run: float(run.fun)).x
-    weights = _softmax(best)
+    corners = range(count if count <= _MOST_CORNERS else 0)
+    starts = [log_prior, *(log_prior - 4.0 * (np.arange(count) != k) for k in corners)]
+    runs = [minimize(loss, start, method="L-BFGS-B", bounds=[_LOG_WEIGHTS] * count) for start in starts]
+    weights = _softmax(min(runs, key=lambda run: float(run.fun)).x)
     weights = np.where(weights < np.minimum(_LEAST_WEIGHT, 0.5 * prior), 0.0, weights)
     return np.asarray(weights / weights.sum())
 
@@ -164,5 +152,4 @@ def _softmax(logits: Array) -> Array:
 
 def _nlpd(y: Array, mean: Array, variance: Array) -> Array:
     # One logarithm, unlike core.density, whose rounding moves the weights that the search finds by some 1e-8.
-    values: Array = 0.5 * ((y - mean) ** 2 / variance + np.log(2.0 * np.pi * variance))
-    return values
+    return np.asarray(0.5 * ((y - mean) ** 2 / variance + np.log(2.0 * np.pi * variance)))

@@ -17,7 +17,6 @@ All random numbers are drawn on the CPU, from streams of the member's own.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -29,8 +28,8 @@ from torch.optim.swa_utils import AveragedModel
 
 from prismgp._random import Streams
 from prismgp._types import AnyArray, Tensor
-from prismgp.context import Checkpoint
-from prismgp.prism.experts import Expert, map_statistics
+from prismgp.core.statistics import accumulate_features
+from prismgp.prism.experts import Expert
 from prismgp.prism.network import NetworkOutput, NetworkSizes, RevisedMap, batch_log_evidence, batch_predict, limited
 from prismgp.prism.stacking import HeldOut, noise_scale
 from prismgp.vae import (
@@ -38,18 +37,13 @@ from prismgp.vae import (
     GaussianMixture,
     GaussianMixtureNet,
     Indices,
-    Monitor,
     Rows,
-    TrainingResult,
     TrainingState,
     TrainingTask,
     draw_rows,
     elbo_terms,
-    run_training,
     torch_generator,
 )
-
-__all__ = ["MemberSettings", "MemberTraining", "TrainedMember", "TrainingRows", "held_out_rows", "train_member"]
 
 _LEARNING_RATE = 1e-2
 _WEIGHT_DECAY = 0.01
@@ -81,78 +75,28 @@ class MemberSettings:
 
 @dataclass(frozen=True)
 class TrainingRows:
-    """Rows by index, standardised, and those held out.
-
-    Attributes
-    ----------
-    x, y : Rows
-        Inputs and targets.
-    held_out : ndarray of int
-        Sorted indices.
-    """
+    """Inputs and targets by index, standardised, and the rows held out."""
 
     x: Rows
     y: Rows
-    held_out: Indices
+    held_out: Indices  # sorted
 
     def draw(self, count: int, rng: np.random.Generator) -> Indices:
         """Draw distinct training rows in random order."""
         return draw_rows(len(self.x), self.held_out, count, rng)
 
 
-class TrainedMember(TrainingResult):
-    """What the training of a member reached; checks measure the NLPD of the held-out rows."""
-
-    @property
-    def map(self) -> RevisedMap | None:
-        """The best network, or None if the training ended before the first check."""
-        network: RevisedMap | None = self.best
-        return network
-
-    @property
-    def nlpd(self) -> float:
-        """Of the best network, at the held-out rows; NaN without one."""
-        return self.score
-
-
-def train_member(
-    member: RevisedMap,
-    rows: TrainingRows,
-    settings: MemberSettings,
-    streams: Streams,
-    *,
-    monitor: Monitor | None = None,
-    observe: Callable[[TrainedMember], None] | None = None,
-    checkpoint: Checkpoint | None = None,
-) -> TrainedMember:
-    """Maximise (T1), starting from ``member``, which is changed; see :func:`run_training` for the callbacks."""
-    return run_training(
-        MemberTraining(member, rows, settings, streams),
-        TrainedMember(held_out_rows=len(rows.held_out)),
-        max_steps=settings.max_steps,
-        patience=settings.patience,
-        monitor=monitor,
-        observe=observe,
-        checkpoint=checkpoint,
-    )
-
-
 class MemberTraining(TrainingTask):
-    """Training of one member on (T1).
-
-    Attributes
-    ----------
-    wide : int
-        Features above which a check uses the kernel matrix of fewer rows instead of the features' moments.
-    """
+    """Training of one member, which is changed, on (T1); checks measure the NLPD of the held-out rows."""
 
     model: RevisedMap
     check_every = 25
     criterion = "held-out density"
-    wide = 1_024
+    wide = 1_024  # features above which a check uses the kernel matrix of fewer rows instead of the features' moments
 
     def __init__(self, member: RevisedMap, rows: TrainingRows, settings: MemberSettings, streams: Streams) -> None:
-        self.member, self.rows, self.settings = member, rows, settings
+        self.member, self.rows, self.settings, self.held_out = member, rows, settings, rows.held_out
+        self.max_steps, self.patience = settings.max_steps, settings.patience
         self.elbo = _Elbo(member.sizes, torch_generator(streams, "decoder")).to(rows.x.device)
         for parameter in (member.log_lengthscale, member.log_signal, member.log_noise, member.mean):
             parameter.requires_grad_(settings.learn_kernel)
@@ -231,8 +175,8 @@ class MemberTraining(TrainingTask):
                 return HeldOut.of(*batch_predict(params, context, self.rows.y[index], held))
         index = self.rows.draw(_CONTEXT_ROWS, self.context)
         chunks = [index[start : start + _CHUNK_ROWS] for start in range(0, len(index), _CHUNK_ROWS)]
-        pairs = ((self.rows.x[chunk], self.rows.y[chunk]) for chunk in chunks)
-        stats = map_statistics(self.model, pairs, len(params.mean))
+        encoded = ((*self.model.features(self.rows.x[chunk]), self.rows.y[chunk]) for chunk in chunks)
+        stats = accumulate_features(encoded, len(params.mean))
         return Expert.of("check", self.model, params, stats).held_out(self.held_x)
 
     def _elbo_terms(self, x: Tensor, output: NetworkOutput) -> ElboTerms:
@@ -278,7 +222,7 @@ def held_out_rows(x: AnyArray, fraction: float, most: int, rng: np.random.Genera
     """
     n = len(x)
     count = min(max(1, round(fraction * n)), most, n - 1)
-    _, group, sizes = np.unique(_row_hashes(x), return_inverse=True, return_counts=True)
+    _, group, sizes = np.unique(_hash_rows(x), return_inverse=True, return_counts=True)
     if len(sizes) == n:
         return np.sort(rng.choice(n, count, replace=False))
     order = rng.permutation(len(sizes))
@@ -289,7 +233,7 @@ def held_out_rows(x: AnyArray, fraction: float, most: int, rng: np.random.Genera
     return held if len(held) else np.sort(rng.choice(n, count, replace=False))
 
 
-def _row_hashes(x: AnyArray) -> npt.NDArray[np.uint64]:
+def _hash_rows(x: AnyArray) -> npt.NDArray[np.uint64]:
     """Compute a number for each row that is the same for rows with the same values."""
     from pandas.util import hash_array  # slow to import, and predictions do not need it
 

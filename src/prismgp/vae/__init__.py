@@ -9,37 +9,15 @@ separated clusters, because there a sparse spectrum GP needs few frequencies. Th
 - the auto-encoder made of these, and its training by Adam (``vae.py``), in the loop that trains every network here
   (``training.py``).
 
-The prior and the terms of the objective take any ``(log_weights, mean, log_var)``, so an encoder of
-another shape, also a single Gaussian (k = 1), can be trained with them.
-
-What is printed in the paper, and what is done here
----------------------------------------------------
-1. Printed: ``p(x, z) = p(z) p(z | x)``, with ``p(z | x)`` called the likelihood. Meant: ``p(z) p(x | z)``.
-2. Printed: ``p(x | z)`` is the encoder and ``q(z | x)`` the decoder. It is the other way round.
-3. Printed: ``KL(q(z || x) || p(z))``. Meant: ``KL(q(z | x) || p(z))``.
-4. Printed: cluster covariances ``gamma^2 Theta^-1``, with Theta the squared length-scales. Only
-   ``gamma^2 Theta`` makes clusters round in the kernel's metric, which the proofs need. Here Theta is the
-   identity: latent units are arbitrary, and the GP learns its length-scales afterwards.
-5. Printed: the gammas are "variances". They enter squared; here they are standard deviations, ``widths``.
-6. Printed: ``gamma^2 Theta^-1 I`` in the separation term; the identity is superfluous.
-7. Printed: a fixed prior ``p(z)``, but a radius that is optimised. Here weights and directions are fixed;
-   the radius and the widths are learned.
-8. Printed: k = 8 equidistant points on a sphere in 4 dimensions. At most 5 points there have equal
-   distances. Here: a regular simplex where it exists, else a cross-polytope, else points of least energy.
-9. Printed: the sum of divergences between clusters is maximised. It has no upper bound: radius over width
-   would grow without limit. Here every term saturates (``networks.py``, R3).
-10. Printed: outputs of ReLU layers of 10 neurons "form" means and covariances. They would be
-    non-negative and of dimension 10. Here a linear layer follows, to the right dimension, without ReLU.
-11. Not printed: ``q(z)`` is an average over all rows; how to estimate it within a mini-batch (``elbo.py``, R7).
-12. Not printed: how to get an encoding from a distribution. Here it is the mean of the mixture: the same
-    input always gives the same output.
+The prior and the terms of the objective take any Gaussian mixture ``q(z | x)``, so an encoder of another shape, also a
+single Gaussian (k = 1), can be trained with them. Where the paper cannot be followed literally, what is done instead is
+listed in docs/reconfiguration.md, "Corrections to the paper".
 """
 
-from prismgp.vae.elbo import ElboTerms, conditional_kl, elbo_terms, marginal_kl, sample_components
-from prismgp.vae.networks import SEPARATION_CAP, GaussianMixture, GaussianMixtureNet, MixturePrior, sphere_directions
+from prismgp.vae.elbo import ElboTerms, elbo_terms
+from prismgp.vae.networks import GaussianMixture, GaussianMixtureNet, MixturePrior
 from prismgp.vae.training import (
     Indices,
-    Monitor,
     Rows,
     TrainingResult,
     TrainingState,
@@ -48,29 +26,25 @@ from prismgp.vae.training import (
     run_training,
     torch_generator,
 )
-from prismgp.vae.vae import MixtureVAE, VAETraining, train
+from prismgp.vae.vae import TRAINING_ROWS, MixtureVAE, VAESettings, VAETraining, fit_vae
 
 __all__ = [
-    "SEPARATION_CAP",
+    "TRAINING_ROWS",
     "ElboTerms",
     "GaussianMixture",
     "GaussianMixtureNet",
     "Indices",
     "MixturePrior",
     "MixtureVAE",
-    "Monitor",
     "Rows",
     "TrainingResult",
     "TrainingState",
     "TrainingTask",
+    "VAESettings",
     "VAETraining",
-    "conditional_kl",
     "draw_rows",
     "elbo_terms",
-    "marginal_kl",
+    "fit_vae",
     "run_training",
-    "sample_components",
-    "sphere_directions",
     "torch_generator",
-    "train",
 ]

@@ -34,9 +34,7 @@ from dataclasses import dataclass
 import torch
 
 from prismgp._types import Tensor
-from prismgp.vae.networks import SEPARATION_CAP, GaussianMixture, GaussianMixtureNet, MixturePrior
-
-__all__ = ["ElboTerms", "conditional_kl", "elbo_terms", "marginal_kl", "sample_components"]
+from prismgp.vae.networks import GaussianMixture, GaussianMixtureNet, MixturePrior
 
 _REFERENCE_ROWS = 128  # M
 _PAIRS = 1 << 17  # most pairs of a latent point and a component in a step; more no longer fit into a cache
@@ -74,59 +72,25 @@ def sample_components(mean: Tensor, log_var: Tensor, noise: Tensor) -> Tensor:
     return mean + torch.exp(0.5 * log_var) * noise
 
 
-def conditional_kl(log_weights: Tensor, mean: Tensor, log_var: Tensor, z: Tensor, prior: MixturePrior) -> Tensor:
-    """Unbiased estimate of ``KL(q(z | x) || p(z))`` (R6), row by row.
-
-    Parameters
-    ----------
-    log_weights : Tensor, (n, k)
-        Of the posterior; zeros of shape (n, 1) for a single Gaussian.
-    mean, log_var : Tensor, (n, k, L)
-    z : Tensor, (n, k, L)
-        From :func:`sample_components`.
-    prior : MixturePrior
-
-    Returns
-    -------
-    Tensor, (n,)
-    """
-    log_q = _mixture_log_prob(z, log_weights, mean, log_var)  # every z_j under all components of its row
-    return (log_weights.exp() * (log_q - prior.log_prob(z))).sum(-1)
+def conditional_kl(q: GaussianMixture, z: Tensor, prior: MixturePrior) -> Tensor:
+    """Unbiased estimate of ``KL(q(z | x) || p(z))`` (R6) at z of :func:`sample_components`, row by row: (n,)."""
+    log_q = _mixture_log_prob(z, q.log_weights, q.mean, q.log_var)  # every z_j under all components of its row
+    return (q.log_weights.exp() * (log_q - prior.log_prob(z))).sum(-1)
 
 
-def marginal_kl(
-    log_weights: Tensor,
-    mean: Tensor,
-    log_var: Tensor,
-    z: Tensor,
-    prior: MixturePrior,
-    *,
-    reference_rows: int = _REFERENCE_ROWS,
-) -> Tensor:
+def marginal_kl(q: GaussianMixture, z: Tensor, prior: MixturePrior, *, reference_rows: int = _REFERENCE_ROWS) -> Tensor:
     """Estimate of ``KL(q(z) || p(z))`` (R7), a scalar; biased high, see the module's docstring.
 
     Rows must be in random order: the first ``reference_rows`` are the subset S. Where S times its points
     would be too many pairs, the points of the first rows of S alone are used; that adds noise, no bias.
-
-    Parameters
-    ----------
-    log_weights : Tensor, (n, k)
-    mean, log_var, z : Tensor, (n, k, L)
-    prior : MixturePrior
-    reference_rows : int
-        M.
     """
-    n, k, latent_dim = mean.shape
+    n, k, latent_dim = z.shape
     m = min(n, reference_rows)
     some = min(m, max(1, _PAIRS // (m * k * k)))
     points = z[:some].reshape(some * k, latent_dim)
-    log_q = _mixture_log_prob(
-        points,
-        (log_weights[:m] - math.log(m)).reshape(m * k),
-        mean[:m].reshape(m * k, latent_dim),
-        log_var[:m].reshape(m * k, latent_dim),
-    )
-    return (log_weights[:some].reshape(-1).exp() * (log_q - prior.log_prob(points))).sum() / some
+    mean, log_var = (values[:m].reshape(m * k, latent_dim) for values in (q.mean, q.log_var))
+    log_q = _mixture_log_prob(points, (q.log_weights[:m] - math.log(m)).reshape(m * k), mean, log_var)
+    return (q.log_weights[:some].reshape(-1).exp() * (log_q - prior.log_prob(points))).sum() / some
 
 
 def elbo_terms(
@@ -139,37 +103,20 @@ def elbo_terms(
     alpha: float,
     beta: float,
     columns: Tensor | None = None,
-    cap: float = SEPARATION_CAP,
 ) -> ElboTerms:
-    """All terms of R5 for a batch.
+    """All terms of R5 for standardised rows, (n, d), and ``q(z | x)`` of these rows in L dimensions.
 
-    Parameters
-    ----------
-    x : Tensor, (n, d)
-        Standardised rows.
-    posterior : GaussianMixture
-        ``q(z | x)`` of these rows, in L dimensions.
-    decoder : GaussianMixtureNet
-        From L dimensions to d.
-    prior : MixturePrior
-    noise : Tensor, (n, k, L)
-        Standard normal.
-    alpha, beta : float
-    columns : Tensor, (d,), optional
-        Ones for the columns to reconstruct.
-    cap : float
-        Where the separation saturates (R3).
+    ``noise``, (n, k, L), is standard normal; ``columns``, (d,), has ones for the columns to reconstruct.
     """
-    q = (posterior.log_weights, posterior.mean, posterior.log_var)
     z = sample_components(posterior.mean, posterior.log_var, noise)
     n, k, latent_dim = z.shape
     decoded: GaussianMixture = decoder(z.reshape(n * k, latent_dim))
     log_likelihood = decoded.log_prob(x.repeat_interleave(k, 0), columns).reshape(n, k)
     return ElboTerms(
         reconstruction=(posterior.log_weights.exp() * log_likelihood).sum(-1).mean(),
-        conditional_kl=conditional_kl(*q, z, prior).mean(),
-        marginal_kl=marginal_kl(*q, z, prior),
-        separation=prior.separation_bonus(cap),
+        conditional_kl=conditional_kl(posterior, z, prior).mean(),
+        marginal_kl=marginal_kl(posterior, z, prior),
+        separation=prior.separation_bonus(),
         alpha=alpha,
         beta=beta,
     )

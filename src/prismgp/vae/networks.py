@@ -9,9 +9,9 @@ linear layer of 10 neurons with ReLU and a linear layer to the output dimension,
 log variance. The weights are the softmax of one linear layer. All k networks are evaluated at once by batched
 products.
 
-Departures from the printed architecture: the last linear layer of each head (the package's docstring, item 10), and a
-soft bound on the log variance. Without the bound the likelihood of a column with few distinct values has no maximum:
-a component would shrink onto one of them.
+Departures from the printed architecture: the last linear layer of each head, without which means would be non-negative
+and of dimension 10, and a soft bound on the log variance. Without the bound the likelihood of a column with few
+distinct values has no maximum: a component would shrink onto one of them.
 
 The prior is a mixture of b Gaussians on a sphere in L latent dimensions, with clusters of growing weight,
 
@@ -20,8 +20,7 @@ The prior is a mixture of b Gaussians on a sphere in L latent dimensions, with c
   with ``r = gamma_i^2 / gamma_j^2``;
 - (R3) ``bonus = sum_{i != j} f(KL_ij)``, ``f(t) = t - t^2 / (2 cap)`` up to t = cap, and ``cap / 2`` beyond.
 
-The weights pi and the unit directions u are fixed; the radius R and the widths gamma are learned. The corrections to
-the printed prior are listed in the docstring of the package.
+The weights pi and the unit directions u are fixed; the radius R and the widths gamma are learned.
 
 Why R3 saturates, and where. KL_ij has no upper bound, so the printed sum would drive the radius to infinity, or the
 widths to zero, and dominate every other term. f agrees with it for small t, and is flat once two clusters are far
@@ -45,8 +44,6 @@ import torch.nn.functional as F  # noqa: N812 - the customary name
 
 from prismgp._types import Array, Tensor
 
-__all__ = ["SEPARATION_CAP", "GaussianMixture", "GaussianMixtureNet", "MixturePrior", "sphere_directions"]
-
 SEPARATION_CAP = 3.0 * math.log(1e6)
 _ENERGY_STARTS = 4
 _LOG_VAR_BOUND = 10.0  # standard deviations between exp(-5) and exp(5) of the standardised unit
@@ -56,32 +53,14 @@ _EPS = 1e-5  # likewise
 
 @dataclass(frozen=True)
 class GaussianMixture:
-    """Mixtures of k diagonal Gaussians in ``out`` dimensions, one for each of n rows.
+    """Mixtures of k diagonal Gaussians in ``out`` dimensions, one for each of n rows."""
 
-    Attributes
-    ----------
-    log_weights : Tensor, (n, k)
-        Logarithms of weights that sum to one.
-    mean, log_var : Tensor, (n, k, out)
-    """
-
-    log_weights: Tensor
-    mean: Tensor
-    log_var: Tensor
+    log_weights: Tensor  # (n, k), logarithms of weights that sum to one
+    mean: Tensor  # (n, k, out)
+    log_var: Tensor  # (n, k, out)
 
     def log_prob(self, x: Tensor, columns: Tensor | None = None) -> Tensor:
-        """Log density at x.
-
-        Parameters
-        ----------
-        x : Tensor, (n, out) or any shape that broadcasts against it
-        columns : Tensor, (out,), optional
-            Ones for the coordinates that count, zeros for those to leave out.
-
-        Returns
-        -------
-        Tensor, (n,)
-        """
+        """Log density at x, (n, out): (n,). ``columns``, (out,): ones for coordinates that count, else zeros."""
         squares = (x.unsqueeze(-2) - self.mean).square() * torch.exp(-self.log_var)
         # A product with ones: sums over a short last axis are several times slower.
         counted = torch.ones_like(self.mean[0, 0]) if columns is None else columns
@@ -96,29 +75,15 @@ class GaussianMixture:
 class GaussianMixtureNet(torch.nn.Module):
     """k Gaussian networks and their mixing weights (R4), vectorised over the components.
 
-    Parameters
-    ----------
-    n_inputs, n_outputs : int
-    n_components : int
-        k.
-    hidden : int, default 10
-        Neurons of every hidden layer.
-    generator : torch.Generator, optional
-        Of the initial parameters, which follow torch's rule for linear layers: uniform within
-        ``1 / sqrt(inputs of the layer)``. None: torch's global one.
+    ``hidden`` is the number of neurons of every hidden layer. The initial parameters follow torch's rule for linear
+    layers, uniform within ``1 / sqrt(inputs of the layer)``.
     """
 
     running_mean: Tensor
     running_var: Tensor
 
     def __init__(
-        self,
-        n_inputs: int,
-        n_outputs: int,
-        n_components: int,
-        hidden: int = 10,
-        *,
-        generator: torch.Generator | None = None,
+        self, n_inputs: int, n_outputs: int, n_components: int, hidden: int, *, generator: torch.Generator
     ) -> None:
         super().__init__()
         k, h = n_components, hidden
@@ -146,15 +111,13 @@ class GaussianMixtureNet(torch.nn.Module):
     def forward(self, x: Tensor) -> GaussianMixture:
         """Mixtures for rows x, (n, n_inputs)."""
         n, (k, h, _) = len(x), self.head_weight.shape
-        # A single row has no spread to standardise by: use the running moments.
-        batch_moments = self.training and n > 1
         first = F.batch_norm(
             F.linear(x, self.first_weight, self.first_bias),
             self.running_mean,
             self.running_var,
             self.norm_scale,
             self.norm_shift,
-            training=batch_moments,
+            training=self.training and n > 1,  # a single row has no spread: use the running moments
             momentum=_MOMENTUM,
             eps=_EPS,
         )
@@ -170,39 +133,19 @@ class GaussianMixtureNet(torch.nn.Module):
 class MixturePrior(torch.nn.Module):
     """The prior (R1) with learned radius and widths.
 
-    Parameters
-    ----------
-    n_components : int
-        The paper's b.
-    latent_dim : int
-        L.
-    radius, width : float
-        Starting values. Clusters that overlap at the start let rows find theirs before a gap opens.
-    directions : ndarray, (b, L), optional
-        Unit vectors to use instead of :func:`sphere_directions`, where they are known already.
-
-    Attributes
-    ----------
-    log_radius : Parameter, ()
-    log_widths : Parameter, (b,)
-    directions : buffer, (b, L)
-    log_weights : buffer, (b,)
+    Clusters that overlap at the start let rows find theirs before a gap opens. ``directions`` are unit vectors to use
+    instead of :func:`sphere_directions`, where they are known already.
     """
 
-    directions: Tensor
-    log_weights: Tensor
+    directions: Tensor  # (b, L)
+    log_weights: Tensor  # (b,)
 
     def __init__(
-        self,
-        n_components: int,
-        latent_dim: int,
-        radius: float = 0.5,
-        width: float = 1.0,
-        directions: Array | None = None,
+        self, n_components: int, latent_dim: int, *, radius: float = 0.5, directions: Array | None = None
     ) -> None:
         super().__init__()
         self.log_radius = torch.nn.Parameter(torch.tensor(math.log(radius), dtype=torch.float32))
-        self.log_widths = torch.nn.Parameter(torch.full((n_components,), math.log(width), dtype=torch.float32))
+        self.log_widths = torch.nn.Parameter(torch.zeros(n_components, dtype=torch.float32))
         if directions is None:
             directions = sphere_directions(n_components, latent_dim)
         self.register_buffer("directions", torch.as_tensor(directions, dtype=torch.float32))
@@ -238,10 +181,10 @@ class MixturePrior(torch.nn.Module):
         squares = (centres[:, None, :] - centres[None, :, :]).square().sum(-1)
         return spread + 0.5 * squares * torch.exp(-2.0 * self.log_widths)[None, :]
 
-    def separation_bonus(self, cap: float = SEPARATION_CAP) -> Tensor:
+    def separation_bonus(self) -> Tensor:
         """Sum of the saturated divergences over ordered pairs (R3), a scalar of at most ``b (b - 1) cap / 2``."""
-        reached = self.separations().clamp(max=cap)
-        return (reached - reached.square() / (2.0 * cap)).sum()  # the diagonal adds zero
+        reached = self.separations().clamp(max=SEPARATION_CAP)
+        return (reached - reached.square() / (2.0 * SEPARATION_CAP)).sum()  # the diagonal adds zero
 
     def nearest_centres(self) -> Tensor:
         """Smallest distance of two centres over the root mean square of their widths, a scalar; 0 for b = 1."""
@@ -315,8 +258,7 @@ def _least_energy(count: int, dim: int) -> Array:
         np.add.at(gradient, pairs[1], -pull)
         # Only the part along the sphere moves a point.
         gradient -= (gradient * unit).sum(1, keepdims=True) * unit
-        value = float(terms.mean())
-        return value, (gradient / norms / len(terms)).ravel()
+        return float(terms.mean()), (gradient / norms / len(terms)).ravel()
 
     from scipy.optimize import minimize  # slow to import, and predictions do not need it
 

@@ -15,7 +15,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -28,20 +28,7 @@ from prismgp.context import Checkpoint, Saved
 from prismgp.data import standardise
 from prismgp.exceptions import NumericalError
 
-__all__ = [
-    "Indices",
-    "Monitor",
-    "Rows",
-    "TrainingResult",
-    "TrainingState",
-    "TrainingTask",
-    "draw_rows",
-    "run_training",
-    "torch_generator",
-]
-
 Indices: TypeAlias = npt.NDArray[np.int64]
-Monitor: TypeAlias = Callable[[float | None], None]
 
 _LARGEST_VALUE = 1e4  # standard deviations; beyond, squares of what networks compute overflow in float32
 _STATE_NAME = "training"  # of the state of a training in a checkpoint
@@ -51,16 +38,9 @@ _STATE_NAME = "training"  # of the state of a training in a checkpoint
 
 
 class Rows:
-    """Standardised rows by index, without a standardised copy of all of them in main memory.
+    """Raw rows x, (n, d), standardised by index, without a standardised copy of all of them in main memory.
 
     On a GPU the copy is made, there, when it fills less than half of the free memory.
-
-    Parameters
-    ----------
-    x : ndarray, (n, d)
-        Raw rows.
-    shift, scale : ndarray, (d,)
-    dtype, device : torch.dtype, torch.device
     """
 
     def __init__(self, x: AnyArray, shift: Array, scale: Array, *, dtype: torch.dtype, device: torch.device) -> None:
@@ -102,26 +82,14 @@ def torch_generator(streams: Streams, name: str) -> torch.Generator:
 
 @dataclass(frozen=True)
 class TrainingState:
-    """Everything the next step depends on.
-
-    Attributes
-    ----------
-    modules : dict of Module
-    optimiser : Optimizer
-    draws : dict of numpy Generator
-    generators : dict of torch Generator
-    schedule : LRScheduler, optional
-        Of the optimiser.
-    numbers : dict of float
-        Plain numbers; restored in place.
-    """
+    """Everything the next step depends on."""
 
     modules: dict[str, torch.nn.Module]
     optimiser: torch.optim.Optimizer
     draws: dict[str, np.random.Generator]
     generators: dict[str, torch.Generator]
     schedule: torch.optim.lr_scheduler.LRScheduler | None = None
-    numbers: dict[str, float] = field(default_factory=dict)
+    numbers: dict[str, float] = field(default_factory=dict)  # restored in place
 
     def tensors(self) -> dict[str, Tensor]:
         """Copy all tensors, by name."""
@@ -166,27 +134,16 @@ class TrainingState:
 
 
 class TrainingTask(ABC):
-    """One training, as :func:`run_training` sees it.
+    """One training, as :func:`run_training` sees it."""
 
-    Attributes
-    ----------
-    model : Module
-        The network of which the best state is kept.
-    check_every : int
-        Steps between checks; there is always one after the last step.
-    check_start : bool
-        Whether there is a check before the first step, too.
-    higher_is_better : bool
-        Whether larger values of a check are better.
-    criterion : str
-        What a check measures, for messages.
-    """
-
-    model: torch.nn.Module
-    check_every: int
-    check_start: bool = False
-    higher_is_better: bool = False
-    criterion: str
+    model: torch.nn.Module  # the network of which the best state is kept
+    held_out: Indices  # rows that no step sees
+    max_steps: int
+    patience: int | None  # steps without a better check after which to stop; None: never
+    check_every: int  # steps between checks; there is always one after the last step
+    check_start: bool = False  # whether there is a check before the first step, too
+    higher_is_better: bool = False  # whether larger values of a check are better
+    criterion: str  # what a check measures, for messages
 
     @abstractmethod
     def step(self, number: int) -> None:
@@ -203,35 +160,16 @@ class TrainingTask(ABC):
 
 @dataclass
 class TrainingResult:
-    """What a training reached.
+    """What a training reached."""
 
-    Attributes
-    ----------
-    best : Module or None
-        A copy of the network at its best check; None without a check of finite value.
-    score : float
-        The value of that check.
-    best_step : int
-        The step of that check.
-    steps : int
-        Steps taken.
-    message : str
-        Why the training ended.
-    interrupted : bool
-    held_out_rows : int
-        0 when there were too few rows to hold any out: then training rows are checked.
-    records : list of dict
-        An entry for each check.
-    """
-
-    best: Any = None
-    score: float = math.nan
-    best_step: int = 0
-    steps: int = 0
-    message: str = ""
+    best: Any = None  # a copy of the network at its best check; None without a check of finite value
+    score: float = math.nan  # the value of that check
+    best_step: int = 0  # the step of that check
+    steps: int = 0  # steps taken
+    message: str = ""  # why the training ended
     interrupted: bool = False
-    held_out_rows: int = 0
-    records: list[dict[str, Any]] = field(default_factory=list)
+    held_out_rows: int = 0  # 0 when there were too few rows to hold any out: then training rows are checked
+    records: list[dict[str, Any]] = field(default_factory=list)  # an entry for each check
 
     @property
     def history(self) -> dict[str, list[Any]]:
@@ -255,42 +193,25 @@ class TrainingResult:
             self.best.load_state_dict(best)
 
 
-ResultT = TypeVar("ResultT", bound=TrainingResult)
-
-
 # -- the loop ------------------------------------------------------------------------------------------
 
 
 def run_training(
     task: TrainingTask,
-    result: ResultT,
     *,
-    max_steps: int,
-    patience: int | None = None,
-    monitor: Monitor | None = None,
-    observe: Callable[[ResultT], None] | None = None,
+    monitor: Callable[[float | None], None] | None = None,
+    observe: Callable[[TrainingResult], None] | None = None,
     checkpoint: Checkpoint | None = None,
-) -> ResultT:
+) -> TrainingResult:
     """Take the steps of a task until it is done, stops improving, diverges or is interrupted.
 
     A KeyboardInterrupt, anywhere in a step or in a callback, ends the training and keeps the best network so far.
-
-    Parameters
-    ----------
-    task : TrainingTask
-    result : TrainingResult
-        A fresh one, which is filled and returned.
-    max_steps : int
-    patience : int or None
-        Steps without a better check after which to stop; None: never.
-    monitor : callable, optional
-        Called after every step with the value of the check, or None where there was none.
-    observe : callable, optional
-        Called after every check with the result so far.
-    checkpoint : Checkpoint, optional
-        Where the state is saved after every check. A state found there at the start is continued.
+    ``monitor`` is called after every step with the value of the check, or None where there was none; ``observe`` after
+    every check with the result so far. The state is saved to ``checkpoint`` after every check; a state found there at
+    the start is continued.
     """
-    began = time.perf_counter()
+    began, result = time.perf_counter(), TrainingResult(held_out_rows=len(task.held_out))
+    max_steps, patience = task.max_steps, task.patience
     try:
         saved = None if checkpoint is None else checkpoint.get(_STATE_NAME)
         if saved is not None:
@@ -342,8 +263,7 @@ def _save(task: TrainingTask, result: TrainingResult, began: float) -> Saved:
     state = task.state()
     best = {} if result.best is None else result.best.state_dict()
     tensors = {**state.tensors(), **{f"best.{name}": value.clone() for name, value in best.items()}}
-    info = {"seconds": time.perf_counter() - began, "result": result.summary(), **state.info()}
-    return tensors, info
+    return tensors, {"seconds": time.perf_counter() - began, "result": result.summary(), **state.info()}
 
 
 def _restore(task: TrainingTask, result: TrainingResult, saved: Saved) -> float:

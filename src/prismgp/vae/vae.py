@@ -1,22 +1,23 @@
-"""The mixture variational auto-encoder and its training: Adam on mini-batches, checked on held-out rows."""
+"""The mixture variational auto-encoder, trained without labels: Adam on mini-batches, checked on held-out rows."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
 from prismgp._random import Streams
+from prismgp._system import limit_blas_threads
 from prismgp._types import Array, Tensor
-from prismgp.context import Checkpoint
+from prismgp.context import FitContext
+from prismgp.data import StandardisedRows
 from prismgp.vae.elbo import ElboTerms, elbo_terms
 from prismgp.vae.networks import GaussianMixture, GaussianMixtureNet, MixturePrior
 from prismgp.vae.training import (
     Indices,
-    Monitor,
     Rows,
     TrainingResult,
     TrainingState,
@@ -26,27 +27,31 @@ from prismgp.vae.training import (
     torch_generator,
 )
 
-__all__ = ["MixtureVAE", "VAETraining", "train"]
-
+# Networks are trained on all rows up to this number, else on a uniform random sample of this size. Batches drawn from
+# the sample are uniform random subsets of all rows, each by itself; together they differ from draws from all rows in
+# that rows come back once a network has seen as many as the sample holds.
+TRAINING_ROWS = 2**19
 _MATCH = 4.0  # log odds, at its cluster's centre, of a decoder component against one a right angle away
 _HELD_OUT = 10  # one row in so many
 _MOST_HELD_OUT = 2_048
 
 
-class MixtureVAE(torch.nn.Module):
-    """Prior, encoder and decoder.
+@dataclass(frozen=True)
+class VAESettings:
+    """How the networks are built and trained; the names are those of the estimator's parameters."""
 
-    Parameters
-    ----------
-    n_inputs : int
-    n_components : int
-        Of the prior, the encoder and the decoder (the paper's b = k).
-    latent_dim, hidden : int
-    generator : torch.Generator, optional
-        Of the initial parameters.
-    directions : ndarray, (b, L), optional
-        Of the prior's centres, where they are known.
-    """
+    n_components: int
+    latent_dim: int
+    hidden: int
+    alpha: float
+    beta: float
+    batch_size: int
+    max_steps: int
+    patience: int | None
+
+
+class MixtureVAE(torch.nn.Module):
+    """Prior, encoder and decoder, all of ``n_components`` components (the paper's b = k)."""
 
     def __init__(
         self,
@@ -55,7 +60,7 @@ class MixtureVAE(torch.nn.Module):
         latent_dim: int,
         hidden: int,
         *,
-        generator: torch.Generator | None = None,
+        generator: torch.Generator,
         directions: Array | None = None,
     ) -> None:
         super().__init__()
@@ -71,8 +76,7 @@ class MixtureVAE(torch.nn.Module):
         From a random start the decoder, a mixture itself, tends to explain clusters of the data on its
         own. Then z need not encode the cluster of a row, and the encoder never learns it.
         """
-        centres = self.prior.centres()
-        self.encoder.mean_bias.add_(centres.unsqueeze(1))
+        self.encoder.mean_bias.add_(self.prior.centres().unsqueeze(1))
         self.decoder.mixing_weight.copy_(_MATCH * self.prior.directions / self.prior.log_radius.exp())
         self.decoder.mixing_bias.zero_()
 
@@ -87,55 +91,8 @@ class MixtureVAE(torch.nn.Module):
         return likelihood.mean_of_mixture()
 
 
-def train(
-    vae: MixtureVAE,
-    rows: Rows,
-    streams: Streams,
-    *,
-    alpha: float,
-    beta: float,
-    batch_size: int,
-    max_steps: int,
-    patience: int | None,
-    columns: Tensor | None = None,
-    monitor: Monitor | None = None,
-    observe: Callable[[TrainingResult], None] | None = None,
-    checkpoint: Checkpoint | None = None,
-) -> TrainingResult:
-    """Maximise R5 and leave the best state in ``vae``.
-
-    Parameters
-    ----------
-    vae : MixtureVAE
-        On the device and in the precision of ``rows``.
-    rows : Rows
-    streams : Streams
-        Source of all random numbers.
-    alpha, beta : float
-    batch_size : int
-    columns : Tensor, (d,), optional
-        Ones for the columns to reconstruct.
-    max_steps, patience, monitor, observe, checkpoint
-        See :func:`run_training`; checks measure the objective on held-out rows.
-    """
-    task = VAETraining(vae, rows, streams, alpha=alpha, beta=beta, batch_size=batch_size, columns=columns)
-    start = {name: value.clone() for name, value in vae.state_dict().items()}
-    result = run_training(
-        task,
-        TrainingResult(held_out_rows=len(task.held_out)),
-        max_steps=max_steps,
-        patience=patience,
-        monitor=monitor,
-        observe=observe,
-        checkpoint=checkpoint,
-    )
-    vae.load_state_dict(start if result.best is None else result.best.state_dict())
-    vae.eval()
-    return result
-
-
 class VAETraining(TrainingTask):
-    """Training of a mixture VAE on the objective R5; the parameters are those of :func:`train`."""
+    """Training of a mixture VAE on the objective R5; ``columns``, (d,), has ones for the columns to reconstruct."""
 
     model: MixtureVAE
     learning_rate = 1e-3  # torch's default for Adam, as in the paper
@@ -144,19 +101,9 @@ class VAETraining(TrainingTask):
     higher_is_better = True
     criterion = "objective on held-out rows"
 
-    def __init__(
-        self,
-        vae: MixtureVAE,
-        rows: Rows,
-        streams: Streams,
-        *,
-        alpha: float,
-        beta: float,
-        batch_size: int,
-        columns: Tensor | None,
-    ) -> None:
-        self.model, self.rows, self.columns = vae, rows, columns
-        self.alpha, self.beta, self.batch_size = alpha, beta, batch_size
+    def __init__(self, vae: MixtureVAE, rows: Rows, settings: VAESettings, streams: Streams, columns: Tensor) -> None:
+        self.model, self.rows, self.settings, self.columns = vae, rows, settings, columns
+        self.max_steps, self.patience = settings.max_steps, settings.patience
         self.optimiser = torch.optim.Adam(vae.parameters(), lr=self.learning_rate)
         self.batches = streams.generator("batches")
         self.noise = torch_generator(streams, "noise")
@@ -197,7 +144,7 @@ class VAETraining(TrainingTask):
         return objective, {**terms, "held_out_objective": objective, **clusters}
 
     def _batch_terms(self) -> ElboTerms:
-        x = self.rows[self._draw(self.batch_size)]
+        x = self.rows[self._draw(self.settings.batch_size)]
         return self._compute_terms(x, self._draw_noise(len(x), self.noise))
 
     def _compute_terms(self, x: Tensor, noise: Tensor) -> ElboTerms:
@@ -207,8 +154,8 @@ class VAETraining(TrainingTask):
             self.model.decoder,
             self.model.prior,
             noise,
-            alpha=self.alpha,
-            beta=self.beta,
+            alpha=self.settings.alpha,
+            beta=self.settings.beta,
             columns=self.columns,
         )
 
@@ -218,3 +165,31 @@ class VAETraining(TrainingTask):
     def _draw_noise(self, count: int, generator: torch.Generator) -> Tensor:
         k, latent_dim = self.model.prior.directions.shape
         return torch.randn(count, k, latent_dim, generator=generator, dtype=self.rows.dtype).to(self.rows.device)
+
+
+def fit_vae(
+    rows: StandardisedRows, settings: VAESettings, streams: Streams, context: FitContext
+) -> tuple[MixtureVAE, TrainingResult]:
+    """Train the networks in float32; they are returned in float64, ready to use, at the best check."""
+    s, device = rows.standardiser, rows.device
+    x = rows.sample(TRAINING_ROWS, streams.generator("training rows")).x
+    sizes = (x.shape[1], settings.n_components, settings.latent_dim, settings.hidden)
+    vae = MixtureVAE(*sizes, generator=torch_generator(streams, "initial networks")).to(device)
+    start = {name: value.clone() for name, value in vae.state_dict().items()}
+    inputs = Rows(x, s.x_shift, s.x_scale, dtype=torch.float32, device=device)
+    # A column that never varied need not be reconstructed.
+    columns = torch.as_tensor(~s.constant_inputs, dtype=torch.float32, device=device)
+
+    def show(objective: float | None) -> None:
+        context.advance(None if objective is None else f"objective per row {objective:.3f}")
+
+    with (
+        limit_blas_threads(),
+        torch.inference_mode(False),
+        torch.enable_grad(),
+        context.progress("step", settings.max_steps),
+    ):
+        task = VAETraining(vae, inputs, settings, streams, columns)
+        result = run_training(task, monitor=show, checkpoint=context.checkpoint)
+        vae.load_state_dict(start if result.best is None else result.best.state_dict())
+    return vae.eval().double().requires_grad_(False), result
