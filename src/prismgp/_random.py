@@ -12,8 +12,6 @@ import numpy as np
 
 from prismgp._types import RandomState
 
-__all__ = ["Streams"]
-
 
 class Streams:
     """Named generators derived from one ``random_state``.

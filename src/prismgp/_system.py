@@ -14,7 +14,6 @@ from pathlib import Path
 import torch
 from threadpoolctl import ThreadpoolController, threadpool_limits
 
-__all__ = ["atomic_path", "available_bytes", "format_bytes", "limit_blas_threads", "peak_bytes", "reset_peak"]
 
 _UNKNOWN = 8 * 2**30  # assumed where the system does not tell
 

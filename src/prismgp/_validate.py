@@ -19,16 +19,6 @@ from prismgp.exceptions import DataError, DataTypeError, PrismGPError
 if TYPE_CHECKING:
     from sklearn.base import BaseEstimator
 
-__all__ = [
-    "DEVICES",
-    "check_cells",
-    "check_choice",
-    "check_fit_data",
-    "check_inputs",
-    "check_number",
-    "compute_device",
-    "compute_dtype",
-]
 
 DEVICES = ("cpu", "cuda", "auto")
 

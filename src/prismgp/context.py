@@ -30,7 +30,6 @@ from prismgp.core.callback import Callback
 from prismgp.core.statistics import Statistics
 from prismgp.exceptions import DataError, ModelFileError, PrismGPWarning
 
-__all__ = ["Checkpoint", "FitContext", "FitEvent", "Saved"]
 
 FORMAT_VERSION = 1
 WRITE_SECONDS = 10.0  # between writes of a checkpoint, unless something is too costly to lose

@@ -41,8 +41,6 @@ from prismgp.core.statistics import SpectralStatistics, Statistics
 _ROUNDING = 1e-3  # error of the eigenvalues of A above which float32 products are not good enough
 _KEPT = 3  # statistics, each (2p + 1 + q)^2 numbers on the compute device
 
-__all__ = ["BlockEvidence", "OutputEvidence", "ProjectionGradient", "SpectralEvidence", "solve_outputs"]
-
 
 @dataclass(frozen=True)
 class OutputEvidence:

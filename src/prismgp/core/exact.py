@@ -21,7 +21,6 @@ from prismgp.core.linalg import Factor, factor
 from prismgp.core.parameters import Parameters
 from prismgp.exceptions import TooLargeError
 
-__all__ = ["ExactEvidence", "ExactPosterior", "check_memory", "required_bytes"]
 
 _MATRICES = 8  # n x n float64 matrices alive at the peak of an evaluation, temporaries included
 _VARIANCE_FLOOR = 1e-12  # share of the prior variance; below it the subtraction has no digits left

@@ -11,15 +11,6 @@ import torch
 from prismgp._types import Array, Tensor
 from prismgp.core.gating import Gate
 
-__all__ = [
-    "GATINGS",
-    "FeatureBuffers",
-    "GatedBuffers",
-    "Gating",
-    "gated_features",
-    "projection",
-    "spectral_features",
-]
 
 GATINGS = ("none", "hard", "soft")
 

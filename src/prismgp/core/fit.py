@@ -21,8 +21,6 @@ from prismgp.core.optimise import Monitor, Objective, maximise, race
 from prismgp.core.parameters import Parameters, bounds, default_start, perturb
 from prismgp.core.rows import Rows
 
-__all__ = ["EXACT_STAGES", "SSGP_STAGES", "SSGPFit", "SSGPSettings", "Stages", "fit_exact", "fit_ssgp"]
-
 
 @dataclass(frozen=True)
 class Stages:

@@ -15,7 +15,6 @@ from prismgp._types import Array
 from prismgp.core.kernels import Kernel
 from prismgp.exceptions import DataError
 
-__all__ = ["FREQUENCY_KINDS", "draw_frequencies", "given_frequencies", "resolve_kind"]
 
 FREQUENCY_KINDS = ("auto", "iid", "orthogonal", "sobol")
 _SOBOL_UP_TO = 4  # inputs; beyond that orthogonal frequencies have the smaller error at p of 16 to 128

@@ -29,7 +29,6 @@ import torch
 
 from prismgp._types import AnyArray, Tensor
 
-__all__ = ["ClusterMoments", "Gate", "GateLabels", "RuleGate", "hard_gates", "soft_gates"]
 
 _FURTHEST = 1e140  # distances beyond are not squared
 _SMALLEST = 1e-6  # share of the total spread below which a cluster's own is taken for rounding

@@ -24,8 +24,6 @@ import numpy as np
 from prismgp._types import Array, Tensor
 from prismgp.exceptions import DataError
 
-__all__ = ["KERNELS", "Kernel", "get_kernel", "squared_distance"]
-
 
 @dataclass(frozen=True)
 class Kernel:

@@ -15,7 +15,6 @@ import torch
 from prismgp._types import Tensor
 from prismgp.exceptions import NumericalError
 
-__all__ = ["Factor", "factor"]
 
 _JITTER_STEPS = (1.0, 10.0, 100.0)
 

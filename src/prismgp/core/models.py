@@ -22,7 +22,6 @@ from prismgp.core.posterior import BlockPosterior, WeightPosterior
 from prismgp.core.rows import Chunked, Rows
 from prismgp.core.statistics import Statistics
 
-__all__ = ["PREDICTION_ROWS", "ExactModel", "Predictor", "SpectralModel", "spectral_objective"]
 
 PREDICTION_ROWS = 2_048
 

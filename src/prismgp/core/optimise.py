@@ -20,7 +20,6 @@ from prismgp._types import Array
 from prismgp.core.callback import Callback
 from prismgp.core.parameters import Parameters
 
-__all__ = ["Monitor", "Objective", "maximise", "race"]
 
 _MEMORY = 20  # pairs kept by L-BFGS
 _FTOL = 1e-8  # relative change of the evidence per row at which L-BFGS stops

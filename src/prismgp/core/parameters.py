@@ -12,7 +12,6 @@ import numpy as np
 
 from prismgp._types import Array
 
-__all__ = ["Parameters", "bounds", "default_start", "perturb"]
 
 # Relative to the spread of the data. Noise far below 1e-8 of the variance is beyond what a
 # float64 factorisation resolves, and beyond what measured data holds. A prior standard deviation of

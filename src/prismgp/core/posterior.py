@@ -11,8 +11,6 @@ import torch
 from prismgp._types import Array, Tensor
 from prismgp.core.evidence import OutputEvidence
 
-__all__ = ["BlockPosterior", "WeightPosterior"]
-
 
 @dataclass(frozen=True)
 class WeightPosterior:

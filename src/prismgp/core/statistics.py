@@ -11,7 +11,6 @@ from prismgp._types import Tensor
 from prismgp.core.features import FeatureBuffers, GatedBuffers
 from prismgp.core.gating import Gate
 
-__all__ = ["SpectralStatistics", "Statistics", "accumulate", "accumulate_features"]
 
 # Features up to which the algebra of one small matrix is faster on the CPU than by launches on a GPU.
 _HOST_FEATURES = 128

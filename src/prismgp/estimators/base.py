@@ -40,8 +40,6 @@ from prismgp.estimators.sources import (
 from prismgp.exceptions import DataError
 from prismgp.model import FittedModel, save_model
 
-__all__ = ["GPRegressor", "UpdatableRegressor"]
-
 
 class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type: ignore[misc]
     """Common part of the regressors. Subclasses fit; the fitted model, ``model_``, predicts."""

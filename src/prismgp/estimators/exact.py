@@ -15,8 +15,6 @@ from prismgp.core.kernels import get_kernel
 from prismgp.data import Source
 from prismgp.estimators.base import GPRegressor
 
-__all__ = ["ExactGPRegressor"]
-
 
 class ExactGPRegressor(GPRegressor):
     """Gaussian process regression without approximation.

@@ -19,8 +19,6 @@ from prismgp.estimators.base import UpdatableRegressor
 from prismgp.exceptions import DataError, PrismGPWarning
 from prismgp.prism.fit import DEFAULTS, PrismSettings, fit_prism
 
-__all__ = ["PrismGPRegressor"]
-
 
 class PrismGPRegressor(UpdatableRegressor):
     """The revised sparse spectrum GP: inputs are re-configured so that few frequencies suffice.

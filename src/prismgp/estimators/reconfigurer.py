@@ -28,7 +28,6 @@ from prismgp.exceptions import PrismGPWarning
 from prismgp.vae import MixtureVAE, Rows
 from prismgp.vae.fit import VAESettings, fit_vae
 
-__all__ = ["Reconfigurer"]
 
 _OUTPUTS = ("latent", "reconstruction")
 CHUNK_ROWS = 8_192

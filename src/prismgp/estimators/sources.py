@@ -15,15 +15,6 @@ from prismgp.context import Checkpoint
 from prismgp.data import Source, collection_source, is_collection
 from prismgp.exceptions import DataError
 
-__all__ = [
-    "adopt_source",
-    "apply_where_rows_are",
-    "as_source",
-    "encode_frame",
-    "forget_encoder",
-    "match_source",
-    "open_checkpoint",
-]
 
 _WITHOUT_EFFECT = ("verbose", "checkpoint")  # on the result of a fit
 _LONG = 16  # numbers; longer arrays are told apart by a digest

@@ -18,8 +18,6 @@ from prismgp.estimators.base import UpdatableRegressor
 from prismgp.estimators.gating import check_gating, fit_gate, given_labels
 from prismgp.model import FittedModel
 
-__all__ = ["SSGPRegressor"]
-
 
 class SSGPRegressor(UpdatableRegressor):
     """Sparse spectrum Gaussian process regression.

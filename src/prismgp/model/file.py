@@ -35,7 +35,6 @@ from prismgp.exceptions import ModelFileError, PrismGPError, PrismGPWarning
 from prismgp.model.fitted import FittedModel
 from prismgp.model.state import PARAMETERS, build_predictor, predictor_config, predictor_tensors, take
 
-__all__ = ["FORMAT_VERSION", "load_model", "save_model"]
 
 FORMAT_VERSION = 2
 _MAX_HEADER = 64 * 2**20

@@ -36,7 +36,6 @@ from prismgp.prism import (
 )
 from prismgp.vae import MixtureVAE
 
-__all__ = ["PARAMETERS", "build_predictor", "predictor_config", "predictor_tensors", "take"]
 
 PARAMETERS = ("log_lengthscale", "log_signal", "log_noise", "mean")
 _MAX_EXPERTS = 1_000
