@@ -56,15 +56,9 @@ def check_inputs(estimator: BaseEstimator, x: Any, *, reset: bool = False) -> An
 
 
 def check_cells(clean: AnyArray, original: Any, what: str) -> None:
-    """Refuse cells that are missing, infinite or too large to be squared.
+    """Refuse cells, (n, d), that are missing, infinite or too large to be squared.
 
-    Parameters
-    ----------
-    clean : ndarray, (n, d)
-    original : array or frame
-        What it was made from, which may know the names of its columns.
-    what : str
-        "X" or "y", for messages.
+    ``original`` is what they were made from, which may know the names of its columns; ``what`` is "X" or "y".
     """
     if not np.isfinite(clean).all():
         found = _first_bad_cell(original, what) or _first_bad_cell(clean, what)

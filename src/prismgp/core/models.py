@@ -22,7 +22,6 @@ from prismgp.core.posterior import BlockPosterior, WeightPosterior
 from prismgp.core.rows import Chunked, Rows
 from prismgp.core.statistics import Statistics
 
-
 PREDICTION_ROWS = 2_048
 
 
@@ -134,25 +133,12 @@ class ExactModel(Predictor):
 
 @dataclass(frozen=True)
 class SpectralModel(Predictor):
-    """The fitted sparse spectrum GP, with or without gates.
+    """The fitted sparse spectrum GP, with or without gates."""
 
-    Attributes
-    ----------
-    base : ndarray, (p, d)
-        Frequencies before division by the length-scales.
-    params : Parameters
-    gating : Gating
-    blocks : tuple of Statistics
-        Of each independent block of rows: of each cluster under hard gates, else of all rows.
-    posterior : BlockPosterior
-    log_evidence : float
-    factors : tuple of Factor
-    """
-
-    base: Array
+    base: Array  # frequencies before division by the length-scales, (p, d)
     params: Parameters
     gating: Gating
-    blocks: tuple[Statistics, ...]
+    blocks: tuple[Statistics, ...]  # of each independent block: of each cluster under hard gates, else of all rows
     posterior: BlockPosterior
     log_evidence: float
     factors: tuple[Factor, ...]

@@ -13,7 +13,6 @@ import torch
 
 from prismgp._types import AnyArray, Tensor
 
-
 T = TypeVar("T")
 
 

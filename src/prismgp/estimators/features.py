@@ -18,7 +18,6 @@ from prismgp.core.kernels import KERNELS, get_kernel
 from prismgp.data import ArraySource, Source, StandardisedRows, Standardiser
 from prismgp.estimators.sources import adopt_source, encode_frame, forget_encoder, match_source
 
-
 CHUNK_ROWS = 8_192
 
 

@@ -25,7 +25,6 @@ from prismgp.core.parameters import Parameters
 from prismgp.data import Chunks, StandardisedRows, Standardiser
 from prismgp.exceptions import DataError, PrismGPWarning, TooLargeError
 
-
 CLUSTERING_ROWS = 20_000  # rows on which clusters are found
 _PASS_ROWS = 65_536
 _CPU = torch.device("cpu")

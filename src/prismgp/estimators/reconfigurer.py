@@ -28,7 +28,6 @@ from prismgp.exceptions import PrismGPWarning
 from prismgp.vae import MixtureVAE, Rows
 from prismgp.vae.fit import VAESettings, fit_vae
 
-
 _OUTPUTS = ("latent", "reconstruction")
 CHUNK_ROWS = 8_192
 _STATUS = ("held_out_rows", "steps", "best_step", "interrupted", "message")

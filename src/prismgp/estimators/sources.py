@@ -15,7 +15,6 @@ from prismgp.context import Checkpoint
 from prismgp.data import Source, collection_source, is_collection
 from prismgp.exceptions import DataError
 
-
 _WITHOUT_EFFECT = ("verbose", "checkpoint")  # on the result of a fit
 _LONG = 16  # numbers; longer arrays are told apart by a digest
 

@@ -35,7 +35,6 @@ from prismgp.exceptions import ModelFileError, PrismGPError, PrismGPWarning
 from prismgp.model.fitted import FittedModel
 from prismgp.model.state import PARAMETERS, build_predictor, predictor_config, predictor_tensors, take
 
-
 FORMAT_VERSION = 2
 _MAX_HEADER = 64 * 2**20
 _MAX_LOG = 700.0  # beyond it, exp is infinite or zero

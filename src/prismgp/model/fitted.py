@@ -13,7 +13,6 @@ from prismgp._types import AnyArray, Array, Tensor
 from prismgp.core.models import Predictor
 from prismgp.data import StandardisedRows, Standardiser, TableEncoder, standardise
 
-
 _CPU = torch.device("cpu")
 
 

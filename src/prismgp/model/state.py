@@ -36,7 +36,6 @@ from prismgp.prism import (
 )
 from prismgp.vae import MixtureVAE
 
-
 PARAMETERS = ("log_lengthscale", "log_signal", "log_noise", "mean")
 _MAX_EXPERTS = 1_000
 _MAX_LOG = 700.0
@@ -97,17 +96,7 @@ def _build_exact(
 ) -> ExactModel:
     q = len(params.mean)
     x, lower, alpha = take(tensors, x=(n, d), lower=(q, n, n), alpha=(n, q))
-    posterior = ExactPosterior(
-        x=x,
-        lower=lower,
-        alpha=alpha,
-        lengthscale=torch.as_tensor(params.lengthscale),
-        signal=torch.as_tensor(params.signal),
-        noise=torch.as_tensor(params.noise),
-        mean=torch.as_tensor(params.mean),
-        kernel=get_kernel(kernel),
-    )
-    return ExactModel(params, posterior, log_evidence, ())
+    return ExactModel(params, ExactPosterior.at(params, x, lower, alpha, get_kernel(kernel)), log_evidence, ())
 
 
 def _spectral_tensors(model: SpectralModel) -> dict[str, Tensor]:
