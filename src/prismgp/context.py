@@ -88,24 +88,17 @@ class FitContext(Callback):
         self._evaluations = _Evaluations(self.checkpoint)
         self._bar: Any = tqdm(disable=True)
 
-    def part(
-        self,
-        name: str,
-        model: Callable[[Any], Any] = lambda found: found,
-        *,
-        log_scale: float | None = None,
-        label: str | None = None,
-    ) -> FitContext:
+    def part(self, name: str, model: Callable[[Any], Any] = lambda found: found) -> FitContext:
         """The context of a fit within this one, whose results are in the checkpoint under the name.
 
         ``model`` makes the model of this fit from that of the inner one, for the callback.
         """
         return FitContext(
-            self.label if label is None else label,
+            self.label,
             verbose=self.verbose,
             checkpoint=self.checkpoint.scope(name),
             callback=None if self._callback is None else lambda event: self._pass_on(event, model),
-            log_scale=self._log_scale if log_scale is None else log_scale,
+            log_scale=self._log_scale,
         )
 
     def _pass_on(self, event: FitEvent, model: Callable[[Any], Any]) -> None:
@@ -276,9 +269,6 @@ class _Scope(Checkpoint):
 
     def __init__(self, whole: Checkpoint, prefix: str) -> None:
         self._whole, self._prefix = whole, prefix
-
-    def scope(self, name: str) -> Checkpoint:
-        return _Scope(self._whole, f"{self._prefix}{name}/")
 
     def get(self, name: str) -> Saved | None:
         return self._whole.get(self._prefix + name)

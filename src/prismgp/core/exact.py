@@ -116,6 +116,7 @@ class ExactEvidence:
 class ExactPosterior:
     """What the full GP needs to predict: the inputs, the factors of ``I + (S / s2) R``, and alpha."""
 
+    kernel: Kernel
     x: Tensor  # (n, d)
     lower: Tensor  # (q, n, n)
     alpha: Tensor  # (n, q)
@@ -123,18 +124,17 @@ class ExactPosterior:
     signal: Tensor  # (q,), and so are the next two
     noise: Tensor
     mean: Tensor
-    kernel: Kernel
 
     @classmethod
     def at(cls, params: Parameters, x: Tensor, lower: Tensor, alpha: Tensor, kernel: Kernel) -> ExactPosterior:
         """The posterior at given parameters."""
         vectors = (params.lengthscale, params.signal, params.noise, params.mean)
-        return cls(x, lower, alpha, *(torch.as_tensor(each).to(x) for each in vectors), kernel)
+        return cls(kernel, x, lower, alpha, *(torch.as_tensor(each).to(x) for each in vectors))
 
     def to(self, device: torch.device) -> ExactPosterior:
         """The same posterior on another device."""
         tensors = (self.x, self.lower, self.alpha, self.lengthscale, self.signal, self.noise, self.mean)
-        return ExactPosterior(*(each.to(device) for each in tensors), self.kernel)
+        return ExactPosterior(self.kernel, *(each.to(device) for each in tensors))
 
     def _cross(self, x: Tensor) -> Tensor:
         """Unit-variance kernel between training rows and x, (n, m)."""

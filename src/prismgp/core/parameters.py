@@ -85,5 +85,5 @@ def bounds(layout: Parameters, *, dtype: str) -> list[tuple[float, float]]:
 def perturb(start: Parameters, rng: np.random.Generator) -> Parameters:
     """A random restart around a starting point; the mean stays."""
     logs = (start.log_lengthscale, start.log_signal, start.log_noise)
-    moved = (each + rng.uniform(-_PERTURBATION, _PERTURBATION, each.shape) for each in logs)
-    return Parameters(*moved, start.mean, start.frequencies)
+    lengthscale, signal, noise = (each + rng.uniform(-_PERTURBATION, _PERTURBATION, each.shape) for each in logs)
+    return Parameters(lengthscale, signal, noise, start.mean, start.frequencies)
