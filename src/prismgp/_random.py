@@ -12,17 +12,9 @@ import numpy as np
 
 from prismgp._types import RandomState
 
-__all__ = ["Streams"]
-
 
 class Streams:
-    """Named generators derived from one ``random_state``.
-
-    Parameters
-    ----------
-    random_state : int, numpy.random.RandomState or None
-        An integer gives the same streams every time.
-    """
+    """Named generators derived from one ``random_state``; an integer gives the same streams every time."""
 
     def __init__(self, random_state: RandomState) -> None:
         from sklearn.utils import check_random_state  # predictions draw nothing

@@ -8,13 +8,12 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from os import PathLike
 from pathlib import Path
 
 import torch
 from threadpoolctl import ThreadpoolController, threadpool_limits
-
-__all__ = ["atomic_path", "available_bytes", "format_bytes", "limit_blas_threads", "peak_bytes", "reset_peak"]
 
 _UNKNOWN = 8 * 2**30  # assumed where the system does not tell
 
@@ -47,7 +46,8 @@ def available_bytes(device: torch.device) -> int:
     """Bytes that can be allocated now on the device, respecting a container's limit."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    found = [value for value in (_proc_available(), _cgroup_available()) if value is not None]
+    figures = (_proc_bytes("/proc/meminfo", "MemAvailable"), _cgroup_available())
+    found = [value for value in figures if value is not None]
     if found:
         return min(found)
     try:
@@ -56,11 +56,12 @@ def available_bytes(device: torch.device) -> int:
         return _UNKNOWN
 
 
-def _proc_available() -> int | None:
+def _proc_bytes(file: str, name: str) -> int | None:
+    """An entry of a file such as /proc/meminfo, where the system has it."""
     try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
+        for line in Path(file).read_text().splitlines():
+            if line.startswith(f"{name}:"):
+                return 1024 * int(line.split()[1])
     except (OSError, ValueError, IndexError):
         pass
     return None
@@ -82,7 +83,7 @@ def _cgroup_available() -> int | None:
 
 def peak_bytes() -> int:
     """The most main memory this process has held so far."""
-    peak = _proc_status("VmHWM")
+    peak = _proc_bytes("/proc/self/status", "VmHWM")
     if peak is not None:  # the system's other figure, below, begins with that of the process that started this one
         return peak
     import resource  # absent on Windows, where there is no such figure
@@ -97,27 +98,19 @@ def reset_peak() -> int:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
         return peak_bytes()
-    used = _proc_status("VmRSS")
+    used = _proc_bytes("/proc/self/status", "VmRSS")
     return peak_bytes() if used is None else used
-
-
-def _proc_status(name: str) -> int | None:
-    try:
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith(f"{name}:"):
-                return 1024 * int(line.split()[1])
-    except (OSError, ValueError, IndexError):
-        pass
-    return None
 
 
 def format_bytes(count: float) -> str:
     """``1.5 GiB`` and the like."""
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if count < 1024 or unit == "TiB":
-            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+    if count < 1024:
+        return f"{count:.0f} B"
+    for unit in ("KiB", "MiB", "GiB"):
         count /= 1024
-    raise AssertionError("unreachable")
+        if count < 1024:
+            return f"{count:.1f} {unit}"
+    return f"{count / 1024:.1f} TiB"
 
 
 def limit_blas_threads() -> threadpool_limits:
@@ -127,22 +120,16 @@ def limit_blas_threads() -> threadpool_limits:
     own, that takes cores away: on two cores, fits took two to three times as long. NumPy and SciPy only
     handle vectors of parameters here, so they lose nothing.
     """
-    return _pools().limit(limits={"libscipy_openblas": 1})
+    return _find_pools(len(sys.modules)).limit(limits={"libscipy_openblas": 1})
 
 
-_found: tuple[int, ThreadpoolController] | None = None  # with the number of modules that were loaded
-
-
-def _pools() -> ThreadpoolController:
+@lru_cache(maxsize=1)
+def _find_pools(n_modules: int) -> ThreadpoolController:  # noqa: ARG001
     """The thread pools of this process; looked for again, which takes milliseconds, once modules have been loaded."""
-    global _found
-    found, modules = _found, len(sys.modules)
-    if found is None or found[0] != modules:
-        found = _found = modules, ThreadpoolController()
-    return found[1]
+    return ThreadpoolController()
 
 
-def settle_vector_math() -> None:
+def _settle_vector_math() -> None:
     """Call exp, cos and sin once from a single thread.
 
     Where two threads make a process's first call into MKL's vector functions at the same time, one of
@@ -155,4 +142,4 @@ def settle_vector_math() -> None:
             function(few)
 
 
-settle_vector_math()
+_settle_vector_math()

@@ -36,5 +36,3 @@ Array: TypeAlias = npt.NDArray[np.float64]
 AnyArray: TypeAlias = npt.NDArray[Any]
 Tensor: TypeAlias = torch.Tensor
 RandomState: TypeAlias = int | np.random.RandomState | None
-
-__all__ = ["AnyArray", "Array", "RandomState", "Tensor"]

@@ -19,20 +19,11 @@ from prismgp.exceptions import DataError, DataTypeError, PrismGPError
 if TYPE_CHECKING:
     from sklearn.base import BaseEstimator
 
-__all__ = [
-    "DEVICES",
-    "check_cells",
-    "check_choice",
-    "check_fit_data",
-    "check_inputs",
-    "check_number",
-    "compute_device",
-    "compute_dtype",
-]
 
 DEVICES = ("cpu", "cuda", "auto")
+DTYPES = {"float64": torch.float64, "float32": torch.float32}
 
-_DTYPES = [np.float64, np.float32]
+_NUMPY_DTYPES = [np.float64, np.float32]
 _LARGEST = 1e150  # squares of larger values leave the range of float64
 
 
@@ -42,8 +33,9 @@ def check_fit_data(estimator: BaseEstimator, x: Any, y: Any, *, reset: bool = Tr
 
     x, y = _plain(x), _plain(y)
     try:
-        clean_x, clean_y = validate_data(estimator, x, y, reset=reset, dtype=_DTYPES, multi_output=True, y_numeric=True)
-        if clean_y.dtype not in _DTYPES:
+        options = {"dtype": _NUMPY_DTYPES, "multi_output": True, "y_numeric": True}
+        clean_x, clean_y = validate_data(estimator, x, y, reset=reset, **options)
+        if clean_y.dtype not in _NUMPY_DTYPES:
             clean_y = clean_y.astype(np.float64)
     except (ValueError, TypeError) as error:
         raise _explain(error, {"X": x, "y": y}) from error
@@ -58,7 +50,7 @@ def check_inputs(estimator: BaseEstimator, x: Any, *, reset: bool = False) -> An
 
     x = _plain(x)
     try:
-        clean: AnyArray = validate_data(estimator, x, reset=reset, dtype=_DTYPES)
+        clean: AnyArray = validate_data(estimator, x, reset=reset, dtype=_NUMPY_DTYPES)
     except (ValueError, TypeError) as error:
         raise _explain(error, {"X": x}) from error
     _check_range(clean, x, "X")
@@ -66,15 +58,9 @@ def check_inputs(estimator: BaseEstimator, x: Any, *, reset: bool = False) -> An
 
 
 def check_cells(clean: AnyArray, original: Any, what: str) -> None:
-    """Refuse cells that are missing, infinite or too large to be squared.
+    """Refuse cells, (n, d), that are missing, infinite or too large to be squared.
 
-    Parameters
-    ----------
-    clean : ndarray, (n, d)
-    original : array or frame
-        What it was made from, which may know the names of its columns.
-    what : str
-        "X" or "y", for messages.
+    ``original`` is what they were made from, which may know the names of its columns; ``what`` is "X" or "y".
     """
     if not np.isfinite(clean).all():
         found = _first_bad_cell(original, what) or _first_bad_cell(clean, what)
@@ -200,11 +186,6 @@ def check_choice(estimator: str, name: str, value: Any, choices: Sequence[str]) 
     """A constructor argument must be one of the choices."""
     if not isinstance(value, str) or value not in choices:
         raise DataError(f"{estimator}: {name}={value!r} is unknown; choose one of {', '.join(map(repr, choices))}")
-
-
-def compute_dtype(name: str) -> torch.dtype:
-    """ "float64" or "float32" as a torch dtype."""
-    return {"float64": torch.float64, "float32": torch.float32}[name]
 
 
 def compute_device(name: str) -> torch.device:

@@ -30,8 +30,6 @@ from prismgp.core.callback import Callback
 from prismgp.core.statistics import Statistics
 from prismgp.exceptions import DataError, ModelFileError, PrismGPWarning
 
-__all__ = ["Checkpoint", "FitContext", "FitEvent", "Saved"]
-
 FORMAT_VERSION = 1
 WRITE_SECONDS = 10.0  # between writes of a checkpoint, unless something is too costly to lose
 _MAX_BYTES = 2**32
@@ -44,29 +42,16 @@ Saved: TypeAlias = tuple[dict[str, Tensor], dict[str, Any]]  # numbers, and what
 class FitEvent:
     """What the callback of a fit is told.
 
-    Attributes
-    ----------
-    stage : str
-        "start", "exact GP start", "race", "l-bfgs", "quasi-newton", "fitted SSGP" where more is to come,
-        "member 0" and so on, "final".
-    iteration : int
-        Iterations of the optimiser so far: of L-BFGS, and steps of Adam on mini-batches for networks.
-    seconds : float
-        Since the fit began, without the time spent in the callback.
-    rows : int
-        Rows used by the present stage.
-    log_evidence : float or None
-        Of these rows in the model's units, where the stage has one.
-    model : callable
-        Returns the fitted model on all training rows at the present parameters. Networks change after the callback
-        returns, so it must be called before.
+    ``stage`` is "start", "exact GP start", "race", "l-bfgs", "quasi-newton", "fitted SSGP" where more is to come,
+    "member 0" and so on, or "final". ``model`` returns the fitted model on all training rows at the present
+    parameters. Networks change after the callback returns, so it must be called before.
     """
 
     stage: str
-    iteration: int
-    seconds: float
-    rows: int
-    log_evidence: float | None
+    iteration: int  # of the optimiser so far: of L-BFGS, and steps of Adam on mini-batches for networks
+    seconds: float  # since the fit began, without the time spent in the callback
+    rows: int  # used by the present stage
+    log_evidence: float | None  # of these rows in the model's units, where the stage has one
     model: Callable[[], Any]
 
     @property
@@ -78,18 +63,9 @@ class FitEvent:
 class FitContext(Callback):
     """Progress, history, checkpoint and callback of one fit.
 
-    Parameters
-    ----------
-    label : str
-        Name of the progress bar.
-    verbose : int
-        0 shows no progress bar.
-    checkpoint : Checkpoint, optional
-    callback : callable, optional
-        Called with a :class:`FitEvent` after every iteration.
-    log_scale : float
-        Sum of the logarithms of the targets' scales: evidences come in the model's units and are recorded in the
-        user's.
+    ``label`` names the progress bar, which ``verbose`` asks for. ``callback`` is called with a :class:`FitEvent` after
+    every iteration. ``log_scale`` is the sum of the logarithms of the targets' scales: evidences come in the model's
+    units and are recorded in the user's.
     """
 
     def __init__(
@@ -112,31 +88,17 @@ class FitContext(Callback):
         self._evaluations = _Evaluations(self.checkpoint)
         self._bar: Any = tqdm(disable=True)
 
-    def part(
-        self,
-        name: str,
-        model: Callable[[Any], Any] = lambda found: found,
-        *,
-        log_scale: float | None = None,
-        label: str | None = None,
-    ) -> FitContext:
-        """The context of a fit within this one.
+    def part(self, name: str, model: Callable[[Any], Any] = lambda found: found) -> FitContext:
+        """The context of a fit within this one, whose results are in the checkpoint under the name.
 
-        Parameters
-        ----------
-        name : str
-            Under which its results are in the checkpoint.
-        model : callable
-            Makes the model of this fit from that of the inner one, for the callback.
-        log_scale, label
-            Of the inner fit; None: as here.
+        ``model`` makes the model of this fit from that of the inner one, for the callback.
         """
         return FitContext(
-            self.label if label is None else label,
+            self.label,
             verbose=self.verbose,
             checkpoint=self.checkpoint.scope(name),
             callback=None if self._callback is None else lambda event: self._pass_on(event, model),
-            log_scale=self._log_scale if log_scale is None else log_scale,
+            log_scale=self._log_scale,
         )
 
     def _pass_on(self, event: FitEvent, model: Callable[[Any], Any]) -> None:
@@ -213,24 +175,11 @@ class FitContext(Callback):
 
 
 class Checkpoint:
-    """Named results of a fit, kept in one file; without a path, nothing is kept.
+    """Named results of a fit, kept in one file, which is read if it exists; without a path, nothing is kept.
 
     The file is made like a model file: safetensors with JSON in its header, no code. It appears whole or not at all,
-    and its size does not grow with the rows.
-
-    Parameters
-    ----------
-    path : path or None
-        Read if the file exists.
-    identity : dict
-        Settings and data of the fit, JSON; a file with another identity is refused.
-
-    Raises
-    ------
-    DataError
-        When the file belongs to another fit.
-    ModelFileError
-        When it is damaged, or not a checkpoint.
+    and its size does not grow with the rows. ``identity`` are settings and data of the fit, JSON; a file with another
+    identity is refused by a DataError, one that is damaged or no checkpoint by a ModelFileError.
     """
 
     def __init__(self, path: str | PathLike[str] | None = None, identity: dict[str, Any] | None = None) -> None:
@@ -320,9 +269,6 @@ class _Scope(Checkpoint):
 
     def __init__(self, whole: Checkpoint, prefix: str) -> None:
         self._whole, self._prefix = whole, prefix
-
-    def scope(self, name: str) -> Checkpoint:
-        return _Scope(self._whole, f"{self._prefix}{name}/")
 
     def get(self, name: str) -> Saved | None:
         return self._whole.get(self._prefix + name)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from prismgp.core.features import projection
-from prismgp.core.statistics import accumulate
+from prismgp.core.statistics import SpectralStatistics
 from prismgp.data import ArraySource, Chunks, Standardiser
 from tests.tolerances import FLOAT32, STATISTICS
 
@@ -19,7 +19,7 @@ CPU = torch.device("cpu")
 
 def statistics(x, y, standardiser, w, *, rows):
     chunks = Chunks(ArraySource(x, y), standardiser, rows=rows, dtype=w.dtype, device=CPU)
-    return accumulate(chunks, w, rows=chunks.rows, q=y.shape[1])
+    return SpectralStatistics(w).over(chunks, rows=chunks.rows, q=y.shape[1])
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import prismgp
 from prismgp import ExactGPRegressor, PrismGPRegressor, SSGPRegressor
 from prismgp.core.evidence import SpectralEvidence
 from prismgp.core.parameters import default_start
-from prismgp.core.statistics import accumulate
+from prismgp.core.statistics import SpectralStatistics
 from prismgp.data import ArraySource, Chunks, Standardiser
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
@@ -62,7 +62,7 @@ def test_statistics_of_two_devices_combine(first):
 
     def moments(start, end, device):
         pair = (x[start:end].to(device), y[start:end, None].to(device))
-        return accumulate([pair], w.to(device), rows=end - start, q=1)
+        return SpectralStatistics(w.to(device)).over([pair], rows=end - start, q=1)
 
     both = moments(0, 100, first).merge(moments(100, 300, second))
     assert both.moments.device.type == first

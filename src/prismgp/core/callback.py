@@ -8,8 +8,6 @@ from typing import Any
 from prismgp._types import Array
 from prismgp.core.statistics import Statistics
 
-__all__ = ["Callback"]
-
 
 class Callback:
     """What a fit calls on its way. This one does nothing; subclasses show progress or keep results."""

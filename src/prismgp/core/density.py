@@ -10,8 +10,6 @@ import torch
 
 from prismgp._types import Array, Tensor
 
-__all__ = ["NORMAL_95", "normal_cdf", "normal_log_density", "normal_quantile"]
-
 _STANDARD = NormalDist()
 NORMAL_95 = _STANDARD.inv_cdf(0.975)  # half-width of a central 95% interval, in standard deviations
 

@@ -41,29 +41,16 @@ from prismgp.core.statistics import SpectralStatistics, Statistics
 _ROUNDING = 1e-3  # error of the eigenvalues of A above which float32 products are not good enough
 _KEPT = 3  # statistics, each (2p + 1 + q)^2 numbers on the compute device
 
-__all__ = ["BlockEvidence", "OutputEvidence", "ProjectionGradient", "SpectralEvidence", "solve_outputs"]
-
 
 @dataclass(frozen=True)
 class OutputEvidence:
-    """The evidence of one output at given parameters, with the factors others need.
+    """The evidence of one output at given parameters, with the factors others need."""
 
-    Attributes
-    ----------
-    const, logdet, quad : float
-        The three terms of (E1).
-    weights : Tensor, (2p,)
-        ``w = A^-1 Phi'r / s2``; the posterior mean of the feature weights is ``S w``.
-    factor : Factor
-        Of ``A``.
-    signal, noise, mean : float
-    """
-
-    const: float
+    const: float  # the three terms of (E1)
     logdet: float
     quad: float
-    weights: Tensor
-    factor: Factor
+    weights: Tensor  # w = A^-1 Phi'r / s2, (2p,); the posterior mean of the feature weights is S w
+    factor: Factor  # of A
     signal: float
     noise: float
     mean: float
@@ -85,9 +72,8 @@ def solve_outputs(stats: Statistics, params: Parameters) -> list[OutputEvidence]
         del a  # as large as all that is kept
         b = stats.feature_target[:, k] - mean * stats.feature_sum
         half = fac.half_solve(b[:, None])
-        residual_square = float(stats.target_square[k] - 2.0 * mean * stats.target_sum[k]) + mean**2 * float(
-            stats.weight
-        )
+        weight = float(stats.weight)
+        residual_square = float(stats.target_square[k] - 2.0 * mean * stats.target_sum[k]) + mean**2 * weight
         # The difference loses digits when almost everything is explained; it is never negative.
         explained = max(0.0, residual_square - ratio * float(half.square().sum()))
         solved.append(
@@ -108,13 +94,8 @@ def solve_outputs(stats: Statistics, params: Parameters) -> list[OutputEvidence]
 class SpectralEvidence:
     """The log evidence as a function of the parameters, on a fixed set of rows.
 
-    Parameters
-    ----------
-    chunks : Chunked
-    frequencies : ndarray, (p, d)
-        Used where the parameters carry none of their own.
-    gate : Gate or None
-        Soft gates, which multiply the number of features by that of the clusters.
+    The frequencies, (p, d), are used where the parameters carry none of their own. Gates are soft ones, which
+    multiply the number of features by that of the clusters.
     """
 
     def __init__(self, chunks: Chunked, frequencies: Array, gate: Gate | None = None) -> None:
@@ -161,30 +142,19 @@ class SpectralEvidence:
         return value, self._chain(params, grad_w.numpy(), gradient)
 
     def _projection(self, params: Parameters) -> Tensor:
-        return projection(self._base(params), params.lengthscale, dtype=self.chunks.dtype, device=self.chunks.device)
-
-    def _base(self, params: Parameters) -> Array:
-        return self.frequencies if params.frequencies is None else params.frequencies
+        base = params.base(self.frequencies)
+        return projection(base, params.lengthscale, dtype=self.chunks.dtype, device=self.chunks.device)
 
     def _chain(self, params: Parameters, grad_w: Array, small: tuple[Array, Array, Array]) -> Parameters:
         """From W to length-scales and frequencies (E7): ``W[j, t] = E[t, j] / lengthscale[j]``."""
-        scaled = self._base(params) / params.lengthscale
+        scaled = params.base(self.frequencies) / params.lengthscale
         grad_lengthscale = -(scaled.T * grad_w).sum(1)
         grad_frequencies = None if params.frequencies is None else grad_w.T / params.lengthscale
         return Parameters(grad_lengthscale, *small, frequencies=grad_frequencies)
 
 
 class BlockEvidence:
-    """The log evidence of independent blocks of rows that share all parameters (G4).
-
-    Parameters
-    ----------
-    blocks : sequence of Chunked
-        One for each block; one alone is the ordinary case.
-    frequencies : ndarray, (p, d)
-    gate : Gate or None
-        Soft gates within the blocks.
-    """
+    """The log evidence of independent blocks of rows that share all parameters (G4); one block is the usual case."""
 
     def __init__(self, blocks: Sequence[Chunked], frequencies: Array, gate: Gate | None = None) -> None:
         self.parts = [SpectralEvidence(chunks, frequencies, gate) for chunks in blocks]

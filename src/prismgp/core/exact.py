@@ -21,8 +21,6 @@ from prismgp.core.linalg import Factor, factor
 from prismgp.core.parameters import Parameters
 from prismgp.exceptions import TooLargeError
 
-__all__ = ["ExactEvidence", "ExactPosterior", "check_memory", "required_bytes"]
-
 _MATRICES = 8  # n x n float64 matrices alive at the peak of an evaluation, temporaries included
 _VARIANCE_FLOOR = 1e-12  # share of the prior variance; below it the subtraction has no digits left
 
@@ -53,14 +51,7 @@ class _Solved:
 
 
 class ExactEvidence:
-    """The log evidence of the full GP as a function of the parameters.
-
-    Parameters
-    ----------
-    x : Tensor, (n, d), float64
-    y : Tensor, (n, q), float64
-    kernel : Kernel
-    """
+    """The log evidence of the full GP on rows x, (n, d), and targets y, (n, q), both float64."""
 
     def __init__(self, x: Tensor, y: Tensor, kernel: Kernel) -> None:
         self.x, self.y, self.kernel = x, y, kernel
@@ -76,10 +67,8 @@ class ExactEvidence:
         fac = factor(a)
         residual = self.y[:, k : k + 1] - float(params.mean[k])
         alpha = fac.solve(residual) / noise
-        log_evidence = -0.5 * (
-            self.n_rows * math.log(2.0 * math.pi * noise) + float(fac.logdet()) + float((residual * alpha).sum())
-        )
-        return _Solved(fac, alpha[:, 0], log_evidence)
+        const, quad = self.n_rows * math.log(2.0 * math.pi * noise), float((residual * alpha).sum())
+        return _Solved(fac, alpha[:, 0], -0.5 * (const + float(fac.logdet()) + quad))
 
     def value(self, params: Parameters) -> float:
         """Log evidence, summed over the outputs."""
@@ -117,50 +106,35 @@ class ExactEvidence:
         """The posterior, the log evidence, and the factors with their jitter."""
         r = self.kernel.value(squared_distance(self._scaled(params)))
         solved = [self._solve(r, params, k) for k in range(self.y.shape[1])]
-        posterior = ExactPosterior(
-            x=self.x,
-            lower=torch.stack([out.factor.lower for out in solved]),
-            alpha=torch.stack([out.alpha for out in solved], dim=1),
-            lengthscale=torch.as_tensor(params.lengthscale).to(self.x),
-            signal=torch.as_tensor(params.signal).to(self.x),
-            noise=torch.as_tensor(params.noise).to(self.x),
-            mean=torch.as_tensor(params.mean).to(self.x),
-            kernel=self.kernel,
-        )
+        lower = torch.stack([out.factor.lower for out in solved])
+        alpha = torch.stack([out.alpha for out in solved], dim=1)
+        posterior = ExactPosterior.at(params, self.x, lower, alpha, self.kernel)
         return posterior, sum(out.log_evidence for out in solved), [out.factor for out in solved]
 
 
 @dataclass(frozen=True)
 class ExactPosterior:
-    """What the full GP needs to predict: the inputs, the factors of ``I + (S / s2) R``, and alpha.
+    """What the full GP needs to predict: the inputs, the factors of ``I + (S / s2) R``, and alpha."""
 
-    Attributes
-    ----------
-    x : Tensor, (n, d)
-    lower : Tensor, (q, n, n)
-    alpha : Tensor, (n, q)
-    lengthscale : Tensor, (d,)
-    signal, noise, mean : Tensor, (q,)
-    kernel : Kernel
-    """
-
-    x: Tensor
-    lower: Tensor
-    alpha: Tensor
-    lengthscale: Tensor
-    signal: Tensor
+    kernel: Kernel
+    x: Tensor  # (n, d)
+    lower: Tensor  # (q, n, n)
+    alpha: Tensor  # (n, q)
+    lengthscale: Tensor  # (d,)
+    signal: Tensor  # (q,), and so are the next two
     noise: Tensor
     mean: Tensor
-    kernel: Kernel
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Everything but the kernel, by name."""
-        names = ("x", "lower", "alpha", "lengthscale", "signal", "noise", "mean")
-        return {name: getattr(self, name) for name in names}
+    @classmethod
+    def at(cls, params: Parameters, x: Tensor, lower: Tensor, alpha: Tensor, kernel: Kernel) -> ExactPosterior:
+        """The posterior at given parameters."""
+        vectors = (params.lengthscale, params.signal, params.noise, params.mean)
+        return cls(kernel, x, lower, alpha, *(torch.as_tensor(each).to(x) for each in vectors))
 
     def to(self, device: torch.device) -> ExactPosterior:
         """The same posterior on another device."""
-        return ExactPosterior(**{k: v.to(device) for k, v in self.tensors().items()}, kernel=self.kernel)
+        tensors = (self.x, self.lower, self.alpha, self.lengthscale, self.signal, self.noise, self.mean)
+        return ExactPosterior(self.kernel, *(each.to(device) for each in tensors))
 
     def _cross(self, x: Tensor) -> Tensor:
         """Unit-variance kernel between training rows and x, (n, m)."""

@@ -11,16 +11,6 @@ import torch
 from prismgp._types import Array, Tensor
 from prismgp.core.gating import Gate
 
-__all__ = [
-    "GATINGS",
-    "FeatureBuffers",
-    "GatedBuffers",
-    "Gating",
-    "gated_features",
-    "projection",
-    "spectral_features",
-]
-
 GATINGS = ("none", "hard", "soft")
 
 
@@ -42,29 +32,18 @@ def spectral_features(x: Tensor, w: Tensor) -> Tensor:
 def gated_features(phi: Tensor, gates: Tensor) -> Tensor:
     """``r(x) (x) phi(x)``, (n, 2p b): features whose kernel is ``(r'r) k``, by the Schur product theorem.
 
-    Parameters
-    ----------
-    phi : Tensor, (n, 2p)
-    gates : Tensor, (n, b)
-        Rows of norm one, so that rows of the result have the norm of those of phi. One-hot rows give
-        the masked kernel, zero between clusters.
+    Rows of the gates, (n, b), have norm one, so that rows of the result have the norm of those of phi, (n, 2p).
+    One-hot rows give the masked kernel, zero between clusters.
     """
     return (gates[:, :, None] * phi[:, None, :]).reshape(len(phi), -1)
 
 
 @dataclass(frozen=True)
 class Gating:
-    """The gate of a model, or none.
-
-    Attributes
-    ----------
-    gate : Gate or None
-    about : dict
-        What ``fit_status_`` says of it.
-    """
+    """The gate of a model, or none."""
 
     gate: Gate | None = None
-    about: dict[str, Any] = field(default_factory=dict)
+    about: dict[str, Any] = field(default_factory=dict)  # what fit_status_ says of it
 
     @property
     def kind(self) -> str:

@@ -21,26 +21,14 @@ from prismgp.core.optimise import Monitor, Objective, maximise, race
 from prismgp.core.parameters import Parameters, bounds, default_start, perturb
 from prismgp.core.rows import Rows
 
-__all__ = ["EXACT_STAGES", "SSGP_STAGES", "SSGPFit", "SSGPSettings", "Stages", "fit_exact", "fit_ssgp"]
-
 
 @dataclass(frozen=True)
 class Stages:
-    """Sizes of the stages of an optimisation, which travels on subsamples and finishes on all rows.
+    """Sizes of the stages of an optimisation, which travels on subsamples and finishes on all rows."""
 
-    Attributes
-    ----------
-    race_rows : int
-        Rows of the race between starting points.
-    race_rounds : tuple of int
-        Iterations of its rounds.
-    main_rows : int
-        Rows of the stage before the finish on all rows.
-    """
-
-    race_rows: int
-    race_rounds: tuple[int, ...]
-    main_rows: int
+    race_rows: int  # of the race between starting points
+    race_rounds: tuple[int, ...]  # iterations of its rounds
+    main_rows: int  # of the stage before the finish on all rows
 
 
 EXACT_STAGES = Stages(1_000, (60,), 3_000)
@@ -62,14 +50,7 @@ def fit_exact(
     n_restarts: int = 0,
     callback: Callback | None = None,
 ) -> tuple[ExactModel, list[dict[str, Any]]]:
-    """Learn the parameters by the evidence and factor the kernel matrix.
-
-    Returns
-    -------
-    ExactModel
-    list of dict
-        What each stage of the optimisation did.
-    """
+    """Learn the parameters by the evidence and factor the kernel matrix; also returns what each stage did."""
     objective = ExactEvidence(*rows.tensors(), kernel)
     callback = callback or Callback()
     monitor = Monitor(callback, lambda _, params: ExactModel.solve(objective, params))
@@ -91,29 +72,17 @@ def fit_exact(
 
 @dataclass(frozen=True)
 class SSGPSettings:
-    """How a sparse spectrum GP is fitted; the names are those of the estimator's parameters.
-
-    Attributes
-    ----------
-    kernel : Kernel
-    n_frequencies : int
-    frequencies : str or array-like, (p, d)
-        How they are drawn, or the frequencies themselves.
-    find_start : bool
-        Whether an exact GP on a subsample finds the length-scales to start from.
-    dtype : {"float64", "float32"}
-        Of the features; the bounds of the parameters depend on it.
-    """
+    """How a sparse spectrum GP is fitted; the names are those of the estimator's parameters."""
 
     kernel: Kernel
     n_frequencies: int
-    frequencies: Any = "auto"
+    frequencies: Any = "auto"  # how they are drawn, or the frequencies themselves, (p, d)
     learn_frequencies: bool = False
-    find_start: bool = True
+    find_start: bool = True  # by an exact GP on a subsample, which finds the length-scales
     optimize: bool = True
     max_iter: int = 200
     n_restarts: int = 0
-    dtype: str = "float64"
+    dtype: str = "float64"  # of the features; the bounds of the parameters depend on it
 
 
 @dataclass(frozen=True)
@@ -136,20 +105,10 @@ def fit_ssgp(
 ) -> SSGPFit:
     """Learn the parameters by the evidence and compute the posterior on all rows.
 
-    Parameters
-    ----------
-    rows : Rows
-    start : Parameters
-        Starting values, or the values to keep where ``settings.optimize`` is False.
-    settings : SSGPSettings
-    streams : Streams
-        Of all random numbers.
-    gate : callable
-        Makes the gate from the parameters that the learning starts from.
-    callback : Callback, optional
+    ``start`` are starting values, or the values to keep where ``settings.optimize`` is False. ``gate`` makes the
+    gate from the parameters that the learning starts from.
     """
-    fit = _Fit(rows, settings, streams, callback or Callback())
-    return fit.run(start, gate)
+    return _Fit(rows, settings, streams, callback or Callback()).run(start, gate)
 
 
 class _Fit:
@@ -182,8 +141,9 @@ class _Fit:
     def _subsamples(self) -> Sequence[Rows]:
         """Rows of the exact GP, of the race, and of the stage before the finish where it is worth it."""
         n, d = self.rows.n_rows, self.rows.n_inputs
+        exact = min(n, 500 + 16 * min(d, 64))  # to find length-scales, more inputs need more rows
         main = min(SSGP_STAGES.main_rows, n)
-        sizes = [_exact_rows(n, d), min(SSGP_STAGES.race_rows, n), *([main] if main * _LARGER < n else [])]
+        sizes = [exact, min(SSGP_STAGES.race_rows, n), *([main] if main * _LARGER < n else [])]
         return self.rows.subsamples(sizes, self.streams.generator("subsamples"))
 
     def _exact_start(self, small: Rows, start: Parameters) -> tuple[Parameters, dict[str, Any]]:
@@ -208,13 +168,9 @@ class _Fit:
         objective.frequencies = self.base = runners[winner][0].frequencies
         del runners  # and the statistics they keep
         stages = [self._objective(part) for part in parts]
+        limit, finish = self.settings.max_iter, bool(parts)
         params, done = maximise(
-            [*stages, objective],
-            params,
-            boxes,
-            max_iter=self.settings.max_iter,
-            finish=bool(parts),
-            monitor=self.monitor,
+            [*stages, objective], params, boxes, max_iter=limit, finish=finish, monitor=self.monitor
         )
         if params.frequencies is not None:
             self.base = objective.frequencies = params.frequencies
@@ -250,12 +206,6 @@ class _Fit:
     def _model_at(self, objective: Objective | None, params: Parameters) -> SpectralModel:
         """The model on all rows at the parameters an iteration has reached; without gates before there are any."""
         base = objective.frequencies if isinstance(objective, BlockEvidence) else self.base
-        base = base if params.frequencies is None else params.frequencies
-        params = replace(params, frequencies=None)
+        base, params = params.base(base), replace(params, frequencies=None)
         blocks = spectral_objective(self.rows, base, self.gating).statistics(params)
         return SpectralModel.solve(base, params, self.gating, blocks, device=self.rows.device)
-
-
-def _exact_rows(n: int, d: int) -> int:
-    """Rows of the exact GP that finds the starting length-scales: more inputs need more rows."""
-    return min(n, 500 + 16 * min(d, 64))

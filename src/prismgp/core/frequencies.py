@@ -15,8 +15,6 @@ from prismgp._types import Array
 from prismgp.core.kernels import Kernel
 from prismgp.exceptions import DataError
 
-__all__ = ["FREQUENCY_KINDS", "draw_frequencies", "given_frequencies", "resolve_kind"]
-
 FREQUENCY_KINDS = ("auto", "iid", "orthogonal", "sobol")
 _SOBOL_UP_TO = 4  # inputs; beyond that orthogonal frequencies have the smaller error at p of 16 to 128
 _SOBOL_LIMIT = 21_200
@@ -46,21 +44,10 @@ def given_frequencies(value: Any, p: int, d: int) -> Array | None:
 
 
 def draw_frequencies(kernel: Kernel, p: int, d: int, kind: str, rng: np.random.Generator) -> Array:
-    """Draw p base frequencies for d inputs.
+    """Draw p base frequencies for d inputs, (p, d), by a generator that was not used to make the data.
 
-    Parameters
-    ----------
-    kernel : Kernel
-    p, d : int
-    kind : {"auto", "iid", "orthogonal", "sobol"}
-        "orthogonal": directions orthogonal within blocks of d, norms stratified over all p.
-        "sobol": scrambled Sobol points through the quantile functions.
-    rng : numpy.random.Generator
-        Must not have been used to make the data.
-
-    Returns
-    -------
-    ndarray, (p, d)
+    "orthogonal": directions orthogonal within blocks of d, norms stratified over all p.
+    "sobol": scrambled Sobol points through the quantile functions.
     """
     kind = resolve_kind(kind, d)
     if kind == "iid":
@@ -74,8 +61,7 @@ def draw_frequencies(kernel: Kernel, p: int, d: int, kind: str, rng: np.random.G
         raise DataError(f'frequencies="sobol" takes at most {_SOBOL_LIMIT - 1} inputs, got {d}; use "orthogonal"')
     from scipy.stats import norm, qmc  # as in kernels.py: to draw, not to predict
 
-    points = qmc.Sobol(d + 1, scramble=True, rng=rng).random_base2(max(p - 1, 0).bit_length())[:p]
-    points = _open(points)
+    points = _open(qmc.Sobol(d + 1, scramble=True, rng=rng).random_base2(max(p - 1, 0).bit_length())[:p])
     return np.asarray(norm.ppf(points[:, :d])) * kernel.mixing(points[:, d])[:, None]
 
 

@@ -29,8 +29,6 @@ import torch
 
 from prismgp._types import AnyArray, Tensor
 
-__all__ = ["ClusterMoments", "Gate", "GateLabels", "RuleGate", "hard_gates", "soft_gates"]
-
 _FURTHEST = 1e140  # distances beyond are not squared
 _SMALLEST = 1e-6  # share of the total spread below which a cluster's own is taken for rounding
 
@@ -81,23 +79,12 @@ def soft_gates(log_joint: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class RuleGate:
-    """Gates by the scores (G2), which a model file can hold.
+    """Gates by the scores (G2), which a model file can hold; all tensors are float64."""
 
-    Attributes
-    ----------
-    kind : {"hard", "soft"}
-    centres : Tensor, (b, d), float64
-        ``m``, in the model's units, like the rows.
-    roots : Tensor, (b, d), float64
-        ``h``, square roots of the precisions.
-    offsets : Tensor, (b,), float64
-        ``o``.
-    """
-
-    kind: str
-    centres: Tensor
-    roots: Tensor
-    offsets: Tensor
+    kind: str  # "hard" or "soft"
+    centres: Tensor  # m, (b, d), in the model's units, like the rows
+    roots: Tensor  # h, (b, d), square roots of the precisions
+    offsets: Tensor  # o, (b,)
 
     @property
     def n_clusters(self) -> int:
@@ -130,19 +117,11 @@ class RuleGate:
 
 @dataclass(frozen=True)
 class ClusterMoments:
-    """Sizes, means and spreads of labelled rows; what a rule is made of.
+    """Sizes, means and spreads of labelled rows; what a rule is made of."""
 
-    Attributes
-    ----------
-    counts : Tensor, (b,), float64
-    means : Tensor, (b, d)
-    squares : Tensor, (b, d)
-        Sums of squared differences from the mean of the cluster.
-    """
-
-    counts: Tensor
-    means: Tensor
-    squares: Tensor
+    counts: Tensor  # (b,), float64
+    means: Tensor  # (b, d)
+    squares: Tensor  # (b, d), sums of squared differences from the mean of the cluster
 
     @classmethod
     def of(cls, rows: Callable[[], Iterable[tuple[Tensor, Tensor]]], n_clusters: int, d: int) -> ClusterMoments:
@@ -159,9 +138,8 @@ class ClusterMoments:
 
     def nearest_mean(self, lengthscale: Tensor) -> RuleGate:
         """The hard gate of the nearest mean, by distances in length-scales."""
-        return RuleGate(
-            "hard", self.means, (1.0 / lengthscale).expand_as(self.means).clone(), torch.zeros_like(self.counts)
-        )
+        roots = (1.0 / lengthscale).expand_as(self.means).clone()
+        return RuleGate("hard", self.means, roots, torch.zeros_like(self.counts))
 
     def mixture(self, lengthscale: Tensor) -> RuleGate:
         """The soft gate of a mixture of Gaussians that are spherical where inputs are in length-scales."""
@@ -178,9 +156,5 @@ class ClusterMoments:
         if float(pooled) == 0.0:
             pooled = torch.ones_like(pooled)
         variance = (squares.sum(1) + pooled) / ((self.counts + 1.0) * dims)
-        return RuleGate(
-            "soft",
-            self.means,
-            1.0 / (lengthscale * variance.sqrt()[:, None]),
-            self.counts.log() - 0.5 * dims * variance.log(),
-        )
+        roots = 1.0 / (lengthscale * variance.sqrt()[:, None])
+        return RuleGate("soft", self.means, roots, self.counts.log() - 0.5 * dims * variance.log())

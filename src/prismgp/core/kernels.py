@@ -24,22 +24,13 @@ import numpy as np
 from prismgp._types import Array, Tensor
 from prismgp.exceptions import DataError
 
-__all__ = ["KERNELS", "Kernel", "get_kernel", "squared_distance"]
-
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel of unit variance.
-
-    Attributes
-    ----------
-    name : str
-    degrees : int or None
-        Degrees of freedom of the spectral t law (twice the Matern smoothness); None: normal.
-    """
+    """A kernel of unit variance."""
 
     name: str
-    degrees: int | None
+    degrees: int | None  # of freedom of the spectral t law (twice the Matern smoothness); None: normal
 
     def value(self, s: Tensor) -> Tensor:
         """k(s), elementwise."""

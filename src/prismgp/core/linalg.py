@@ -15,27 +15,16 @@ import torch
 from prismgp._types import Tensor
 from prismgp.exceptions import NumericalError
 
-__all__ = ["Factor", "factor"]
-
 _JITTER_STEPS = (1.0, 10.0, 100.0)
 
 
 @dataclass(frozen=True)
 class Factor:
-    """Lower-triangular ``L`` with ``A = L L'``, and what it took to get it.
+    """Lower-triangular ``L`` with ``A = L L'``, and what it took to get it."""
 
-    Attributes
-    ----------
-    lower : Tensor, (k, k)
-    jitter : float
-        What was added to the diagonal; 0 in the ordinary case.
-    method : str
-        "cholesky", "cholesky+jitter" or "eigen".
-    """
-
-    lower: Tensor
-    jitter: float = 0.0
-    method: str = "cholesky"
+    lower: Tensor  # (k, k)
+    jitter: float = 0.0  # added to the diagonal; 0 in the ordinary case
+    method: str = "cholesky"  # or "cholesky+jitter" or "eigen"
 
     def half_solve(self, b: Tensor) -> Tensor:
         """``L^-1 b`` for b of shape (k, m)."""
@@ -61,13 +50,7 @@ class Factor:
 
 
 def factor(a: Tensor) -> Factor:
-    """Factor a symmetric ``a = I + c B``, (k, k) float64, B positive semi-definite.
-
-    Raises
-    ------
-    NumericalError
-        Only if ``a`` holds NaN or infinity.
-    """
+    """Factor a symmetric ``a = I + c B``, (k, k) float64, B positive semi-definite; fails only at NaN or infinity."""
     lower, info = torch.linalg.cholesky_ex(a)
     if int(info) == 0 and bool(torch.isfinite(lower[-1, -1])):
         return Factor(lower)

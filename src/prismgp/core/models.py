@@ -19,10 +19,8 @@ from prismgp.core.gating import GateLabels
 from prismgp.core.linalg import Factor, factor
 from prismgp.core.parameters import Parameters
 from prismgp.core.posterior import BlockPosterior, WeightPosterior
-from prismgp.core.rows import Chunked, Rows
+from prismgp.core.rows import Rows
 from prismgp.core.statistics import Statistics
-
-__all__ = ["PREDICTION_ROWS", "ExactModel", "Predictor", "SpectralModel", "spectral_objective"]
 
 PREDICTION_ROWS = 2_048
 
@@ -135,25 +133,12 @@ class ExactModel(Predictor):
 
 @dataclass(frozen=True)
 class SpectralModel(Predictor):
-    """The fitted sparse spectrum GP, with or without gates.
+    """The fitted sparse spectrum GP, with or without gates."""
 
-    Attributes
-    ----------
-    base : ndarray, (p, d)
-        Frequencies before division by the length-scales.
-    params : Parameters
-    gating : Gating
-    blocks : tuple of Statistics
-        Of each independent block of rows: of each cluster under hard gates, else of all rows.
-    posterior : BlockPosterior
-    log_evidence : float
-    factors : tuple of Factor
-    """
-
-    base: Array
+    base: Array  # frequencies before division by the length-scales, (p, d)
     params: Parameters
     gating: Gating
-    blocks: tuple[Statistics, ...]
+    blocks: tuple[Statistics, ...]  # of each independent block: of each cluster under hard gates, else of all rows
     posterior: BlockPosterior
     log_evidence: float
     factors: tuple[Factor, ...]
@@ -215,16 +200,12 @@ class SpectralModel(Predictor):
 
 
 def spectral_objective(rows: Rows, base: Array, gating: Gating) -> BlockEvidence:
-    """The log evidence of all rows as a function of the parameters."""
-    return BlockEvidence(_blocks(rows, gating, len(base)), base, gating.soft)
+    """The log evidence of all rows as a function of the parameters.
 
-
-def _blocks(rows: Rows, gating: Gating, p: int) -> list[Chunked]:
-    """Rows that the kernel connects: those of each cluster under hard gates, by their labels or else by the rule."""
-    p *= gating.widening
+    Hard gates connect only the rows of each cluster, which is given by their labels or else by the rule.
+    """
+    p = len(base) * gating.widening
     if gating.gate is None or gating.kind == "soft":
-        return [rows.chunks(p)]
-    labels = rows.labels
-    if labels is None:
-        labels = rows.chunks(p).reduce(GateLabels(gating.gate))
-    return [part.chunks(p) for part in rows.split(labels, gating.gate.n_clusters)]
+        return BlockEvidence([rows.chunks(p)], base, gating.soft)
+    labels = rows.chunks(p).reduce(GateLabels(gating.gate)) if rows.labels is None else rows.labels
+    return BlockEvidence([part.chunks(p) for part in rows.split(labels, gating.gate.n_clusters)], base)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -19,8 +20,6 @@ from scipy.optimize import LbfgsInvHessProduct, OptimizeResult, minimize
 from prismgp._types import Array
 from prismgp.core.callback import Callback
 from prismgp.core.parameters import Parameters
-
-__all__ = ["Monitor", "Objective", "maximise", "race"]
 
 _MEMORY = 20  # pairs kept by L-BFGS
 _FTOL = 1e-8  # relative change of the evidence per row at which L-BFGS stops
@@ -53,8 +52,9 @@ class Monitor:
 class _Negated:
     """Minus the evidence per row as SciPy wants it."""
 
-    def __init__(self, objective: Objective, layout: Parameters, stage: dict[str, Any], monitor: Monitor) -> None:
-        self.objective, self.layout, self.stage, self.monitor = objective, layout, stage, monitor
+    def __init__(self, objective: Objective, layout: Parameters, method: str, monitor: Monitor) -> None:
+        self.objective, self.layout, self.method, self.monitor = objective, layout, method, monitor
+        self.n, self.evaluations = objective.n_rows, 0
 
     def __call__(self, vector: Array) -> tuple[float, Array]:
         def compute() -> tuple[float, Array]:
@@ -62,24 +62,36 @@ class _Negated:
             return value, gradient.pack()
 
         value, gradient = self._evaluate(vector, compute)
-        return -value / self.objective.n_rows, -gradient / self.objective.n_rows
+        return -value / self.n, -gradient / self.n
 
     def value(self, vector: Array) -> float:
         def compute() -> tuple[float, Array]:
             return self.objective.value(self.layout.unpack(vector)), np.empty(0)
 
-        return -self._evaluate(vector, compute)[0] / self.objective.n_rows
+        return -self._evaluate(vector, compute)[0] / self.n
 
     def _evaluate(self, vector: Array, compute: Callable[[], tuple[float, Array]]) -> tuple[float, Array]:
-        self.stage["evaluations"] += 1
-        return self.monitor.callback.evaluate(self.objective.n_rows, vector, compute)
+        self.evaluations += 1
+        return self.monitor.callback.evaluate(self.n, vector, compute)
 
     def reached(self, vector: Array, value: float) -> None:
-        """Report the end of an iteration."""
-        n, params = self.objective.n_rows, self.layout.unpack(vector)
-        self.monitor.callback.reached(
-            self.stage["method"], n, lambda: self.monitor.model_at(self.objective, params), -value * n
-        )
+        """Tell the callback about the end of an iteration."""
+        params = self.layout.unpack(vector)
+        model = partial(self.monitor.model_at, self.objective, params)
+        self.monitor.callback.reached(self.method, self.n, model, -value * self.n)
+
+    def report(self, iterations: int, converged: bool, message: str, value: float, began: float) -> dict[str, Any]:
+        """What the stage did."""
+        return {
+            "rows": self.n,
+            "method": self.method,
+            "evaluations": self.evaluations,
+            "iterations": iterations,
+            "converged": converged,
+            "message": message,
+            "log_evidence": -value * self.n,
+            "seconds": time.perf_counter() - began,
+        }
 
 
 def race(
@@ -92,28 +104,10 @@ def race(
 ) -> tuple[int, Parameters, list[dict[str, Any]]]:
     """Let starting points compete by short runs of L-BFGS; after each round the better third goes on.
 
-    The evidence has local optima; a short race on few rows costs little and avoids the poor ones.
-
-    Parameters
-    ----------
-    runners : sequence of (Objective, Parameters)
-        Objectives must be on the same rows, so that their evidences compare.
-    boxes : list of (low, high)
-        Bounds of the packed parameters.
-    rounds : sequence of int
-        Iterations in each round.
-    monitor : Monitor
-    method : str
-        What the entries of the report say.
-
-    Returns
-    -------
-    int
-        Index of the winner.
-    Parameters
-        Where it stands.
-    list of dict
-        What was done, an entry for each run.
+    The evidence has local optima; a short race on few rows costs little and avoids the poor ones. Objectives must
+    be on the same rows, so that their evidences compare; ``boxes`` are bounds of the packed parameters; ``rounds``
+    the iterations of each round. Returns the index of the winner, where it stands, and what was done, an entry for
+    each run, named by ``method``.
     """
     standing = [(index, params) for index, (_, params) in enumerate(runners)]
     report: list[dict[str, Any]] = []
@@ -138,26 +132,10 @@ def maximise(
     finish: bool,
     monitor: Monitor,
 ) -> tuple[Parameters, list[dict[str, Any]]]:
-    """Maximise the last objective.
+    """Maximise the last of several objectives of growing size; returns the parameters and what each stage did.
 
-    Parameters
-    ----------
-    stages : sequence of Objective
-        Of growing size; the last one counts.
-    start : Parameters
-    boxes : list of (low, high)
-        Bounds of the packed parameters.
-    max_iter : int
-        Limit of iterations per stage.
-    finish : bool
-        Treat the last stage by quasi-Newton steps with the curvature of the stage before.
-    monitor : Monitor
-
-    Returns
-    -------
-    Parameters
-    list of dict
-        What each stage did.
+    ``boxes`` are bounds of the packed parameters, ``max_iter`` limits the iterations of each stage. With ``finish``
+    the last stage takes quasi-Newton steps with the curvature of the stage before.
     """
     params = start
     learned: LbfgsInvHessProduct | None = None
@@ -184,10 +162,9 @@ def _lbfgs(
     method: str = "l-bfgs",
 ) -> tuple[Parameters, LbfgsInvHessProduct, dict[str, Any]]:
     """SciPy's L-BFGS-B; also returns the inverse Hessian it has learned, per row."""
-    stage = _new_stage(objective, method)
     began = time.perf_counter()
     low, high = np.array(boxes).T
-    target = _Negated(objective, start, stage, monitor)
+    target = _Negated(objective, start, method, monitor)
 
     def iterated(intermediate_result: OptimizeResult) -> None:  # SciPy goes by the argument's name
         target.reached(intermediate_result.x, float(intermediate_result.fun))
@@ -201,18 +178,8 @@ def _lbfgs(
         callback=iterated,
         options={"maxiter": max_iter, "maxcor": _MEMORY, "ftol": ftol, "gtol": _GTOL, "maxls": 30},
     )
-    stage.update(
-        iterations=int(result.nit),
-        converged=bool(result.success),
-        message=str(result.message),
-        log_evidence=-float(result.fun) * objective.n_rows,
-        seconds=time.perf_counter() - began,
-    )
+    stage = target.report(int(result.nit), bool(result.success), str(result.message), float(result.fun), began)
     return start.unpack(result.x), cast(LbfgsInvHessProduct, result.hess_inv), stage
-
-
-def _new_stage(objective: Objective, method: str) -> dict[str, Any]:
-    return {"rows": objective.n_rows, "method": method, "evaluations": 0}
 
 
 def _finish(
@@ -228,10 +195,9 @@ def _finish(
     A step that promises little is checked by the value alone, which takes one pass instead of two,
     and is the last.
     """
-    low, high = np.array(boxes).T
-    stage = _new_stage(objective, "quasi-newton")
     began = time.perf_counter()
-    target = _Negated(objective, start, stage, monitor)
+    low, high = np.array(boxes).T
+    target = _Negated(objective, start, "quasi-newton", monitor)
     vector = np.clip(start.pack(), low, high)
     accepted, message, converged = 0, f"stopped after {max_iter} steps", False
     value, gradient = target(vector)
@@ -260,14 +226,7 @@ def _finish(
         if last:
             message, converged = f"the last step promised {promised:.1e} nats per row", True
             break
-    stage.update(
-        iterations=accepted,
-        converged=converged,
-        message=message,
-        log_evidence=-value * objective.n_rows,
-        seconds=time.perf_counter() - began,
-    )
-    return start.unpack(vector), stage
+    return start.unpack(vector), target.report(accepted, converged, message, value, began)
 
 
 def _bfgs_update(inverse: Array, step: Array, change: Array) -> Array:

@@ -6,13 +6,11 @@ One parameterisation everywhere: logarithms of length-scales and variances, in t
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from prismgp._types import Array
-
-__all__ = ["Parameters", "bounds", "default_start", "perturb"]
 
 # Relative to the spread of the data. Noise far below 1e-8 of the variance is beyond what a
 # float64 factorisation resolves, and beyond what measured data holds. A prior standard deviation of
@@ -27,23 +25,13 @@ _FREQUENCY_RANGE = 1e3
 
 @dataclass(frozen=True)
 class Parameters:
-    """Kernel parameters, or a gradient with respect to them.
+    """Kernel parameters, or a gradient with respect to them."""
 
-    Attributes
-    ----------
-    log_lengthscale : ndarray, (d,)
-    log_signal, log_noise : ndarray, (q,)
-        Logarithms of the signal and noise variances, one per output.
-    mean : ndarray, (q,)
-    frequencies : ndarray, (p, d), or None
-        Only when they are learned.
-    """
-
-    log_lengthscale: Array
-    log_signal: Array
-    log_noise: Array
-    mean: Array
-    frequencies: Array | None = None
+    log_lengthscale: Array  # (d,)
+    log_signal: Array  # of the signal variance, (q,)
+    log_noise: Array  # of the noise variance, (q,)
+    mean: Array  # (q,)
+    frequencies: Array | None = None  # (p, d), only when they are learned
 
     @property
     def lengthscale(self) -> Array:
@@ -56,6 +44,10 @@ class Parameters:
     @property
     def noise(self) -> Array:
         return np.exp(self.log_noise)
+
+    def base(self, frequencies: Array) -> Array:
+        """The learned frequencies, or else those given, (p, d)."""
+        return frequencies if self.frequencies is None else self.frequencies
 
     def pack(self) -> Array:
         """All parameters as one vector."""
@@ -75,12 +67,7 @@ class Parameters:
 
 def default_start(d: int, q: int) -> Parameters:
     """Length-scales of sqrt(d) standard deviations, and noise of a tenth of the variance."""
-    return Parameters(
-        log_lengthscale=np.full(d, 0.5 * np.log(d)),
-        log_signal=np.zeros(q),
-        log_noise=np.full(q, np.log(0.1)),
-        mean=np.zeros(q),
-    )
+    return Parameters(np.full(d, 0.5 * np.log(d)), np.zeros(q), np.full(q, np.log(0.1)), np.zeros(q))
 
 
 def bounds(layout: Parameters, *, dtype: str) -> list[tuple[float, float]]:
@@ -96,14 +83,7 @@ def bounds(layout: Parameters, *, dtype: str) -> list[tuple[float, float]]:
 
 
 def perturb(start: Parameters, rng: np.random.Generator) -> Parameters:
-    """A random restart around a starting point."""
-
-    def move(value: Array) -> Array:
-        return value + rng.uniform(-_PERTURBATION, _PERTURBATION, value.shape)
-
-    return replace(
-        start,
-        log_lengthscale=move(start.log_lengthscale),
-        log_signal=move(start.log_signal),
-        log_noise=move(start.log_noise),
-    )
+    """A random restart around a starting point; the mean stays."""
+    logs = (start.log_lengthscale, start.log_signal, start.log_noise)
+    lengthscale, signal, noise = (each + rng.uniform(-_PERTURBATION, _PERTURBATION, each.shape) for each in logs)
+    return Parameters(lengthscale, signal, noise, start.mean, start.frequencies)

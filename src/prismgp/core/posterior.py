@@ -11,8 +11,6 @@ import torch
 from prismgp._types import Array, Tensor
 from prismgp.core.evidence import OutputEvidence
 
-__all__ = ["BlockPosterior", "WeightPosterior"]
-
 
 @dataclass(frozen=True)
 class WeightPosterior:
@@ -20,36 +18,29 @@ class WeightPosterior:
 
     The predictive variance is ``S |T phi|^2`` with ``A^-1 = T'T``: a sum of squares, so it is
     positive, and since all eigenvalues of A are at least one it never exceeds the prior's S.
-
-    Attributes
-    ----------
-    weight_mean : Tensor, (2p, q)
-    inverse_root : Tensor, (q, 2p, 2p)
-        ``T`` for every output.
-    signal, mean : Tensor, (q,)
     """
 
-    weight_mean: Tensor
-    inverse_root: Tensor
-    signal: Tensor
-    mean: Tensor
+    weight_mean: Tensor  # (2p, q)
+    inverse_root: Tensor  # T for every output, (q, 2p, 2p)
+    signal: Tensor  # (q,)
+    mean: Tensor  # (q,)
 
     @classmethod
     def from_evidence(cls, solved: list[OutputEvidence], *, device: torch.device) -> WeightPosterior:
         """The posterior that the evidence's factors imply."""
-        tensors = (
-            torch.stack([out.signal * out.weights for out in solved], dim=1),
-            _stacked([out.factor.inverse_root() for out in solved]),
-            torch.tensor([out.signal for out in solved], dtype=torch.float64),
-            torch.tensor([out.mean for out in solved], dtype=torch.float64),
-        )
-        return cls(*(tensor.to(device) for tensor in tensors))
+        roots = [out.factor.inverse_root() for out in solved]
+        # One matrix, the usual case, is not copied where its rows are in order. In another order products round
+        # otherwise, and a model read from a file would differ from the one written.
+        inverse_root = roots[0].contiguous()[None] if len(roots) == 1 else torch.stack(roots)
+        weight_mean = torch.stack([out.signal * out.weights for out in solved], dim=1)
+        signal = torch.tensor([out.signal for out in solved], dtype=torch.float64)
+        mean = torch.tensor([out.mean for out in solved], dtype=torch.float64)
+        return cls(weight_mean, inverse_root, signal, mean).to(device)
 
     def to(self, device: torch.device) -> WeightPosterior:
         """The same posterior on another device."""
-        return WeightPosterior(
-            self.weight_mean.to(device), self.inverse_root.to(device), self.signal.to(device), self.mean.to(device)
-        )
+        tensors = (self.weight_mean, self.inverse_root, self.signal, self.mean)
+        return WeightPosterior(*(tensor.to(device) for tensor in tensors))
 
     def predict(self, phi: Tensor, *, variance: bool) -> tuple[Tensor, Tensor | None]:
         """Mean and noise-free variance at rows with features phi, (n, 2p); both (n, q), in float64."""
@@ -75,14 +66,6 @@ class WeightPosterior:
         spread = torch.einsum("qji,qjs->iqs", self.inverse_root, draws)
         scaled = self.weight_mean[:, :, None] + spread * self.signal.sqrt()[None, :, None]
         return np.asarray(scaled.cpu().numpy())
-
-
-def _stacked(matrices: list[Tensor]) -> Tensor:
-    """As torch.stack does, but one matrix, the usual case, is not copied where its rows are in order.
-
-    In another order products round otherwise, and a model read from a file would differ from the one written.
-    """
-    return matrices[0].contiguous()[None] if len(matrices) == 1 else torch.stack(matrices)
 
 
 @dataclass(frozen=True)

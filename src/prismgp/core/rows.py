@@ -13,8 +13,6 @@ import torch
 
 from prismgp._types import AnyArray, Tensor
 
-__all__ = ["Chunked", "Rows", "Work"]
-
 T = TypeVar("T")
 
 

@@ -11,8 +11,6 @@ from prismgp._types import Tensor
 from prismgp.core.features import FeatureBuffers, GatedBuffers
 from prismgp.core.gating import Gate
 
-__all__ = ["SpectralStatistics", "Statistics", "accumulate", "accumulate_features"]
-
 # Features up to which the algebra of one small matrix is faster on the CPU than by launches on a GPU.
 _HOST_FEATURES = 128
 
@@ -21,23 +19,14 @@ _HOST_FEATURES = 128
 class Statistics:
     """Moments of ``[Phi, 1, Y]``; all that the evidence and the posterior need to know of the rows.
 
-    Attributes
-    ----------
-    n : int
-        Rows seen.
-    q : int
-        Outputs.
-    moments : Tensor, (2p + 1 + q, 2p + 1 + q), float64
-        ``[Phi, 1, Y]' V^-1 [Phi, 1, Y]``, V the identity unless rows differ in their noise. What is made
-        from them is computed on their device.
-    log_noise_sum : float
-        ``log |V|``, the sum of the logarithms of the rows' relative noise variances.
+    The moments are ``[Phi, 1, Y]' V^-1 [Phi, 1, Y]``, V the identity unless rows differ in their noise. What is made
+    from them is computed on their device.
     """
 
-    n: int
-    q: int
-    moments: Tensor
-    log_noise_sum: float = 0.0
+    n: int  # rows seen
+    q: int  # outputs
+    moments: Tensor  # (2p + 1 + q, 2p + 1 + q), float64
+    log_noise_sum: float = 0.0  # log |V|, the sum of the logarithms of the rows' relative noise variances
 
     @property
     def width(self) -> int:
@@ -81,10 +70,7 @@ class Statistics:
         return Statistics(self.n + other.n, self.q, moments, self.log_noise_sum + other.log_noise_sum)
 
     def without(self, other: Statistics) -> Statistics:
-        """Statistics of the rows that are in this set and not in the other, a subset of it.
-
-        Costs nothing, where a second pass over the rows would cost as much as the first.
-        """
+        """Statistics of the rows that are in this set and not in the other, a subset of it; takes no pass."""
         self._check_compatible(other)
         moments = self.moments - other.moments.to(self.moments.device)
         return Statistics(self.n - other.n, self.q, moments, self.log_noise_sum - other.log_noise_sum)
@@ -96,63 +82,45 @@ class Statistics:
 
 @dataclass(frozen=True)
 class SpectralStatistics:
-    """A pass: statistics under the projection ``w``, (d, p), and the gate where there is one."""
+    """A pass: statistics under the projection ``w``, (d, p), and the gate where there is one.
+
+    Sums over chunks are in float64. ``precise`` asks for float64 within a chunk as well: then the moments of float32
+    features are as good as those of any other features, and the Gram matrix is positive semi-definite to float64
+    rounding; otherwise products within a chunk are in the features' precision. The moments of more than a few features
+    stay on the projection's device. Memory is that of one chunk. Cost ``2 n (d p + (2p)^2)`` multiply-adds and
+    ``2 n p`` cosines and sines.
+    """
 
     w: Tensor
     precise: bool = True
     gate: Gate | None = None
 
     def over(self, chunks: Iterable[tuple[Tensor, Tensor]], *, rows: int, q: int) -> Statistics:
-        return accumulate(chunks, self.w, rows=rows, q=q, precise=self.precise, gate=self.gate)
+        w, gate = self.w, self.gate
+        buffers = FeatureBuffers(rows, w, q) if gate is None else GatedBuffers(rows, w, q, gate)
+        size = buffers.width + 1 + q
+        total = torch.zeros(size, size, dtype=torch.float64, device=w.device)
+        n = 0
+        for x, y in chunks:
+            psi = buffers.fill(x, y)
+            if self.precise:
+                psi = psi.double()
+            total += psi.T @ psi
+            n += len(x)
+        if buffers.width <= _HOST_FEATURES:
+            total = total.cpu()
+        scale = torch.ones(size, dtype=torch.float64, device=total.device)
+        scale[: buffers.width] = w.shape[1] ** -0.5
+        return Statistics(n, q, total.mul_(scale[:, None]).mul_(scale))
 
     def merge(self, first: Statistics, second: Statistics) -> Statistics:
         return first.merge(second)
 
 
-def accumulate(
-    chunks: Iterable[tuple[Tensor, Tensor]],
-    w: Tensor,
-    *,
-    rows: int,
-    q: int,
-    precise: bool = True,
-    gate: Gate | None = None,
-) -> Statistics:
-    """Statistics of all chunks under the projection ``w``, (d, p), and the gate where there is one.
-
-    Sums over chunks are in float64. ``precise`` asks for float64 within a chunk as well: then the
-    moments of float32 features are as good as those of any other features, and the Gram matrix is
-    positive semi-definite to float64 rounding; otherwise products within a chunk are in the
-    features' precision. The moments of more than a few features stay on the projection's device. Memory is that
-    of one chunk. Cost ``2 n (d p + (2p)^2)`` multiply-adds and ``2 n p``
-    cosines and sines.
-    """
-    buffers = FeatureBuffers(rows, w, q) if gate is None else GatedBuffers(rows, w, q, gate)
-    size = buffers.width + 1 + q
-    total = torch.zeros(size, size, dtype=torch.float64, device=w.device)
-    n = 0
-    for x, y in chunks:
-        psi = buffers.fill(x, y)
-        if precise:
-            psi = psi.double()
-        total += psi.T @ psi
-        n += len(x)
-    if buffers.width <= _HOST_FEATURES:
-        total = total.cpu()
-    scale = torch.ones(size, dtype=torch.float64, device=total.device)
-    scale[: buffers.width] = w.shape[1] ** -0.5
-    return Statistics(n, q, total.mul_(scale[:, None]).mul_(scale))
-
-
 def accumulate_features(chunks: Iterable[tuple[Tensor, Tensor | None, Tensor]], q: int) -> Statistics:
-    """Statistics of any features.
+    """Statistics of any features, from chunks ``(Phi, log_noise, Y)``: (n, k), (n,) and (n, q).
 
-    Parameters
-    ----------
-    chunks : iterable of (Phi, log_noise, Y)
-        Features, (n, k); logarithms of the rows' relative noise variances, (n,), or None where all are
-        alike; targets, (n, q).
-    q : int
+    ``log_noise`` are logarithms of the rows' relative noise variances, or None where all are alike.
     """
     total: Tensor | None = None
     n, log_noise_sum = 0, 0.0

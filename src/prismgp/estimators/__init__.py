@@ -21,11 +21,8 @@ __all__ = [
     "load",
 ]
 
-_CLASSES: dict[str, type[GPRegressor]] = {
-    "exact": ExactGPRegressor,
-    "ssgp": SSGPRegressor,
-    "prism": PrismGPRegressor,
-}
+_REGRESSORS: tuple[type[GPRegressor], ...] = (ExactGPRegressor, SSGPRegressor, PrismGPRegressor)
+_CLASSES = {each._kind: each for each in _REGRESSORS}
 
 
 def load(path: str | PathLike[str], *, device: str | None = None) -> GPRegressor:

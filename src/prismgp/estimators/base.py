@@ -15,15 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from prismgp._random import Streams
 from prismgp._types import AnyArray, Array, RandomState
-from prismgp._validate import (
-    DEVICES,
-    check_choice,
-    check_fit_data,
-    check_inputs,
-    check_number,
-    compute_device,
-    compute_dtype,
-)
+from prismgp._validate import DEVICES, DTYPES, check_choice, check_fit_data, check_inputs, check_number, compute_device
 from prismgp.certificates import Certificate, certify
 from prismgp.context import FitContext, FitEvent
 from prismgp.core.kernels import KERNELS
@@ -34,13 +26,12 @@ from prismgp.estimators.sources import (
     apply_where_rows_are,
     as_source,
     encode_frame,
+    forget_fit,
     match_source,
     open_checkpoint,
 )
 from prismgp.exceptions import DataError
 from prismgp.model import FittedModel, save_model
-
-__all__ = ["GPRegressor", "UpdatableRegressor"]
 
 
 class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type: ignore[misc]
@@ -77,7 +68,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
         name = type(self).__name__
         check_choice(name, "kernel", self.kernel, tuple(KERNELS))
         check_choice(name, "device", self.device, DEVICES)
-        check_choice(name, "dtype", self.dtype, ("float64", "float32"))
+        check_choice(name, "dtype", self.dtype, tuple(DTYPES))
         check_number(name, "max_iter", self.max_iter, low=1, integer=True)
         check_number(name, "n_restarts", self.n_restarts, low=0, integer=True)
         if getattr(self, "chunk_size", "auto") != "auto":
@@ -85,7 +76,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
 
     def _compute(self) -> tuple[torch.dtype, torch.device]:
         """Precision and device of the computation."""
-        return compute_dtype(self.dtype), compute_device(self.device)
+        return DTYPES[self.dtype], compute_device(self.device)
 
     def _chunk_rows(self) -> int | None:
         asked = getattr(self, "chunk_size", "auto")
@@ -95,10 +86,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
         """Checked rows of a new fit; everything learned before is dropped first."""
         self._check_parameters()
         _, device = self._compute()  # is it there? Saving and loading must work without
-        for name in list(vars(self)):
-            # A fit that fails or is interrupted must not leave half of an older one.
-            if name.endswith("_") and not name.startswith("_"):
-                delattr(self, name)
+        forget_fit(self)
         source, self._target_ndim = self._source(X, y, reset=True)
         self._check_size(source, device)
         standardiser = Standardiser.fit(source, normalize=self.normalize, learned=self._learns_lengthscales())
@@ -179,19 +167,19 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
     ) -> FittedModel:
         """The fitted model around what a fit has found."""
         names = getattr(self, "feature_names_in_", None)
-        model = FittedModel.from_fit(
+        return FittedModel.from_fit(
             self._kind,
             predictor,
             rows,
+            list(stages),
             kernel=self.kernel,
             target_ndim=self._target_ndim,
             feature_names=None if names is None else [str(name) for name in names],
             encoder=getattr(self, "table_encoder_", None),
-            stages=list(stages),
             history=history or {},
+            arguments={name: getattr(self, name) for name in self._structure},
             **record,
         )
-        return replace(model, arguments={name: getattr(self, name) for name in self._structure})
 
     def _adopt(self, model: FittedModel) -> None:
         """Hold a fitted model, and publish what it has learned."""
@@ -363,6 +351,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
 
 class UpdatableRegressor(GPRegressor):
     """A regressor whose posterior takes more rows at fixed parameters."""
+
+    _structure: ClassVar[tuple[str, ...]] = ("kernel", "n_frequencies", "gating")
 
     def partial_fit(self, X: Any, y: Any = None) -> Self:
         """Add rows to the posterior, at fixed parameters, networks, gates and weights.

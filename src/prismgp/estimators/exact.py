@@ -15,8 +15,6 @@ from prismgp.core.kernels import get_kernel
 from prismgp.data import Source
 from prismgp.estimators.base import GPRegressor
 
-__all__ = ["ExactGPRegressor"]
-
 
 class ExactGPRegressor(GPRegressor):
     """Gaussian process regression without approximation.
@@ -127,9 +125,8 @@ class ExactGPRegressor(GPRegressor):
                 n_restarts=self.n_restarts,
                 callback=context,
             )
-        self._adopt(
-            self._as_model(predictor, rows, stages, context.history, input_lengthscale=predictor.params.lengthscale)
-        )
+        lengthscale = predictor.params.lengthscale
+        self._adopt(self._as_model(predictor, rows, stages, context.history, input_lengthscale=lengthscale))
         context.reached("final", rows.n_rows, lambda: predictor)
         return self
 

@@ -16,9 +16,7 @@ from prismgp.core.features import projection, spectral_features
 from prismgp.core.frequencies import FREQUENCY_KINDS, draw_frequencies
 from prismgp.core.kernels import KERNELS, get_kernel
 from prismgp.data import ArraySource, Source, StandardisedRows, Standardiser
-from prismgp.estimators.sources import adopt_source, encode_frame, forget_encoder, match_source
-
-__all__ = ["SpectralFeatures"]
+from prismgp.estimators.sources import adopt_source, encode_frame, forget_fit, match_source
 
 CHUNK_ROWS = 8_192
 
@@ -80,8 +78,12 @@ class SpectralFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         check_number(name, "n_frequencies", self.n_frequencies, low=1, integer=True)
         check_choice(name, "kernel", self.kernel, tuple(KERNELS))
         check_choice(name, "frequencies", self.frequencies, FREQUENCY_KINDS)
-        forget_encoder(self)
-        source = self._rows(X)
+        forget_fit(self)
+        if isinstance(X, Source):
+            source = adopt_source(self, X, None, needs_target=False)
+        else:
+            x = check_inputs(self, X, reset=True)
+            source = ArraySource(x, np.empty((len(x), 0)))  # no targets
         d = source.n_inputs
         standardiser = Standardiser.fit(source, normalize=True, learned=False)
         start = StandardisedRows(source, standardiser).start(learn=False, lengthscale=self.lengthscale)
@@ -91,12 +93,6 @@ class SpectralFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         self.frequencies_ = draw_frequencies(get_kernel(self.kernel), self.n_frequencies, d, self.frequencies, rng)
         self._n_features_out = 2 * self.n_frequencies
         return self
-
-    def _rows(self, X: Any) -> Source:
-        if isinstance(X, Source):
-            return adopt_source(self, X, None, needs_target=False)
-        x = check_inputs(self, X, reset=True)
-        return ArraySource(x, np.empty((len(x), 0)))  # no targets
 
     def transform(self, X: Any) -> AnyArray:
         """Features of X, (n, 2 n_frequencies), in the precision of X; float64 for a source."""

@@ -6,6 +6,7 @@ import copy
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,8 +25,6 @@ from prismgp.core.gating import ClusterMoments, Gate, RuleGate, hard_gates, soft
 from prismgp.core.parameters import Parameters
 from prismgp.data import Chunks, StandardisedRows, Standardiser
 from prismgp.exceptions import DataError, PrismGPWarning, TooLargeError
-
-__all__ = ["CLUSTERING_ROWS", "check_gating", "fit_gate", "given_labels"]
 
 CLUSTERING_ROWS = 20_000  # rows on which clusters are found
 _PASS_ROWS = 65_536
@@ -78,34 +77,27 @@ def fit_gate(
     partition: Any,
     n_components: int,
     rows: StandardisedRows,
-    start: Parameters,
-    *,
     n_frequencies: int,
     rng: np.random.Generator,
+    start: Parameters,
 ) -> Gating:
-    """The gate that the arguments ask for.
+    """The gate that the arguments ask for; labels are taken from the rows.
 
-    Parameters
-    ----------
-    kind : {"none", "hard", "soft"}
-    partition : None, labels or fitted clusterer
-        Labels are taken from the rows.
-    start : Parameters
-        Distances between rows are measured in its length-scales; only their ratios matter.
+    Distances between rows are measured in the length-scales of ``start``; only their ratios matter.
     """
     if kind == "none":
         return Gating()
     # Of an input that never varied, a length-scale given in its units would undo the scale that makes it vanish.
     lengthscale = np.where(rows.standardiser.constant_inputs, start.lengthscale.max(), start.lengthscale)
     relative = torch.as_tensor(lengthscale / lengthscale.min())
-    here = _Rows(rows)
+    chunks = replace(rows, device=_CPU).chunks_of(_PASS_ROWS)  # on the CPU, where sums have one order
     gate: Gate
     if rows.labels is not None:
-        gate, status = _gate_of_labels(kind, here, rows.labels, relative)
+        gate, status = _gate_of_labels(kind, chunks, rows.labels, relative)
     elif partition is None:
         gate, status = _find(kind, n_components, rows, relative, rng)
     else:
-        gate, status = _gate_of_clusterer(kind, _unfreeze(partition), here, relative)
+        gate, status = _gate_of_clusterer(kind, _unfreeze(partition), chunks, rows.standardiser, relative)
     gating = Gating(gate, {"kind": kind, "clusters": gate.n_clusters, **status})
     _check_memory(gating, n_frequencies, rows.n_outputs)
     return gating
@@ -127,23 +119,12 @@ def _check_memory(gating: Gating, p: int, q: int) -> None:
         )
 
 
-class _Rows:
-    """Standardised rows on the CPU, where sums have one order."""
-
-    def __init__(self, rows: StandardisedRows) -> None:
-        self.standardiser = rows.standardiser
-        self.chunks = replace(rows, device=_CPU).chunks_of(_PASS_ROWS)
-
-    def labelled(self, labels: AnyArray) -> Callable[[], Iterator[tuple[Tensor, Tensor]]]:
-        """Passes over rows with their labels."""
-
-        def pairs() -> Iterator[tuple[Tensor, Tensor]]:
-            start = 0
-            for x, _ in self.chunks:
-                yield x, torch.as_tensor(labels[start : start + len(x)])
-                start += len(x)
-
-        return pairs
+def _with_labels(chunks: Chunks, labels: AnyArray) -> Iterator[tuple[Tensor, Tensor]]:
+    """One pass over the rows with their labels."""
+    start = 0
+    for x, _ in chunks:
+        yield x, torch.as_tensor(labels[start : start + len(x)])
+        start += len(x)
 
 
 def _rule(
@@ -153,9 +134,9 @@ def _rule(
     return moments.nearest_mean(relative) if kind == "hard" else moments.mixture(relative)
 
 
-def _gate_of_labels(kind: str, rows: _Rows, labels: AnyArray, relative: Tensor) -> tuple[RuleGate, dict[str, Any]]:
+def _gate_of_labels(kind: str, chunks: Chunks, labels: AnyArray, relative: Tensor) -> tuple[RuleGate, dict[str, Any]]:
     """A rule for new rows; the training rows keep their labels under hard gates."""
-    pairs = rows.labelled(labels)
+    pairs = partial(_with_labels, chunks, labels)
     gate = _rule(kind, pairs, int(labels.max()) + 1, relative)
     differ = gate.disagreement(pairs())
     if differ and kind == "hard":
@@ -163,39 +144,36 @@ def _gate_of_labels(kind: str, rows: _Rows, labels: AnyArray, relative: Tensor) 
             f"{differ:,} of {len(labels):,} training rows are nearer to the mean of another cluster than to that "
             "of their own: the fit uses the labels as given, predictions at such rows the nearest cluster",
             PrismGPWarning,
-            stacklevel=7,
+            stacklevel=6,
         )
     return gate, {"partition": "labels", "rows_nearer_to_another_cluster": differ}
 
 
-def _gate_of_clusterer(kind: str, clusterer: Any, rows: _Rows, relative: Tensor) -> tuple[Gate, dict[str, Any]]:
-    standardiser = rows.standardiser
+def _gate_of_clusterer(
+    kind: str, clusterer: Any, chunks: Chunks, standardiser: Standardiser, relative: Tensor
+) -> tuple[Gate, dict[str, Any]]:
     status = {"partition": type(clusterer).__name__}
     rule = _to_rule(clusterer, kind, standardiser)
     if rule is not None:
         return rule, status
     clusterer = copy.deepcopy(clusterer)  # it may be fitted to something else later
     if kind == "soft" and _probabilities(clusterer) is not None:
-        return ClustererGate.soft(clusterer, standardiser, rows.chunks), status
-    gate = ClustererGate.hard(clusterer, standardiser, rows.chunks)
+        return ClustererGate.of("soft", clusterer, chunks, standardiser), status
+    gate = ClustererGate.of("hard", clusterer, chunks, standardiser)
     if kind == "hard":
         return gate, status
     # Without probabilities of its own, it is as good as the labels it gives; every one of them has a row.
-    if rows.chunks.source.distributed:
+    if chunks.source.distributed:
         raise DataError(
             f"partition: {type(clusterer).__name__} has no probabilities; soft gates need labels of single rows then, "
             'which cannot be used with rows on a cluster; use gating="hard", a mixture, or partition=None'
         )
-    labels = np.concatenate([gate.labels(x).numpy() for x, _ in rows.chunks])
-    return _rule(kind, rows.labelled(labels), int(labels.max()) + 1, relative), status
+    labels = np.concatenate([gate.labels(x).numpy() for x, _ in chunks])
+    return _rule(kind, partial(_with_labels, chunks, labels), int(labels.max()) + 1, relative), status
 
 
 def _find(
-    kind: str,
-    n_components: int,
-    rows: StandardisedRows,
-    relative: Tensor,
-    rng: np.random.Generator,
+    kind: str, n_components: int, rows: StandardisedRows, relative: Tensor, rng: np.random.Generator
 ) -> tuple[RuleGate, dict[str, Any]]:
     """Clusters by k-means on a subsample, with inputs in length-scales."""
     from sklearn.cluster import KMeans  # takes memory and time to load; predictions do not need it
@@ -274,45 +252,29 @@ def _to_rule(clusterer: Any, kind: str, standardiser: Standardiser) -> RuleGate 
 class ClustererGate:
     """Gates by a clusterer that is no rule of ours: it is asked about every row, in the user's units.
 
-    Attributes
-    ----------
-    kind : {"hard", "soft"}
-    clusterer : object
-        With ``predict``, or with ``predict_proba`` or ``responsibilities``.
-    shift, scale, grid : ndarray, (d,)
-        Back to the user's units, rounded to the digits that survive: grids stay grids.
-    known : ndarray
-        Labels of the training rows, sorted; other labels share one more cluster, without rows. For soft
-        gates the numbers of the columns.
+    Rows go back to these units rounded to the digits that survive, so that grids stay grids.
     """
 
-    kind: str
-    clusterer: Any
-    shift: Array
-    scale: Array
-    grid: Array
+    kind: str  # "hard" or "soft"
+    clusterer: Any  # with predict, or with predict_proba or responsibilities
+    shift: Array  # (d,)
+    scale: Array  # (d,)
+    grid: Array  # (d,), powers of ten
+    # Labels of the training rows, sorted; other labels share one more cluster, without rows. For soft gates the
+    # numbers of the columns.
     known: AnyArray
 
     @classmethod
-    def hard(cls, clusterer: Any, standardiser: Standardiser, chunks: Chunks) -> ClustererGate:
-        gate = cls._new("hard", clusterer, standardiser, chunks.dtype)
-        return replace(gate, known=chunks.reduce(_Known(gate)))
-
-    @classmethod
-    def soft(cls, clusterer: Any, standardiser: Standardiser, chunks: Chunks) -> ClustererGate:
-        gate = cls._new("soft", clusterer, standardiser, chunks.dtype)
-        first = Chunks(
-            chunks.source.take(np.arange(1)), standardiser, rows=1, dtype=chunks.dtype, device=chunks.device, once=True
-        )
-        x, _ = next(iter(first))
-        return replace(gate, known=np.arange(gate._weights(x[:1]).shape[1]))
-
-    @classmethod
-    def _new(cls, kind: str, clusterer: Any, standardiser: Standardiser, dtype: torch.dtype) -> ClustererGate:
+    def of(cls, kind: str, clusterer: Any, chunks: Chunks, standardiser: Standardiser) -> ClustererGate:
         shift, scale = standardiser.x_shift, standardiser.x_scale
         size = np.abs(shift) + np.where(standardiser.constant_inputs, 0.0, scale)
-        places = _DIGITS[dtype] - np.ceil(np.log10(np.maximum(size, _TINY)))
-        return cls(kind, clusterer, shift, scale, 10.0 ** np.clip(places, -150, 150), np.arange(0))
+        places = _DIGITS[chunks.dtype] - np.ceil(np.log10(np.maximum(size, _TINY)))
+        gate = cls(kind, clusterer, shift, scale, 10.0 ** np.clip(places, -150, 150), np.arange(0))
+        if kind == "hard":
+            return replace(gate, known=chunks.reduce(_Known(gate)))
+        first = chunks.source.take(np.arange(1))
+        x, _ = next(iter(Chunks(first, standardiser, rows=1, dtype=chunks.dtype, device=chunks.device, once=True)))
+        return replace(gate, known=np.arange(gate._weights(x).shape[1]))
 
     @property
     def n_clusters(self) -> int:

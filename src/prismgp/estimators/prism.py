@@ -19,8 +19,6 @@ from prismgp.estimators.base import UpdatableRegressor
 from prismgp.exceptions import DataError, PrismGPWarning
 from prismgp.prism.fit import DEFAULTS, PrismSettings, fit_prism
 
-__all__ = ["PrismGPRegressor"]
-
 
 class PrismGPRegressor(UpdatableRegressor):
     """The revised sparse spectrum GP: inputs are re-configured so that few frequencies suffice.
@@ -36,8 +34,8 @@ class PrismGPRegressor(UpdatableRegressor):
 
     Parameters
     ----------
-    n_frequencies : int, default 64
-        The paper's p. 32 are enough in most cases.
+    n_frequencies : int, default 32
+        The paper's p.
     recipe : {"joint", "paper"}, default "joint"
     kernel : {"rbf", "matern12", "matern32", "matern52"}, default "rbf"
         On the latent inputs.
@@ -123,21 +121,11 @@ class PrismGPRegressor(UpdatableRegressor):
     """
 
     _kind = "prism"
-    _structure = (
-        "kernel",
-        "n_frequencies",
-        "recipe",
-        "hidden",
-        "latent_dim",
-        "n_components",
-        "gating",
-        "output",
-        "dtype",
-    )
+    _structure = (*UpdatableRegressor._structure, "recipe", "hidden", "latent_dim", "n_components", "output", "dtype")
 
     def __init__(
         self,
-        n_frequencies: int = 64,
+        n_frequencies: int = 32,
         *,
         recipe: str = "joint",
         kernel: str = "rbf",
@@ -223,27 +211,13 @@ class PrismGPRegressor(UpdatableRegressor):
         context = self._context(rows)
         streams = Streams(self.random_state)
         own = {name: getattr(self, name) for name in PrismSettings.names() if name != "kernel"}
+        settings = PrismSettings(kernel=get_kernel(self.kernel), **own)
         # The plain SSGP is the very model that a user who compares the two would fit, where the seed is a number.
         seed = self.random_state if isinstance(self.random_state, Integral) else streams.seed
         with limit_blas_threads(), torch.inference_mode(False), torch.enable_grad():
-            fit = fit_prism(
-                rows,
-                self._start_values(),
-                PrismSettings(kernel=get_kernel(self.kernel), **own),
-                streams,
-                context,
-                ssgp_seed=int(seed),
-            )
-        model = self._as_model(
-            fit.mixture,
-            rows,
-            fit.stages,
-            fit.history,
-            status=fit.status,
-            n_iter=fit.steps,
-            input_lengthscale=fit.plain_lengthscale,
-        )
-        self._adopt(model)
+            fit = fit_prism(rows, self._start_values(), settings, streams, context, ssgp_seed=int(seed))
+        record = {"status": fit.status, "n_iter": fit.steps, "input_lengthscale": fit.plain_lengthscale}
+        self._adopt(self._as_model(fit.mixture, rows, fit.stages, fit.history, **record))
         if fit.status["interrupted"]:
             warnings.warn(f"the fit was {fit.status['message']}", PrismGPWarning, stacklevel=2)
         context.reached("final", rows.n_rows, lambda: fit.mixture)

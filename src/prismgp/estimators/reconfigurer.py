@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, Self
 
 import numpy as np
@@ -21,13 +21,11 @@ from prismgp.estimators.sources import (
     apply_where_rows_are,
     as_source,
     encode_frame,
-    forget_encoder,
+    forget_fit,
     match_source,
 )
 from prismgp.exceptions import PrismGPWarning
 from prismgp.vae import MixtureVAE, Rows, VAESettings, fit_vae
-
-__all__ = ["Reconfigurer"]
 
 _OUTPUTS = ("latent", "reconstruction")
 CHUNK_ROWS = 8_192
@@ -141,17 +139,14 @@ class Reconfigurer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     def fit(self, X: Any, y: Any = None) -> Self:
         """Train on rows X, (n, d), or on those of a source or a Dask collection; y is ignored."""
         self._check_parameters()
-        self._forget()
+        forget_fit(self)
         X, _ = as_source(X)
         if isinstance(X, Source):
-            return self._fit_source(adopt_source(self, X, None, needs_target=False))
-        x = check_inputs(self, X, reset=True)
-        # There are no targets: a column of zeros, which takes no memory, stands in for them.
-        return self._fit_source(ArraySource(x, np.broadcast_to(0.0, (len(x), 1))))
-
-    def _fit_source(self, source: Source) -> Self:
-        """The fit of checked rows."""
-        self.n_features_in_ = source.n_inputs
+            source = adopt_source(self, X, None, needs_target=False)
+        else:
+            x = check_inputs(self, X, reset=True)
+            # There are no targets: a column of zeros, which takes no memory, stands in for them.
+            source = ArraySource(x, np.broadcast_to(0.0, (len(x), 1)))
         self._standardiser = Standardiser.fit(source, normalize=True)
         self._vae, result = fit_vae(
             StandardisedRows(source, self._standardiser, device=compute_device(self.device)),
@@ -178,32 +173,16 @@ class Reconfigurer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
 
     def transform(self, X: Any) -> AnyArray:
         """Encode X, in its precision: (n, latent_dim), or (n, d) for ``output="reconstruction"``."""
-        check_is_fitted(self)
         check_choice(type(self).__name__, "output", self.output, _OUTPUTS)
-        X, _ = as_source(X)
-        if isinstance(X, Source) and X.distributed:
-            return np.asarray(apply_where_rows_are(self, match_source(self, X), "transform"))
-        latent, dtype = self._latent(X)
-        if self.output == "latent":
-            return _concatenate(latent, dtype)
-        return _concatenate((self._in_user_units(self._vae.reconstruct(z)) for z in latent), dtype)
+        return self._at_latent_points("transform", X, lambda z: z if self.output == "latent" else self._reconstruct(z))
 
     def responsibilities(self, X: Any) -> AnyArray:
         """Probability of each cluster of the prior at the latent point of each row, (n, n_components)."""
-        check_is_fitted(self)
-        X, _ = as_source(X)
-        if isinstance(X, Source) and X.distributed:
-            return np.asarray(apply_where_rows_are(self, match_source(self, X), "responsibilities"))
-        latent, dtype = self._latent(X)
-        return _concatenate((self._vae.prior.responsibilities(z) for z in latent), dtype)
+        return self._at_latent_points("responsibilities", X, lambda z: self._vae.prior.responsibilities(z))
 
     def predict(self, X: Any) -> AnyArray:
         """The most probable cluster of each row, (n,), from 0; cluster sizes grow with the number."""
-        check_is_fitted(self)
-        X, _ = as_source(X)
-        if isinstance(X, Source) and X.distributed:
-            return np.asarray(apply_where_rows_are(self, match_source(self, X), "predict"))
-        return _concatenate((self._vae.prior.log_joint(z).argmax(-1) for z in self._latent(X)[0]), np.dtype(np.int64))
+        return self._at_latent_points("predict", X, lambda z: self._vae.prior.log_joint(z).argmax(-1))
 
     def get_feature_names_out(self, input_features: Any = None) -> AnyArray:
         """Names of the columns ``transform`` returns; those of the inputs for reconstructions."""
@@ -237,36 +216,35 @@ class Reconfigurer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         check_choice(name, "device", self.device, DEVICES)
         compute_device(self.device)
 
-    def _forget(self) -> None:
-        """Drop everything learned: a fit that fails must not leave half of an older one."""
-        forget_encoder(self)
-        for name in ("history_", "fit_status_", "n_iter_", "_vae", "_standardiser"):
-            if hasattr(self, name):
-                delattr(self, name)
+    def _at_latent_points(self, method: str, X: Any, compute: Callable[[Tensor], Tensor]) -> AnyArray:
+        """What the method computes at the means of ``q(z | x)``, in float64, a bounded number of rows at a time.
 
-    def _latent(self, X: Any) -> tuple[Iterator[Tensor], np.dtype[Any]]:
-        """Means of ``q(z | x)`` of checked rows, and the precision these came in."""
+        The result has the precision of X, or is of integers. Rows on a cluster are passed to the method there.
+        """
+        check_is_fitted(self)
+        X, _ = as_source(X)
+        blocks: Iterable[AnyArray]
         if isinstance(X, Source):
-            blocks = prefetch(match_source(self, X).blocks(CHUNK_ROWS))
-            return self._latent_chunks(x for x, _ in blocks), np.dtype(np.float64)
-        x = check_inputs(self, encode_frame(self, X))
-        return self._latent_chunks(x[start : start + CHUNK_ROWS] for start in range(0, len(x), CHUNK_ROWS)), x.dtype
-
-    def _latent_chunks(self, blocks: Iterable[AnyArray]) -> Iterator[Tensor]:
-        """Means of ``q(z | x)`` in float64, a bounded number of rows at a time."""
+            source, dtype = match_source(self, X), np.dtype(np.float64)
+            if source.distributed:
+                return np.asarray(apply_where_rows_are(self, source, method))
+            blocks = (x for x, _ in prefetch(source.blocks(CHUNK_ROWS)))
+        else:
+            x = check_inputs(self, encode_frame(self, X))
+            blocks, dtype = (x[start : start + CHUNK_ROWS] for start in range(0, len(x), CHUNK_ROWS)), x.dtype
         device = compute_device(self.device)
         self._vae.to(device)
         s = self._standardiser
+        found = []
         for block in blocks:
             rows = Rows(block, s.x_shift, s.x_scale, dtype=torch.float64, device=device)
-            yield self._vae.encode(rows[:])
+            values = compute(self._vae.encode(rows[:])).cpu().numpy()
+            found.append(values.astype(dtype, copy=False) if values.dtype.kind == "f" else values)
+        return np.concatenate(found)
 
-    def _in_user_units(self, x: Tensor) -> Tensor:
+    def _reconstruct(self, z: Tensor) -> Tensor:
+        """The decoder's mean, in the units of the inputs."""
         # A constant column has a scale that is meant to make it vanish, not to multiply by.
         s = self._standardiser
-        scale = torch.as_tensor(np.where(s.constant_inputs, 0.0, s.x_scale), device=x.device)
-        return x * scale + torch.as_tensor(s.x_shift, device=x.device)
-
-
-def _concatenate(chunks: Iterator[Tensor], dtype: np.dtype[Any]) -> AnyArray:
-    return np.concatenate([chunk.cpu().numpy().astype(dtype, copy=False) for chunk in chunks])
+        scale = torch.as_tensor(np.where(s.constant_inputs, 0.0, s.x_scale), device=z.device)
+        return self._vae.reconstruct(z) * scale + torch.as_tensor(s.x_shift, device=z.device)

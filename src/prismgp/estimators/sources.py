@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from functools import partial
 from numbers import Integral
 from os import PathLike
 from typing import Any
@@ -15,16 +16,6 @@ from prismgp.context import Checkpoint
 from prismgp.data import Source, collection_source, is_collection
 from prismgp.exceptions import DataError
 
-__all__ = [
-    "adopt_source",
-    "apply_where_rows_are",
-    "as_source",
-    "encode_frame",
-    "forget_encoder",
-    "match_source",
-    "open_checkpoint",
-]
-
 _WITHOUT_EFFECT = ("verbose", "checkpoint")  # on the result of a fit
 _LONG = 16  # numbers; longer arrays are told apart by a digest
 
@@ -34,29 +25,12 @@ def as_source(X: Any, y: Any = None) -> tuple[Any, Any]:
     return (collection_source(X, y), None) if is_collection(X) else (X, y)
 
 
-class _Method:
-    """A method of a fitted estimator, as a function of a source alone; it can be pickled.
-
-    Parameters
-    ----------
-    estimator : BaseEstimator
-    method : str
-    **options
-    """
-
-    def __init__(self, estimator: BaseEstimator, method: str, **options: Any) -> None:
-        self._estimator, self._method, self._options = estimator, method, options
-
-    def __call__(self, source: Source) -> Any:
-        return getattr(self._estimator, self._method)(source, **self._options)
-
-
 def apply_where_rows_are(estimator: BaseEstimator, source: Source, method: str, **options: Any) -> Any:
     """An array, or a tuple of arrays, with an entry for each row, computed shard by shard where the rows are.
 
     The inputs of the source are those of the estimator.
     """
-    parts = source.map(_Method(estimator, method, **options))
+    parts = source.map(partial(getattr(estimator, method), **options))
     if isinstance(parts[0], tuple):
         return tuple(np.concatenate(each) for each in zip(*parts, strict=True))
     return np.concatenate(parts)
@@ -64,12 +38,8 @@ def apply_where_rows_are(estimator: BaseEstimator, source: Source, method: str, 
 
 def adopt_source(estimator: BaseEstimator, source: Source, y: Any, *, needs_target: bool = True) -> Source:
     """A source to be fitted: names and number of its inputs become the estimator's; small ones come into memory."""
-    _check_alone(y)
-    if needs_target:
-        _check_target(source)
+    _check_targets(source, y, needs_target=needs_target)
     estimator.n_features_in_ = source.n_inputs
-    if hasattr(estimator, "feature_names_in_"):
-        del estimator.feature_names_in_
     if source.feature_names is not None:
         estimator.feature_names_in_ = np.array(source.feature_names, dtype=object)
     if source.encoder is not None:
@@ -79,9 +49,7 @@ def adopt_source(estimator: BaseEstimator, source: Source, y: Any, *, needs_targ
 
 def match_source(estimator: BaseEstimator, source: Source, y: Any = None, *, needs_target: bool = False) -> Source:
     """A source for an estimator that is fitted: the inputs must be those it knows, and are encoded as it does."""
-    _check_alone(y)
-    if needs_target:
-        _check_target(source)
+    _check_targets(source, y, needs_target=needs_target)
     encoder = getattr(estimator, "table_encoder_", None)
     if source.encoder is not None and encoder is not None:
         return source.encode_with(encoder)
@@ -105,22 +73,20 @@ def encode_frame(estimator: BaseEstimator, X: Any) -> Any:
     return encoder.encode_frame(X) if encoder is not None and encoder.accepts(X) else X
 
 
-def forget_encoder(estimator: BaseEstimator) -> None:
-    """Before another fit: rows that are no table have no encoder."""
-    if hasattr(estimator, "table_encoder_"):
-        del estimator.table_encoder_
+def forget_fit(estimator: BaseEstimator) -> None:
+    """Drop everything learned: a fit that fails or is interrupted must not leave half of an older one."""
+    for name in list(vars(estimator)):
+        if name.endswith("_") and not name.startswith("_"):
+            delattr(estimator, name)
 
 
-def _check_target(source: Source) -> None:
-    if not source.n_outputs:
+def _check_targets(source: Source, y: Any, *, needs_target: bool) -> None:
+    if y is not None:
+        raise DataError("y is given beside a source, which holds the targets itself; leave y out")
+    if needs_target and not source.n_outputs:
         raise DataError(
             f"{source!r} has no target; name it where the source is made, e.g. from_parquet(path, target=...)"
         )
-
-
-def _check_alone(y: Any) -> None:
-    if y is not None:
-        raise DataError("y is given beside a source, which holds the targets itself; leave y out")
 
 
 def open_checkpoint(model: BaseEstimator, source: Source) -> Checkpoint:

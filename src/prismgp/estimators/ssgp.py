@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any, Self
 
 from prismgp._random import Streams
@@ -17,8 +18,6 @@ from prismgp.data import Source, StandardisedRows
 from prismgp.estimators.base import UpdatableRegressor
 from prismgp.estimators.gating import check_gating, fit_gate, given_labels
 from prismgp.model import FittedModel
-
-__all__ = ["SSGPRegressor"]
 
 
 class SSGPRegressor(UpdatableRegressor):
@@ -108,7 +107,7 @@ class SSGPRegressor(UpdatableRegressor):
     """
 
     _kind = "ssgp"
-    _structure = ("kernel", "n_frequencies", "gating", "partition")
+    _structure = (*UpdatableRegressor._structure, "partition")
 
     def __init__(
         self,
@@ -185,23 +184,11 @@ class SSGPRegressor(UpdatableRegressor):
             n_restarts=self.n_restarts,
             dtype=self.dtype,
         )
+        clusters, rng = (self.gating, self.partition, self.n_components), streams.generator("partition")
+        gate = partial(fit_gate, *clusters, rows, self.n_frequencies, rng)
         with limit_blas_threads(), context.progress("eval"):
-            fit = fit_ssgp(
-                rows,
-                rows.start(learn=self.optimize, **self._start_values()),
-                settings,
-                streams,
-                gate=lambda start: fit_gate(
-                    self.gating,
-                    self.partition,
-                    self.n_components,
-                    rows,
-                    start,
-                    n_frequencies=self.n_frequencies,
-                    rng=streams.generator("partition"),
-                ),
-                callback=context,
-            )
+            start = rows.start(learn=self.optimize, **self._start_values())
+            fit = fit_ssgp(rows, start, settings, streams, gate=gate, callback=context)
         lengthscale = fit.model.params.lengthscale
         self._adopt(self._as_model(fit.model, rows, fit.stages, context.history, input_lengthscale=lengthscale))
         context.reached("final", rows.n_rows, lambda: fit.model)

@@ -28,31 +28,17 @@ import torch
 
 from prismgp._system import atomic_path
 from prismgp._types import Array, Tensor
-from prismgp._validate import DEVICES, check_choice, check_number, compute_device, compute_dtype
+from prismgp._validate import DEVICES, DTYPES, check_choice, check_number, compute_device
 from prismgp.core.parameters import Parameters
 from prismgp.data import Standardiser, TableEncoder
 from prismgp.exceptions import ModelFileError, PrismGPError, PrismGPWarning
 from prismgp.model.fitted import FittedModel
-from prismgp.model.state import PARAMETERS, build_predictor, predictor_config, predictor_tensors, take
-
-__all__ = ["FORMAT_VERSION", "load_model", "save_model"]
+from prismgp.model.state import PARAMETERS, build_predictor, predictor_config, predictor_tensors, take, take_parameters
 
 FORMAT_VERSION = 2
 _MAX_HEADER = 64 * 2**20
-_MAX_LOG = 700.0  # beyond it, exp is infinite or zero
 # What reading numbers and text that do not fit together may raise; RuntimeError is torch's.
-_UNUSABLE = (
-    PrismGPError,
-    ValueError,
-    TypeError,
-    KeyError,
-    IndexError,
-    AttributeError,
-    RecursionError,
-    OverflowError,
-    MemoryError,
-    RuntimeError,
-)
+_UNUSABLE = (PrismGPError, ValueError, TypeError, LookupError, AttributeError, OverflowError, MemoryError, RuntimeError)
 _ZEROS = b"0" * 64
 _DIGEST = re.compile(rb'"sha256":"([0-9a-f]{64})"')
 _STANDARDISER = ("x_shift", "x_scale", "y_shift", "y_scale", "fixed_mean")
@@ -64,19 +50,10 @@ def save_model(model: FittedModel, path: str | PathLike[str]) -> None:
 
 
 def load_model(path: str | PathLike[str], *, device: str | None = None) -> FittedModel:
-    """Read a model written by :func:`save_model`.
+    """Read a model written by :func:`save_model`; what is no such file, or damaged, raises ModelFileError.
 
-    Parameters
-    ----------
-    path : path
-    device : {"cpu", "cuda", "auto"} or None, default None
-        Where the model computes. None: where it did when it was saved, or on the CPU, with a
-        warning, when there is no such device here.
-
-    Raises
-    ------
-    ModelFileError
-        When the file is not a model, is damaged, or is of another format version.
+    Without a device it computes where it did when it was saved, or on the CPU, with a warning, when there is no such
+    device here.
     """
     if device is not None:  # its absence is not the file's fault
         check_choice("load", "device", device, DEVICES)
@@ -152,14 +129,9 @@ def _config_of(model: FittedModel) -> dict[str, Any]:
 
 def _tensors_of(model: FittedModel) -> dict[str, Tensor]:
     tensors = {name: value.detach().cpu().contiguous() for name, value in predictor_tensors(model.predictor).items()}
-    tensors |= {
-        f"{prefix}.{field}": torch.tensor(getattr(owner, field), dtype=torch.float64)
-        for prefix, owner, fields in (
-            ("s", model.standardiser, _STANDARDISER),
-            ("p", model.predictor.params, PARAMETERS),
-        )
-        for field in fields
-    }
+    vectors = {f"s.{name}": getattr(model.standardiser, name) for name in _STANDARDISER}
+    vectors |= {f"p.{name}": getattr(model.predictor.params, name) for name in PARAMETERS}
+    tensors |= {name: torch.tensor(value, dtype=torch.float64) for name, value in vectors.items()}
     if model.kind == "prism" and model.input_lengthscale is not None:
         tensors["input_lengthscale"] = torch.tensor(model.input_lengthscale)
     return tensors
@@ -180,11 +152,13 @@ def _build(config: dict[str, Any], tensors: dict[str, Tensor], device: str | Non
         raise ModelFileError("the history is not an object")
     arguments["device"] = _device(arguments["device"], device)
     there = compute_device(arguments["device"])
-    check_choice(kind, "dtype", arguments["dtype"], ("float64", "float32"))
-    dtype = torch.float64 if kind == "exact" else compute_dtype(arguments["dtype"])
+    check_choice(kind, "dtype", arguments["dtype"], tuple(DTYPES))
+    dtype = torch.float64 if kind == "exact" else DTYPES[arguments["dtype"]]
     chunk_rows = None if arguments.get("chunk_size", "auto") == "auto" else arguments["chunk_size"]
     check_number(kind, "chunk_size", chunk_rows, low=1, integer=True, optional=True)
-    standardiser, params = _build_units(tensors, d, q, any_inputs=kind == "prism")
+    standardiser = _build_standardiser(tensors, d, q)
+    # The kernel of a mixture's first expert may act on more or fewer inputs than the model has.
+    params = take_parameters(tensors, "p.", tensors["p.log_lengthscale"].numel() if kind == "prism" else d, q)
     names, encoder = _build_columns(config, d)
     log_evidence = float(config["log_evidence"])
     predictor = build_predictor(
@@ -218,19 +192,12 @@ def _build(config: dict[str, Any], tensors: dict[str, Tensor], device: str | Non
     )
 
 
-def _build_units(tensors: dict[str, Tensor], d: int, q: int, *, any_inputs: bool) -> tuple[Standardiser, Parameters]:
-    """Units, and parameters; ``any_inputs``: the kernel may act on more or fewer inputs than the model has."""
-    columns = {"x": d, "y": q, "f": q, "log_lengthscale": d}
-    standardiser = Standardiser(*_vectors(tensors, "s", {name: columns[name[0]] for name in _STANDARDISER}))
+def _build_standardiser(tensors: dict[str, Tensor], d: int, q: int) -> Standardiser:
+    shapes = {f"s.{name}": (d if name.startswith("x_") else q,) for name in _STANDARDISER}
+    standardiser = Standardiser(*(tensor.numpy() for tensor in take(tensors, **shapes)))
     if (standardiser.x_scale <= 0).any() or (standardiser.y_scale <= 0).any():
         raise ModelFileError("a scale is not positive")
-    if any_inputs:
-        columns["log_lengthscale"] = tensors["p.log_lengthscale"].numel()
-    params = Parameters(*_vectors(tensors, "p", {name: columns.get(name, q) for name in PARAMETERS}))
-    logs = np.concatenate([params.log_lengthscale, params.log_signal, params.log_noise])
-    if np.abs(logs).max() > _MAX_LOG:
-        raise ModelFileError("a parameter is out of range")
-    return standardiser, params
+    return standardiser
 
 
 def _build_columns(config: dict[str, Any], d: int) -> tuple[list[str] | None, TableEncoder | None]:
@@ -281,11 +248,6 @@ def _count(config: dict[str, Any], name: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < 2**53:
         raise ModelFileError(f"{name} is {value!r:.40}, not a positive integer")
     return value
-
-
-def _vectors(tensors: dict[str, Tensor], prefix: str, sizes: dict[str, int]) -> list[Array]:
-    shapes = {f"{prefix}.{name}": (size,) for name, size in sizes.items()}
-    return [tensor.numpy() for tensor in take(tensors, **shapes)]
 
 
 def _digest_place(data: bytes | bytearray) -> slice:

@@ -13,8 +13,6 @@ from prismgp._types import AnyArray, Array, Tensor
 from prismgp.core.models import Predictor
 from prismgp.data import StandardisedRows, Standardiser, TableEncoder, standardise
 
-__all__ = ["FittedModel"]
-
 _CPU = torch.device("cpu")
 
 
@@ -24,48 +22,25 @@ class FittedModel:
 
     Arrays passed in are rows of finite numbers, (n, d), in the units and the order of the training inputs; results
     have a column for each output.
-
-    Attributes
-    ----------
-    kind : {"exact", "ssgp", "prism"}
-    predictor : Predictor
-    standardiser : Standardiser
-    kernel : str
-    target_ndim : {1, 2}
-        Of the y the model was fitted to.
-    log_evidence : float
-        Log density of the training targets, in their units.
-    dtype, device : torch.dtype, torch.device
-        Of the computation.
-    chunk_rows : int or None
-        Rows to predict at a time; None: as suits the predictor.
-    input_lengthscale : ndarray, (d,), or None
-        How quickly the function varies with each input, in the input's standard deviations, where that is known.
-    feature_names : list of str or None
-    encoder : TableEncoder or None
-        How raw columns of a table become the inputs.
-    status, history, n_iter
-        The attributes ``fit_status_``, ``history_`` and ``n_iter_`` of the estimator.
-    arguments : dict
-        Of the estimator's constructor.
     """
 
-    kind: str
+    kind: str  # "exact", "ssgp" or "prism"
     predictor: Predictor
     standardiser: Standardiser
     kernel: str
-    target_ndim: int
-    log_evidence: float
-    dtype: torch.dtype = torch.float64
+    target_ndim: int  # of the y the model was fitted to
+    log_evidence: float  # log density of the training targets, in their units
+    dtype: torch.dtype = torch.float64  # of the computation
     device: torch.device = _CPU
-    chunk_rows: int | None = None
+    chunk_rows: int | None = None  # to predict at a time; None: as suits the predictor
+    # How quickly the function varies with each input, (d,), in the input's standard deviations, where that is known.
     input_lengthscale: Array | None = None
     feature_names: list[str] | None = None
-    encoder: TableEncoder | None = None
-    status: dict[str, Any] = field(default_factory=dict)
-    history: dict[str, list[Any]] = field(default_factory=dict)
-    n_iter: int = 1
-    arguments: dict[str, Any] = field(default_factory=dict)
+    encoder: TableEncoder | None = None  # how raw columns of a table become the inputs
+    status: dict[str, Any] = field(default_factory=dict)  # the estimator's fit_status_
+    history: dict[str, list[Any]] = field(default_factory=dict)  # the estimator's history_
+    n_iter: int = 1  # the estimator's n_iter_
+    arguments: dict[str, Any] = field(default_factory=dict)  # of the estimator's constructor
 
     @classmethod
     def from_fit(
@@ -73,38 +48,20 @@ class FittedModel:
         kind: str,
         predictor: Predictor,
         rows: StandardisedRows,
-        *,
-        kernel: str,
-        target_ndim: int,
-        feature_names: list[str] | None,
-        encoder: TableEncoder | None,
         stages: list[dict[str, Any]],
-        history: dict[str, list[Any]],
+        *,
         status: dict[str, Any] | None = None,
         n_iter: int | None = None,
-        input_lengthscale: Array | None = None,
+        **fields: Any,
     ) -> FittedModel:
-        """The model that a fit to these rows has found, with its record."""
+        """The model that a fit to these rows has found, with its record; ``fields`` are further ones of the model."""
         s = rows.standardiser
+        fields |= {"dtype": rows.dtype, "device": rows.device, "chunk_rows": rows.chunk_rows}
         steps = sum(stage["iterations"] for stage in stages) if n_iter is None else n_iter
-        silent = np.flatnonzero(s.constant_inputs)  # that never varied, or in very few rows
-        found = cls(
-            kind,
-            predictor,
-            s,
-            kernel,
-            target_ndim,
-            0.0,
-            rows.dtype,
-            rows.device,
-            rows.chunk_rows,
-            input_lengthscale,
-            feature_names,
-            encoder,
-            history=history,
-            n_iter=max(1, steps),  # scikit-learn wants at least one iteration of whatever has a max_iter
-        )
-        ignored = [int(j) if feature_names is None else feature_names[j] for j in silent]
+        # scikit-learn wants at least one iteration of whatever has a max_iter.
+        found = cls(kind, predictor, s, log_evidence=0.0, n_iter=max(1, steps), **fields)
+        silent, names = np.flatnonzero(s.constant_inputs), found.feature_names  # never varied, or in very few rows
+        ignored = [int(j) if names is None else names[j] for j in silent]
         return found._with_predictor(predictor, {"ignored_inputs": ignored, "stages": stages, **(status or {})})
 
     def _with_predictor(self, predictor: Predictor, status: dict[str, Any]) -> FittedModel:
@@ -177,15 +134,9 @@ class FittedModel:
     def predict(
         self, x: AnyArray | Iterable[AnyArray], *, std: bool = True, include_noise: bool = True
     ) -> tuple[Array, Array | None]:
-        """Mean and, if asked for, standard deviation, both (n, q).
+        """Mean and, if asked for, standard deviation, both (n, q), at rows (n, d), or at an iterable of such.
 
-        Parameters
-        ----------
-        x : ndarray, (n, d), or iterable of such
-        std : bool
-            Standard deviations take most of the time.
-        include_noise : bool
-            True: of a new observation. False: of the underlying function.
+        Standard deviations take most of the time. They are of a new observation, or without noise of the function.
         """
         means, variances = [], []
         shift, scale = self.standardiser.y_shift, self.standardiser.y_scale

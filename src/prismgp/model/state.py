@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from prismgp._types import Array, Tensor
+from prismgp._types import Tensor
 from prismgp.core.exact import ExactPosterior
 from prismgp.core.features import GATINGS, Gating
 from prismgp.core.gating import RuleGate
@@ -36,13 +36,10 @@ from prismgp.prism import (
 )
 from prismgp.vae import MixtureVAE
 
-__all__ = ["PARAMETERS", "build_predictor", "predictor_config", "predictor_tensors", "take"]
-
 PARAMETERS = ("log_lengthscale", "log_signal", "log_noise", "mean")
 _MAX_EXPERTS = 1_000
-_MAX_LOG = 700.0
+_MAX_LOG = 700.0  # beyond it, exp is infinite or zero
 _MAX_NETWORK_LOG = 50.0  # of what the network exponentiates, in single precision
-_POSITIVE = ("x_scale", "vae.encoder.running_var", "vae.decoder.running_var")
 
 
 def predictor_tensors(predictor: Predictor) -> dict[str, Tensor]:
@@ -93,22 +90,26 @@ def take(tensors: dict[str, Tensor], **shapes: tuple[int, ...]) -> list[Tensor]:
     return [tensors[name] for name in shapes]
 
 
+def take_parameters(tensors: dict[str, Tensor], prefix: str, inputs: int, q: int) -> Parameters:
+    """Parameters of a kernel with that many inputs, after a check of their range."""
+    shapes = {prefix + name: (inputs if name == "log_lengthscale" else q,) for name in PARAMETERS}
+    params = Parameters(*(tensor.numpy() for tensor in take(tensors, **shapes)))
+    if np.abs(np.concatenate([params.log_lengthscale, params.log_signal, params.log_noise])).max() > _MAX_LOG:
+        raise ModelFileError("a parameter is out of range")
+    return params
+
+
+def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Those whose names begin with the prefix, without it."""
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+
+
 def _build_exact(
     tensors: dict[str, Tensor], params: Parameters, kernel: str, log_evidence: float, *, n: int, d: int
 ) -> ExactModel:
     q = len(params.mean)
     x, lower, alpha = take(tensors, x=(n, d), lower=(q, n, n), alpha=(n, q))
-    posterior = ExactPosterior(
-        x=x,
-        lower=lower,
-        alpha=alpha,
-        lengthscale=torch.as_tensor(params.lengthscale),
-        signal=torch.as_tensor(params.signal),
-        noise=torch.as_tensor(params.noise),
-        mean=torch.as_tensor(params.mean),
-        kernel=get_kernel(kernel),
-    )
-    return ExactModel(params, posterior, log_evidence, ())
+    return ExactModel(params, ExactPosterior.at(params, x, lower, alpha, get_kernel(kernel)), log_evidence, ())
 
 
 def _spectral_tensors(model: SpectralModel) -> dict[str, Tensor]:
@@ -223,11 +224,9 @@ def _build_mixture(tensors: dict[str, Tensor], config: Any, *, n: int, d: int, q
     temperature = take(tensors, temperature=(q,))[0].numpy()
     if (weights <= 0).any() or abs(weights.sum() - 1.0) > 1e-9 or (temperature <= 0).any():
         raise ModelFileError("weights or temperature of the experts are out of range")
-    experts = []
-    for k, entry in enumerate(config):
-        own = {name[len(f"e{k}.") :]: value for name, value in tensors.items() if name.startswith(f"e{k}.")}
-        experts.append(_build_expert(own, entry, d=d, q=q, dtype=dtype))
-    mixture = Mixture(tuple(experts), weights, temperature)
+    parts = ((_under(f"e{k}.", tensors), entry) for k, entry in enumerate(config))
+    experts = tuple(_build_expert(own, entry, d=d, q=q, dtype=dtype) for own, entry in parts)
+    mixture = Mixture(experts, weights, temperature)
     if any(expert.statistics.n != n for expert in experts):
         raise ModelFileError("the experts were fitted to different rows")
     mean, spread, noise = mixture.predict(torch.zeros(1, d, dtype=dtype), variance=True)
@@ -238,16 +237,11 @@ def _build_mixture(tensors: dict[str, Tensor], config: Any, *, n: int, d: int, q
 
 def _build_expert(own: dict[str, Tensor], entry: dict[str, Any], *, d: int, q: int, dtype: torch.dtype) -> Expert:
     inputs = own["log_lengthscale"].numel() if "log_lengthscale" in own else 0
-    shapes = {"log_lengthscale": (inputs,), "log_signal": (q,), "log_noise": (q,), "mean": (q,)}
-    params = Parameters(*(tensor.numpy() for tensor in take(own, **shapes)))
-    logs = np.concatenate([params.log_lengthscale, params.log_signal, params.log_noise])
-    if np.abs(logs).max() > _MAX_LOG:
-        raise ModelFileError("a parameter is out of range")
+    params = take_parameters(own, "", inputs, q)
     noise_scale = take(own, noise_scale=(q,))[0].numpy()
     if (noise_scale <= 0).any():
         raise ModelFileError("a noise factor is not positive")
-    inner = {name[len("map.") :]: value for name, value in own.items() if name.startswith("map.")}
-    feature_map, width = _build_map(inner, entry["kind"], entry["detail"], params, d=d, q=q, dtype=dtype)
+    feature_map, width = _build_map(_under("map.", own), entry["kind"], entry["detail"], params, d=d, q=q, dtype=dtype)
     size = width + 1 + q
     (moments,) = take(own, moments=(size, size))
     rows, log_noise_sum = entry["rows"], entry["log_noise_sum"]
@@ -283,9 +277,8 @@ def _map_tensors(feature_map: FeatureMap) -> dict[str, Tensor]:
         network = {f"network.{name}": value for name, value in feature_map.network.state_dict().items()}
         return {"w": feature_map.plain.w, "level": torch.tensor([feature_map.level], dtype=torch.float64), **network}
     assert isinstance(feature_map, ReconfiguredMap)
-    size = len(feature_map.vae.encoder.first_weight.T)
-    own = {"w": feature_map.plain.w, "shift": feature_map.shift, "scale": feature_map.scale}
-    return {**own, **_vae_tensors(feature_map.vae, np.zeros(size), np.ones(size))}
+    vae = {f"vae.{name}": value for name, value in feature_map.vae.state_dict().items()}
+    return {"w": feature_map.plain.w, "shift": feature_map.shift, "scale": feature_map.scale, **vae}
 
 
 def _build_map(
@@ -306,11 +299,10 @@ def _build_map(
             raise ModelFileError(f"the plain SSGP has {inputs} inputs, the model {d}")
         if kind == "plain":
             return plain, 2 * p
-        own = {name[len("network.") :]: value for name, value in tensors.items() if name.startswith("network.")}
+        network = _build_network(_under("network.", tensors), detail, d=d, q=q).to(dtype)
         (level,) = take(tensors, level=(1,))
-        return InformedMap(plain, _build_network(own, detail, d=d, q=q).to(dtype), float(level)), 2 * p
-    inner = {name: value for name, value in tensors.items() if name not in ("w", "shift", "scale")}
-    vae, _, _ = _build_vae(inner)
+        return InformedMap(plain, network, float(level)), 2 * p
+    vae = _build_vae(_under("vae.", tensors))
     columns = vae.prior.directions.shape[1] if detail == "latent" else d
     if detail not in ("latent", "reconstruction") or inputs != columns or vae.encoder.first_weight.shape[1] != d:
         raise ModelFileError("the re-configuration does not fit the model")
@@ -358,22 +350,12 @@ def _build_network(tensors: dict[str, Tensor], gating: str, *, d: int, q: int) -
     return network.eval().requires_grad_(False)
 
 
-def _vae_tensors(vae: MixtureVAE, shift: Array, scale: Array) -> dict[str, Tensor]:
-    """Everything a transformation needs: float64, contiguous, on the CPU."""
-    tensors = {"x_shift": torch.tensor(shift), "x_scale": torch.tensor(scale)}
-    tensors |= {f"vae.{name}": value for name, value in vae.state_dict().items()}
-    return {name: value.detach().to("cpu", torch.float64).contiguous().clone() for name, value in tensors.items()}
-
-
-def _build_vae(tensors: dict[str, Tensor]) -> tuple[MixtureVAE, Array, Array]:
-    """The networks in float64, ready to use, with shift and scale of the inputs.
-
-    Sizes are read off the tensors; any disagreement between them raises ModelFileError.
-    """
+def _build_vae(tensors: dict[str, Tensor]) -> MixtureVAE:
+    """The networks in float64; sizes are read off the tensors, and any disagreement raises ModelFileError."""
     try:
-        n_components, hidden, _ = tensors["vae.encoder.head_weight"].shape
-        _, latent_dim = tensors["vae.prior.directions"].shape
-        (n_inputs,) = tensors["x_shift"].shape
+        n_components, hidden, _ = tensors["encoder.head_weight"].shape
+        _, latent_dim = tensors["prior.directions"].shape
+        _, n_inputs = tensors["encoder.first_weight"].shape
     except (KeyError, ValueError) as error:
         raise ModelFileError(f"the tensors are not those of a Reconfigurer ({error})") from error
     if min(n_components, hidden, latent_dim, n_inputs) < 1:
@@ -381,17 +363,15 @@ def _build_vae(tensors: dict[str, Tensor]) -> tuple[MixtureVAE, Array, Array]:
     # Against the numbers there are, before anything is allocated.
     columns = n_inputs + latent_dim
     needed = n_components * hidden * (columns + 2 * hidden) + n_components * (2 * columns + latent_dim)
-    directions = tensors["vae.prior.directions"]
+    directions = tensors["prior.directions"]
     if needed > sum(tensor.numel() for tensor in tensors.values()) or len(directions) != n_components:
         raise ModelFileError("the tensors do not make up a Reconfigurer")
     vae = MixtureVAE(
         n_inputs, n_components, latent_dim, hidden, generator=torch.Generator(), directions=directions.numpy()
     ).double()
-    shapes = {f"vae.{name}": tuple(value.shape) for name, value in vae.state_dict().items()}
-    shapes |= {"x_shift": (n_inputs,), "x_scale": (n_inputs,)}
-    take(tensors, **shapes)
-    if any(bool((tensors[name] <= 0).any()) for name in _POSITIVE):
+    expected = vae.state_dict()
+    take(tensors, **{name: tuple(value.shape) for name, value in expected.items()})
+    if any(bool((tensors[name] <= 0).any()) for name in ("encoder.running_var", "decoder.running_var")):
         raise ModelFileError("a scale is not positive")
-    vae.load_state_dict({name: tensors[f"vae.{name}"] for name in vae.state_dict()})
-    vae.eval().requires_grad_(False)
-    return vae, tensors["x_shift"].numpy().copy(), tensors["x_scale"].numpy().copy()
+    vae.load_state_dict({name: tensors[name] for name in expected})
+    return vae.eval().requires_grad_(False)
