@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from prismgp import __version__
-from prismgp.core.parameters import bounds, default_start
+from prismgp.core.kernels import bounds, default_start
 
 sys.path.insert(0, str(Path(__file__).parent / "_ext"))
 

@@ -11,16 +11,13 @@ from dataclasses import replace
 from typing import Any
 
 from prismgp import PrismGPRegressor, SSGPRegressor
-from prismgp._random import Streams
+from prismgp._system import DEVICES, Streams, compute_device
 from prismgp._types import AnyArray, Array
-from prismgp._validate import DEVICES, compute_device
 from prismgp.certificates import MEMBER_HEADER, certificate_lines, member_rows
 from prismgp.context import FitEvent
 from prismgp.core.evidence import SpectralEvidence
 from prismgp.core.exact import check_memory, required_bytes
-from prismgp.core.frequencies import draw_frequencies
-from prismgp.core.kernels import get_kernel, squared_distance
-from prismgp.core.parameters import default_start
+from prismgp.core.kernels import default_start, draw_frequencies, get_kernel, squared_distance
 from prismgp.data import ArraySource, Chunks, Source, Standardiser, auto_chunk_rows
 from prismgp.data import chunks as chunks_module
 from prismgp.datasets.cache import search_folders

@@ -1,4 +1,4 @@
-"""The machine: files that appear whole or not at all, memory, and threads."""
+"""The machine: files that appear whole or not at all, memory, threads, devices; and streams of random numbers."""
 
 from __future__ import annotations
 
@@ -6,15 +6,22 @@ import errno
 import os
 import sys
 import tempfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from os import PathLike
 from pathlib import Path
 
+import numpy as np
 import torch
 from threadpoolctl import ThreadpoolController, threadpool_limits
 
+from prismgp._types import RandomState
+from prismgp.exceptions import DataError, PrismGPError
+
+DEVICES = ("cpu", "cuda", "auto")
+DTYPES = {"float64": torch.float64, "float32": torch.float32}
 _UNKNOWN = 8 * 2**30  # assumed where the system does not tell
 
 
@@ -143,3 +150,28 @@ def _settle_vector_math() -> None:
 
 
 _settle_vector_math()
+
+
+def compute_device(name: str) -> torch.device:
+    """The device asked for; "auto" takes a GPU where there is one."""
+    if name not in DEVICES:
+        raise DataError(f"device={name!r} is unknown; choose one of {', '.join(map(repr, DEVICES))}")
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise PrismGPError(f'device="{name}" was asked for, but no CUDA device is available; use "auto" or "cpu"')
+    return torch.device(name)
+
+
+class Streams:
+    """Named generators derived from one ``random_state``; an integer gives the same streams every time."""
+
+    def __init__(self, random_state: RandomState) -> None:
+        from sklearn.utils import check_random_state  # predictions draw nothing
+
+        state = check_random_state(random_state)
+        self.seed = int(state.randint(np.iinfo(np.int32).max))
+
+    def generator(self, name: str) -> np.random.Generator:
+        """A fresh generator; the same name always gives the same stream."""
+        return np.random.default_rng([self.seed, zlib.crc32(name.encode())])

@@ -14,14 +14,11 @@ import numpy as np
 import torch
 
 from prismgp._types import AnyArray
-from prismgp.exceptions import DataError, DataTypeError, PrismGPError
+from prismgp.exceptions import DataError, DataTypeError
 
 if TYPE_CHECKING:
     from sklearn.base import BaseEstimator
 
-
-DEVICES = ("cpu", "cuda", "auto")
-DTYPES = {"float64": torch.float64, "float32": torch.float32}
 
 _NUMPY_DTYPES = [np.float64, np.float32]
 _LARGEST = 1e150  # squares of larger values leave the range of float64
@@ -186,12 +183,3 @@ def check_choice(estimator: str, name: str, value: Any, choices: Sequence[str]) 
     """A constructor argument must be one of the choices."""
     if not isinstance(value, str) or value not in choices:
         raise DataError(f"{estimator}: {name}={value!r} is unknown; choose one of {', '.join(map(repr, choices))}")
-
-
-def compute_device(name: str) -> torch.device:
-    """The device asked for; "auto" takes a GPU where there is one."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if name.startswith("cuda") and not torch.cuda.is_available():
-        raise PrismGPError(f'device="{name}" was asked for, but no CUDA device is available; use "auto" or "cpu"')
-    return torch.device(name)

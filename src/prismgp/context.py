@@ -26,8 +26,8 @@ from tqdm.auto import tqdm
 
 from prismgp._system import atomic_path
 from prismgp._types import Array, Tensor
-from prismgp.core.callback import Callback
-from prismgp.core.statistics import Statistics
+from prismgp.core.features import Statistics
+from prismgp.core.rows import Callback
 from prismgp.exceptions import DataError, ModelFileError, PrismGPWarning
 
 FORMAT_VERSION = 1

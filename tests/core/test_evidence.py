@@ -8,8 +8,7 @@ import torch
 
 from prismgp.core.evidence import SpectralEvidence, solve_outputs
 from prismgp.core.exact import ExactEvidence
-from prismgp.core.kernels import KERNELS
-from prismgp.core.parameters import Parameters
+from prismgp.core.kernels import KERNELS, Parameters
 from prismgp.data import ArraySource, Chunks, Standardiser
 from tests import reference
 from tests.tolerances import EVIDENCE, FLOAT32, GRADIENT

@@ -7,8 +7,7 @@ import pytest
 from scipy import stats
 
 from prismgp import SpectralFeatures
-from prismgp.core.frequencies import draw_frequencies, resolve_kind
-from prismgp.core.kernels import KERNELS
+from prismgp.core.kernels import KERNELS, draw_frequencies, resolve_kind
 from prismgp.exceptions import DataError
 from tests import reference
 

@@ -17,7 +17,7 @@ from prismgp import SSGPRegressor
 from prismgp.core import fit
 from prismgp.core.evidence import BlockEvidence
 from prismgp.core.gating import ClusterMoments, RuleGate
-from prismgp.core.parameters import Parameters
+from prismgp.core.kernels import Parameters
 from prismgp.data import ArraySource, Chunks, Standardiser
 from prismgp.exceptions import PrismGPWarning
 from tests import reference

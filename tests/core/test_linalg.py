@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from prismgp.core.linalg import factor
+from prismgp.core.numerics import factor
 from prismgp.exceptions import NumericalError
 
 

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from prismgp.core.features import projection
-from prismgp.core.statistics import SpectralStatistics
+from prismgp.core.features import SpectralStatistics, projection
 from prismgp.data import ArraySource, Chunks, Standardiser
 from tests.tolerances import FLOAT32, STATISTICS
 

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from prismgp import PrismGPRegressor
-from prismgp.core.parameters import Parameters
+from prismgp.core.kernels import Parameters
 from prismgp.prism import NetworkSizes, RevisedMap, batch_log_evidence
 from tests import reference
 

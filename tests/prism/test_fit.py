@@ -13,7 +13,7 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
 from prismgp import PrismGPRegressor, SSGPRegressor
-from prismgp.core.parameters import Parameters
+from prismgp.core.kernels import Parameters
 from prismgp.exceptions import DataError, PrismGPWarning
 from prismgp.prism import Expert, RevisedMap
 from prismgp.prism import fit as recipes

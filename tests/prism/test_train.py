@@ -13,7 +13,7 @@ import torch
 from sklearn.exceptions import NotFittedError
 
 import prismgp
-from prismgp._random import Streams
+from prismgp._system import Streams
 from prismgp.exceptions import PrismGPWarning
 from prismgp.prism import MapStatistics, RevisedMap
 from prismgp.prism.train import MemberSettings, MemberTraining, TrainingRows, held_out_rows

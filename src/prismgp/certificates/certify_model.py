@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from prismgp._random import Streams
-from prismgp._system import limit_blas_threads
+from prismgp._system import Streams, limit_blas_threads
 from prismgp._types import Array, RandomState
 from prismgp._validate import check_choice, check_number
 from prismgp.certificates.certificate import Certificate, Interval

@@ -11,11 +11,10 @@ import torch
 from prismgp._types import AnyArray, Tensor
 from prismgp.certificates.kernel_matrix import ReferenceKernel
 from prismgp.certificates.problem import Features, Problem, TestPoints
-from prismgp.core.features import spectral_features
+from prismgp.core.features import Statistics, spectral_features
 from prismgp.core.gating import hard_gates
 from prismgp.core.kernels import Kernel, get_kernel
 from prismgp.core.models import SpectralModel
-from prismgp.core.statistics import Statistics
 from prismgp.data import Source, standardise
 from prismgp.exceptions import DataError
 from prismgp.model import FittedModel

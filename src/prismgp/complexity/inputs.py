@@ -15,7 +15,7 @@ from scipy.spatial.distance import cdist
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 
-from prismgp._random import Streams
+from prismgp._system import Streams
 from prismgp._types import AnyArray, Array, RandomState
 from prismgp._validate import check_inputs
 from prismgp.complexity.formulas import CLIP, THEORY_CLIP, condition_caps, condition_sizes

@@ -15,8 +15,7 @@ from prismgp.complexity import formulas, inputs
 from prismgp.complexity.geometry import cluster_geometry
 from prismgp.complexity.inputs import BoundInputs
 from prismgp.complexity.records import SampleBound, SampleSizes
-from prismgp.core.frequencies import FREQUENCY_KINDS
-from prismgp.core.kernels import Kernel, get_kernel
+from prismgp.core.kernels import FREQUENCY_KINDS, Kernel, get_kernel
 from prismgp.exceptions import DataError
 
 _EXACT_ROWS = 2000

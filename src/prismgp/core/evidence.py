@@ -31,12 +31,11 @@ from dataclasses import dataclass
 import torch
 
 from prismgp._types import Array, Tensor
-from prismgp.core.features import FeatureBuffers, GatedBuffers, projection
+from prismgp.core.features import FeatureBuffers, GatedBuffers, SpectralStatistics, Statistics, projection
 from prismgp.core.gating import Gate
-from prismgp.core.linalg import Factor, factor
-from prismgp.core.parameters import Parameters
+from prismgp.core.kernels import Parameters
+from prismgp.core.numerics import Factor, factor
 from prismgp.core.rows import Chunked
-from prismgp.core.statistics import SpectralStatistics, Statistics
 
 _ROUNDING = 1e-3  # error of the eigenvalues of A above which float32 products are not good enough
 _KEPT = 3  # statistics, each (2p + 1 + q)^2 numbers on the compute device

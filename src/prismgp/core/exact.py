@@ -16,9 +16,8 @@ import torch
 
 from prismgp._system import available_bytes, format_bytes
 from prismgp._types import Array, Tensor
-from prismgp.core.kernels import Kernel, squared_distance
-from prismgp.core.linalg import Factor, factor
-from prismgp.core.parameters import Parameters
+from prismgp.core.kernels import Kernel, Parameters, squared_distance
+from prismgp.core.numerics import Factor, factor
 from prismgp.exceptions import TooLargeError
 
 _MATRICES = 8  # n x n float64 matrices alive at the peak of an evaluation, temporaries included

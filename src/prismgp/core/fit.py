@@ -8,18 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from prismgp._random import Streams
+from prismgp._system import Streams
 from prismgp._types import Array
-from prismgp.core.callback import Callback
 from prismgp.core.evidence import BlockEvidence
 from prismgp.core.exact import ExactEvidence
 from prismgp.core.features import Gating
-from prismgp.core.frequencies import draw_frequencies, given_frequencies
-from prismgp.core.kernels import Kernel
+from prismgp.core.kernels import Kernel, Parameters, bounds, default_start, draw_frequencies, given_frequencies, perturb
 from prismgp.core.models import ExactModel, SpectralModel, spectral_objective
 from prismgp.core.optimise import Monitor, Objective, maximise, race
-from prismgp.core.parameters import Parameters, bounds, default_start, perturb
-from prismgp.core.rows import Rows
+from prismgp.core.rows import Callback, Rows
 
 
 @dataclass(frozen=True)

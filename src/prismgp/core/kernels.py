@@ -1,4 +1,4 @@
-"""Stationary kernels as functions of the scaled squared distance, and their spectral laws.
+"""The kernel: its families with their spectral laws, base frequencies, and parameters.
 
 With ``s = sum_j ((x_j - x'_j) / lengthscale_j)^2`` and ``r = sqrt(s)``:
 
@@ -13,11 +13,19 @@ matern52 ``(1 + sqrt(5) r + 5 s / 3) exp(-sqrt(5) r)`` t, 5 degrees of freedom
 
 The Matern laws are *multivariate* t: one mixing variable per frequency, shared by its d
 coordinates. Independent coordinates would give a product kernel when d > 1.
+
+Base frequencies e are drawn once, independent of the parameters: ``k(x, x') = E[cos(e'(x - x') / lengthscale)]`` over
+base frequencies e, so the length-scales enter by scaling only, and the evidence is a smooth function of them. Every
+kind below has the exact marginal law of the kernel, hence an unbiased kernel estimate; they differ in variance.
+
+Parameters have one form everywhere: logarithms of length-scales and variances, in the model's (standardised) units.
+Estimators convert to the user's units at the border.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -104,3 +112,146 @@ def squared_distance(a: Tensor, b: Tensor | None = None) -> Tensor:
     if b is None:
         s.fill_diagonal_(0.0)
     return s
+
+
+FREQUENCY_KINDS = ("auto", "iid", "orthogonal", "sobol")
+_SOBOL_UP_TO = 4  # inputs; beyond that orthogonal frequencies have the smaller error at p of 16 to 128
+_SOBOL_LIMIT = 21_200
+
+
+def resolve_kind(kind: str, d: int) -> str:
+    """Replace "auto": Sobol for few inputs, orthogonal otherwise."""
+    if kind not in FREQUENCY_KINDS:
+        raise DataError(f"frequencies={kind!r} is unknown; choose one of {', '.join(FREQUENCY_KINDS)}")
+    if kind == "auto":
+        return "sobol" if d <= _SOBOL_UP_TO else "orthogonal"
+    return kind
+
+
+def given_frequencies(value: Any, p: int, d: int) -> Array | None:
+    """Frequencies that the user brings, (p, d); None when ``value`` names a kind."""
+    if isinstance(value, str):
+        return None
+    try:
+        array = np.array(value, dtype=np.float64, order="C")
+    except (TypeError, ValueError):
+        array = np.empty(0)
+    if array.shape != (p, d) or not np.isfinite(array).all():
+        kinds = ", ".join(FREQUENCY_KINDS)
+        raise DataError(f"frequencies must be one of {kinds}, or a finite array of shape ({p}, {d}): p rows, d inputs")
+    return array
+
+
+def draw_frequencies(kernel: Kernel, p: int, d: int, kind: str, rng: np.random.Generator) -> Array:
+    """Draw p base frequencies for d inputs, (p, d), by a generator that was not used to make the data.
+
+    "orthogonal": directions orthogonal within blocks of d, norms stratified over all p.
+    "sobol": scrambled Sobol points through the quantile functions.
+    """
+    kind = resolve_kind(kind, d)
+    if kind == "iid":
+        return rng.standard_normal((p, d)) * kernel.mixing(rng.random(p))[:, None]
+    if kind == "orthogonal":
+        strata = (rng.permutation(p) + rng.random(p)) / p
+        # Row by row in memory, as files give them back: in another order, products may round otherwise.
+        return np.ascontiguousarray(_orthogonal_directions(p, d, rng)) * kernel.radius(_open(strata), d)[:, None]
+    # One more coordinate drives the mixing variable of the Matern laws.
+    if d + 1 > _SOBOL_LIMIT:
+        raise DataError(f'frequencies="sobol" takes at most {_SOBOL_LIMIT - 1} inputs, got {d}; use "orthogonal"')
+    from scipy.stats import norm, qmc  # to draw, not to predict
+
+    points = _open(qmc.Sobol(d + 1, scramble=True, rng=rng).random_base2(max(p - 1, 0).bit_length())[:p])
+    return np.asarray(norm.ppf(points[:, :d])) * kernel.mixing(points[:, d])[:, None]
+
+
+def _orthogonal_directions(p: int, d: int, rng: np.random.Generator) -> Array:
+    """Unit rows, uniform on the sphere, orthogonal to each other within blocks of d rows; (p, d)."""
+    blocks = []
+    for start in range(0, p, d):
+        rows = min(d, p - start)
+        # Haar measure: QR of a normal matrix with the signs of R's diagonal moved into Q.
+        q, r = np.linalg.qr(rng.standard_normal((d, rows)))
+        blocks.append((q * np.where(np.diagonal(r) < 0, -1.0, 1.0)).T)
+    return np.concatenate(blocks)
+
+
+def _open(u: Array) -> Array:
+    """Keep uniforms away from 0 and 1, where quantile functions are infinite."""
+    return np.clip(u, 1e-12, 1.0 - 1e-12)
+
+
+# Relative to the spread of the data. Noise far below 1e-8 of the variance is beyond what a
+# float64 factorisation resolves, and beyond what measured data holds. A prior standard deviation of
+# more than 17 times that of the data gains little evidence and makes extrapolation wild.
+_LENGTHSCALE_RANGE = (1e-3, 1e4)
+_SIGNAL_RANGE = (1e-6, 300.0)
+_NOISE_RANGE = {"float64": (1e-8, 1e2), "float32": (1e-6, 1e2)}
+_PERTURBATION = 1.5  # half-width, in logarithms, of random restarts
+_MEAN_RANGE = 1e3
+_FREQUENCY_RANGE = 1e3
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Kernel parameters, or a gradient with respect to them."""
+
+    log_lengthscale: Array  # (d,)
+    log_signal: Array  # of the signal variance, (q,)
+    log_noise: Array  # of the noise variance, (q,)
+    mean: Array  # (q,)
+    frequencies: Array | None = None  # (p, d), only when they are learned
+
+    @property
+    def lengthscale(self) -> Array:
+        return np.exp(self.log_lengthscale)
+
+    @property
+    def signal(self) -> Array:
+        return np.exp(self.log_signal)
+
+    @property
+    def noise(self) -> Array:
+        return np.exp(self.log_noise)
+
+    def base(self, frequencies: Array) -> Array:
+        """The learned frequencies, or else those given, (p, d)."""
+        return frequencies if self.frequencies is None else self.frequencies
+
+    def pack(self) -> Array:
+        """All parameters as one vector."""
+        parts = [self.log_lengthscale, self.log_signal, self.log_noise, self.mean]
+        if self.frequencies is not None:
+            parts.append(self.frequencies.ravel())
+        return np.concatenate(parts)
+
+    def unpack(self, vector: Array) -> Parameters:
+        """A vector of this object's layout, as parameters."""
+        d, q = len(self.log_lengthscale), len(self.mean)
+        cuts = np.cumsum([d, q, q, q])
+        ls, signal, noise, mean, rest = np.split(vector, cuts)
+        frequencies = None if self.frequencies is None else rest.reshape(self.frequencies.shape)
+        return Parameters(ls, signal, noise, mean, frequencies)
+
+
+def default_start(d: int, q: int) -> Parameters:
+    """Length-scales of sqrt(d) standard deviations, and noise of a tenth of the variance."""
+    return Parameters(np.full(d, 0.5 * np.log(d)), np.zeros(q), np.full(q, np.log(0.1)), np.zeros(q))
+
+
+def bounds(layout: Parameters, *, dtype: str) -> list[tuple[float, float]]:
+    """Box bounds in the order of :meth:`Parameters.pack`, for data of unit spread."""
+    d, q = len(layout.log_lengthscale), len(layout.mean)
+    ranges = ((_LENGTHSCALE_RANGE, d), (_SIGNAL_RANGE, q), (_NOISE_RANGE[dtype], q))
+    boxes = [(float(np.log(low)), float(np.log(high))) for (low, high), count in ranges for _ in range(count)]
+    # A mean that the user starts far away must lie inside.
+    boxes += [(min(-_MEAN_RANGE, 2 * m), max(_MEAN_RANGE, 2 * m)) for m in layout.mean.tolist()]
+    if layout.frequencies is not None:
+        boxes += [(-_FREQUENCY_RANGE, _FREQUENCY_RANGE)] * layout.frequencies.size
+    return boxes
+
+
+def perturb(start: Parameters, rng: np.random.Generator) -> Parameters:
+    """A random restart around a starting point; the mean stays."""
+    logs = (start.log_lengthscale, start.log_signal, start.log_noise)
+    lengthscale, signal, noise = (each + rng.uniform(-_PERTURBATION, _PERTURBATION, each.shape) for each in logs)
+    return Parameters(lengthscale, signal, noise, start.mean, start.frequencies)

@@ -18,8 +18,8 @@ import numpy as np
 from scipy.optimize import LbfgsInvHessProduct, OptimizeResult, minimize
 
 from prismgp._types import Array
-from prismgp.core.callback import Callback
-from prismgp.core.parameters import Parameters
+from prismgp.core.kernels import Parameters
+from prismgp.core.rows import Callback
 
 _MEMORY = 20  # pairs kept by L-BFGS
 _FTOL = 1e-8  # relative change of the evidence per row at which L-BFGS stops

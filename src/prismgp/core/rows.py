@@ -1,17 +1,18 @@
-"""Rows as the mathematics sees them: passes over chunks, subsamples and parts, wherever the rows are.
+"""What the mathematics sees of the world: rows to pass over, wherever they are, and a callback.
 
-The package ``data`` implements these protocols for arrays, files and clusters.
+The package ``data`` implements the protocols of rows for arrays, files and clusters; ``context`` the callback.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
 
-from prismgp._types import AnyArray, Tensor
+from prismgp._types import AnyArray, Array, Tensor
+from prismgp.core.features import Statistics
 
 T = TypeVar("T")
 
@@ -71,3 +72,23 @@ class Rows(Protocol):
 
     def tensors(self) -> tuple[Tensor, Tensor]:
         """All rows as float64 tensors; for small sets."""
+
+
+class Callback:
+    """What a fit calls on its way. This one does nothing; subclasses show progress or keep results."""
+
+    def evaluate(
+        self,
+        rows: int,  # noqa: ARG002
+        vector: Array,  # noqa: ARG002
+        compute: Callable[[], tuple[float, Array]],
+    ) -> tuple[float, Array]:
+        """Called instead of ``compute``, which evaluates the log evidence of some rows at a packed vector."""
+        return compute()
+
+    def reached(self, stage: str, rows: int, model: Callable[[], Any], log_evidence: float | None = None) -> None:
+        """Called after every iteration; ``model`` makes the model at its parameters."""
+
+    def statistics(self, compute: Callable[[], tuple[Statistics, ...]]) -> tuple[Statistics, ...]:
+        """Called instead of ``compute``, which takes a pass over all rows at the final parameters."""
+        return compute()

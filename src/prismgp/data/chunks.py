@@ -16,7 +16,7 @@ import torch
 
 from prismgp._system import available_bytes
 from prismgp._types import AnyArray, Array, Tensor
-from prismgp.core.parameters import Parameters, default_start
+from prismgp.core.kernels import Parameters, default_start
 from prismgp.core.rows import Work
 from prismgp.data.sources import ArraySource, Source
 from prismgp.exceptions import DataError, PrismGPWarning, TooLargeError

@@ -13,9 +13,9 @@ import torch
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
-from prismgp._random import Streams
+from prismgp._system import DEVICES, DTYPES, Streams, compute_device
 from prismgp._types import AnyArray, Array, RandomState
-from prismgp._validate import DEVICES, DTYPES, check_choice, check_fit_data, check_inputs, check_number, compute_device
+from prismgp._validate import check_choice, check_fit_data, check_inputs, check_number
 from prismgp.certificates import Certificate, certify
 from prismgp.context import FitContext, FitEvent
 from prismgp.core.kernels import KERNELS

@@ -6,8 +6,7 @@ from typing import Any, Self
 
 import torch
 
-from prismgp._random import Streams
-from prismgp._system import limit_blas_threads
+from prismgp._system import Streams, limit_blas_threads
 from prismgp._types import RandomState
 from prismgp.core.exact import check_memory
 from prismgp.core.fit import fit_exact

@@ -9,12 +9,11 @@ import torch
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from prismgp._random import Streams
+from prismgp._system import Streams
 from prismgp._types import AnyArray, Array, RandomState
 from prismgp._validate import check_choice, check_inputs, check_number
 from prismgp.core.features import projection, spectral_features
-from prismgp.core.frequencies import FREQUENCY_KINDS, draw_frequencies
-from prismgp.core.kernels import KERNELS, get_kernel
+from prismgp.core.kernels import FREQUENCY_KINDS, KERNELS, draw_frequencies, get_kernel
 from prismgp.data import ArraySource, Source, StandardisedRows, Standardiser
 from prismgp.estimators.sources import adopt_source, encode_frame, forget_fit, match_source
 

@@ -22,7 +22,7 @@ from prismgp._types import AnyArray, Array, Tensor
 from prismgp._validate import check_choice, check_number
 from prismgp.core.features import GATINGS, Gating
 from prismgp.core.gating import ClusterMoments, Gate, RuleGate, hard_gates, soft_gates
-from prismgp.core.parameters import Parameters
+from prismgp.core.kernels import Parameters
 from prismgp.data import Chunks, StandardisedRows, Standardiser
 from prismgp.exceptions import DataError, PrismGPWarning, TooLargeError
 

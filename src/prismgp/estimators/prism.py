@@ -9,12 +9,10 @@ from typing import Any, Self
 import numpy as np
 import torch
 
-from prismgp._random import Streams
-from prismgp._system import limit_blas_threads
+from prismgp._system import Streams, limit_blas_threads
 from prismgp._types import RandomState
 from prismgp._validate import check_choice, check_number
-from prismgp.core.frequencies import FREQUENCY_KINDS
-from prismgp.core.kernels import get_kernel
+from prismgp.core.kernels import FREQUENCY_KINDS, get_kernel
 from prismgp.estimators.base import UpdatableRegressor
 from prismgp.exceptions import DataError, PrismGPWarning
 from prismgp.prism.fit import DEFAULTS, PrismSettings, fit_prism

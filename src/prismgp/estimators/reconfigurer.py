@@ -11,9 +11,9 @@ import torch
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from prismgp._random import Streams
+from prismgp._system import DEVICES, Streams, compute_device
 from prismgp._types import AnyArray, RandomState, Tensor
-from prismgp._validate import DEVICES, check_choice, check_inputs, check_number, compute_device
+from prismgp._validate import check_choice, check_inputs, check_number
 from prismgp.context import FitContext
 from prismgp.data import ArraySource, Source, StandardisedRows, Standardiser, prefetch
 from prismgp.estimators.sources import (

@@ -6,13 +6,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Self
 
-from prismgp._random import Streams
-from prismgp._system import limit_blas_threads
+from prismgp._system import Streams, limit_blas_threads
 from prismgp._types import RandomState
 from prismgp._validate import check_choice, check_number
 from prismgp.core.fit import SSGPSettings, fit_ssgp
-from prismgp.core.frequencies import FREQUENCY_KINDS
-from prismgp.core.kernels import get_kernel
+from prismgp.core.kernels import FREQUENCY_KINDS, get_kernel
 from prismgp.core.models import Predictor
 from prismgp.data import Source, StandardisedRows
 from prismgp.estimators.base import UpdatableRegressor

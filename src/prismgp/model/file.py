@@ -26,10 +26,9 @@ import numpy as np
 import safetensors.torch
 import torch
 
-from prismgp._system import atomic_path
+from prismgp._system import DEVICES, DTYPES, atomic_path, compute_device
 from prismgp._types import Array, Tensor
-from prismgp._validate import DEVICES, DTYPES, check_choice, check_number, compute_device
-from prismgp.core.parameters import Parameters
+from prismgp.core.kernels import Parameters
 from prismgp.data import Standardiser, TableEncoder
 from prismgp.exceptions import ModelFileError, PrismGPError, PrismGPWarning
 from prismgp.model.fitted import FittedModel
@@ -56,7 +55,6 @@ def load_model(path: str | PathLike[str], *, device: str | None = None) -> Fitte
     device here.
     """
     if device is not None:  # its absence is not the file's fault
-        check_choice("load", "device", device, DEVICES)
         compute_device(device)
     with _readable(path) as file:
         return _build(*_read(file), device)
@@ -152,10 +150,10 @@ def _build(config: dict[str, Any], tensors: dict[str, Tensor], device: str | Non
         raise ModelFileError("the history is not an object")
     arguments["device"] = _device(arguments["device"], device)
     there = compute_device(arguments["device"])
-    check_choice(kind, "dtype", arguments["dtype"], tuple(DTYPES))
     dtype = torch.float64 if kind == "exact" else DTYPES[arguments["dtype"]]
     chunk_rows = None if arguments.get("chunk_size", "auto") == "auto" else arguments["chunk_size"]
-    check_number(kind, "chunk_size", chunk_rows, low=1, integer=True, optional=True)
+    if chunk_rows is not None:
+        _count(arguments, "chunk_size")
     standardiser = _build_standardiser(tensors, d, q)
     # The kernel of a mixture's first expert may act on more or fewer inputs than the model has.
     params = take_parameters(tensors, "p.", tensors["p.log_lengthscale"].numel() if kind == "prism" else d, q)
@@ -223,7 +221,8 @@ def _build_relevance(kind: str, tensors: dict[str, Tensor], params: Parameters, 
 
 def _device(saved: Any, asked: str | None) -> str:
     """Where a model computes: as asked for, or where it did when it was saved if there is such a device here."""
-    check_choice("model file", "device", saved, DEVICES)
+    if saved not in DEVICES:
+        raise ModelFileError(f"device {saved!r:.40} is unknown to this version")
     if asked is not None:
         return asked
     if saved == "cuda" and not torch.cuda.is_available():

@@ -16,13 +16,10 @@ import torch
 
 from prismgp._types import Tensor
 from prismgp.core.exact import ExactPosterior
-from prismgp.core.features import GATINGS, Gating
+from prismgp.core.features import GATINGS, Gating, Statistics
 from prismgp.core.gating import RuleGate
-from prismgp.core.kernels import get_kernel
-from prismgp.core.models import ExactModel, Predictor, SpectralModel
-from prismgp.core.parameters import Parameters
-from prismgp.core.posterior import BlockPosterior, WeightPosterior
-from prismgp.core.statistics import Statistics
+from prismgp.core.kernels import Parameters, get_kernel
+from prismgp.core.models import BlockPosterior, ExactModel, Predictor, SpectralModel, WeightPosterior
 from prismgp.exceptions import ModelFileError, PrismGPError
 from prismgp.prism import (
     Expert,

@@ -11,14 +11,11 @@ import numpy as np
 import torch
 
 from prismgp._types import Array, Tensor
-from prismgp.core.density import normal_log_density
 from prismgp.core.evidence import solve_outputs
-from prismgp.core.features import projection, spectral_features
-from prismgp.core.linalg import Factor
-from prismgp.core.models import Predictor, SpectralModel
-from prismgp.core.parameters import Parameters
-from prismgp.core.posterior import WeightPosterior
-from prismgp.core.statistics import Statistics, accumulate_features
+from prismgp.core.features import Statistics, accumulate_features, projection, spectral_features
+from prismgp.core.kernels import Parameters
+from prismgp.core.models import Predictor, SpectralModel, WeightPosterior, normal_log_density
+from prismgp.core.numerics import Factor
 from prismgp.data import StandardisedRows
 from prismgp.prism.network import RevisedMap
 from prismgp.prism.stacking import HeldOut

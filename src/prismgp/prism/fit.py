@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from prismgp._random import Streams
+from prismgp._system import Streams
 from prismgp._types import AnyArray, Array
 from prismgp.context import FitContext
 from prismgp.core.fit import SSGPFit, SSGPSettings, fit_ssgp
-from prismgp.core.kernels import Kernel
+from prismgp.core.kernels import Kernel, Parameters
 from prismgp.core.models import SpectralModel
-from prismgp.core.parameters import Parameters
 from prismgp.data import MappedSource, Source, StandardisedRows, Standardiser, standardise
 from prismgp.prism.experts import Expert, Mixture, PlainMap, ReconfiguredMap
 from prismgp.prism.joint import JointFit, JointRecipe

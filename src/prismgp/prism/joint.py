@@ -12,13 +12,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from prismgp._random import Streams
+from prismgp._system import Streams
 from prismgp._types import Tensor
 from prismgp.context import FitContext
-from prismgp.core.frequencies import draw_frequencies
-from prismgp.core.kernels import Kernel
-from prismgp.core.parameters import Parameters
-from prismgp.core.statistics import Statistics
+from prismgp.core.features import Statistics
+from prismgp.core.kernels import Kernel, Parameters, draw_frequencies
 from prismgp.data import ArraySource, StandardisedRows, standardise
 from prismgp.prism.experts import Expert, InformedMap, MapStatistics, Mixture
 from prismgp.prism.network import NetworkSizes, RevisedMap

@@ -44,8 +44,8 @@ import torch.nn.functional as F  # noqa: N812 - the customary name
 
 from prismgp._types import Array, Tensor
 from prismgp.core.features import gated_features
-from prismgp.core.linalg import Factor, factor
-from prismgp.core.parameters import Parameters
+from prismgp.core.kernels import Parameters
+from prismgp.core.numerics import Factor, factor
 from prismgp.vae import MixturePrior
 
 _LARGEST_INPUT = 10.0  # standard deviations; a network extrapolates wildly beyond what it has seen

@@ -26,9 +26,9 @@ import torch
 from torch.optim.lr_scheduler import LambdaLR
 from torch.optim.swa_utils import AveragedModel
 
-from prismgp._random import Streams
+from prismgp._system import Streams
 from prismgp._types import AnyArray, Tensor
-from prismgp.core.statistics import accumulate_features
+from prismgp.core.features import accumulate_features
 from prismgp.prism.experts import Expert
 from prismgp.prism.network import NetworkOutput, NetworkSizes, RevisedMap, batch_log_evidence, batch_predict, limited
 from prismgp.prism.stacking import HeldOut, noise_scale

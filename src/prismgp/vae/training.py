@@ -21,8 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from prismgp._random import Streams
-from prismgp._system import available_bytes
+from prismgp._system import Streams, available_bytes
 from prismgp._types import AnyArray, Array, Tensor
 from prismgp.context import Checkpoint, Saved
 from prismgp.data import standardise

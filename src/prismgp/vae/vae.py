@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from prismgp._random import Streams
-from prismgp._system import limit_blas_threads
+from prismgp._system import Streams, limit_blas_threads
 from prismgp._types import Array, Tensor
 from prismgp.context import FitContext
 from prismgp.data import StandardisedRows
