@@ -27,6 +27,9 @@ MODELS = {
     "paper": "PrismGPRegressor(4, recipe='paper', max_steps=150, random_state=0, checkpoint=path)",
 }
 
+NETWORKS = ("joint", "paper")
+SLOW = pytest.mark.slow
+
 # The parent only imports; every child fits, and kills itself after a random time, such that together they would take no
 # longer than the first one, which is left alone to show how long a fit takes here. The last child lives.
 SCRIPT = """
@@ -86,6 +89,17 @@ def model_of(kind: str, path: Path | None = None) -> SSGPRegressor | PrismGPRegr
     return eval(MODELS[kind], {**globals(), "path": path})  # noqa: S307  our own table
 
 
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[SSGPRegressor, bytes]:
+    """A fit with every result in its checkpoint, and the bytes of that."""
+    path = tmp_path_factory.mktemp("finished") / "c"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "WRITE_SECONDS", 0.0)
+        model = model_of("ssgp", path).fit(*data())
+    return model, path.read_bytes()
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "kills"), [("ssgp", 6), ("hard", 3), ("learned", 3), ("joint", 5), ("paper", 3)])
 def test_killed_fits_end_alike(tmp_path: Path, kind: str, kills: int) -> None:
     """Twenty real SIGKILLs in all, at random moments; the model is the same to the last bit."""
@@ -104,7 +118,7 @@ def test_killed_fits_end_alike(tmp_path: Path, kind: str, kills: int) -> None:
         assert torch.equal(tensor.cpu(), states[1][name].cpu()), name
 
 
-@pytest.mark.parametrize("kind", list(MODELS))
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=SLOW if kind in NETWORKS else ()) for kind in MODELS])
 def test_a_checkpoint_changes_nothing(tmp_path: Path, kind: str) -> None:
     x, y = data()
     with_one = model_of(kind, tmp_path / "c").fit(x, y)
@@ -113,6 +127,7 @@ def test_a_checkpoint_changes_nothing(tmp_path: Path, kind: str) -> None:
     assert str(tmp_path).encode() not in (tmp_path / "m.prism").read_bytes()
 
 
+@pytest.mark.slow
 def test_a_finished_fit_is_only_recalled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is computed twice: not the evidence, not a step of a network, not a pass over the rows."""
     monkeypatch.setattr(module, "WRITE_SECONDS", 0.0)
@@ -130,12 +145,11 @@ def test_a_finished_fit_is_only_recalled(tmp_path: Path, monkeypatch: pytest.Mon
     np.testing.assert_array_equal(model.fit(x, y).predict(x), before)
 
 
-def test_other_data_and_other_settings_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "WRITE_SECONDS", 0.0)
+def test_other_data_and_other_settings_are_refused(tmp_path: Path, finished: tuple[SSGPRegressor, bytes]) -> None:
     x, y = data()
     path = tmp_path / "c"
-    model_of("ssgp", path).fit(x, y)
-    content = path.read_bytes()
+    _, content = finished
+    path.write_bytes(content)
     changed = x.copy()
     changed[399, 2] += 1e-9
     for other in (changed, x[::-1], x[:399]):
@@ -160,12 +174,11 @@ def test_bad_arguments(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["empty", "text", "truncated", "flipped header", "version", "foreign entry", "model"])
-def test_damaged_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
-    monkeypatch.setattr(module, "WRITE_SECONDS", 0.0)
+def test_damaged_files_are_refused(tmp_path: Path, finished: tuple[SSGPRegressor, bytes], how: str) -> None:
     x, y = data()
     path = tmp_path / "c"
-    model = model_of("ssgp", path).fit(x, y)
-    content = path.read_bytes()
+    model, content = finished
+    path.write_bytes(content)
     if how == "empty":
         path.write_bytes(b"")
     elif how == "text":

@@ -360,6 +360,7 @@ def test_model_files(rng, tmp_path, kind, dtype, partition):
 
 
 @NEARER
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_learning(rng, kind, monkeypatch):
     """All stages, with labels that follow their rows into the subsamples."""

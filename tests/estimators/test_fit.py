@@ -20,6 +20,7 @@ def wave(rng, n, noise=0.1):
     return x, 10 + 4 * np.sin(2 * x[:, 0]) + x[:, 1] + 4 * noise * rng.normal(size=n)
 
 
+@pytest.mark.slow
 def test_recovers_noise_and_covers(rng):
     x, y = wave(rng, 1500)
     x_test, y_test = wave(rng, 1000)
@@ -32,6 +33,7 @@ def test_recovers_noise_and_covers(rng):
         assert np.all(function_std < std)
 
 
+@pytest.mark.slow
 def test_irrelevant_inputs_are_found(rng):
     """Isotropic starts get stuck when most inputs are irrelevant; the exact start finds the two that matter."""
     x = rng.normal(size=(2000, 30))
@@ -42,6 +44,7 @@ def test_irrelevant_inputs_are_found(rng):
     assert set(np.argsort(model.lengthscale_)[:2]) == {3, 17}
 
 
+@pytest.mark.slow
 def test_pumadyn(data_folder):
     """The real data set on which the plain start fails: RMSE 1.0 instead of about 0.22."""
     folder = data_folder / "uci" / "pumadyn32nm"
@@ -53,7 +56,7 @@ def test_pumadyn(data_folder):
     assert np.sqrt(np.mean(error**2)) < 0.25
 
 
-@pytest.mark.parametrize("estimator", ["ssgp", "exact"])
+@pytest.mark.parametrize("estimator", ["ssgp", pytest.param("exact", marks=pytest.mark.slow)])
 def test_staged_fit_comes_close_to_the_full_one(rng, estimator, monkeypatch):
     x, y = wave(rng, 3000, noise=0.3)
     name = {"ssgp": "SSGP_STAGES", "exact": "EXACT_STAGES"}[estimator]

@@ -71,6 +71,7 @@ def check(model, x, y, x_new):
     return mean, std, model.log_evidence_
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(
     inputs=st.sampled_from(INPUTS),
@@ -153,8 +154,7 @@ def test_constant_inputs_are_ignored_at_prediction():
         np.testing.assert_allclose(model.predict(moved), model.predict(x), atol=1e-9)
 
 
-@pytest.mark.parametrize("names", [None, ["first", "second"]])
-@pytest.mark.parametrize("standardised", [False, True])
+@pytest.mark.parametrize(("names", "standardised"), [(None, False), (["first", "second"], True)])
 @pytest.mark.parametrize(("n", "others"), [(300, [0.8]), (300, [-0.8]), (1_000, [0.8, 1.4, 0.31])])
 def test_an_input_that_few_rows_have_is_ignored(names, n, others, standardised):
     """Nothing can be learned of it; a row that has it again, and more of it, must not be sent astray."""

@@ -231,6 +231,7 @@ def test_oversized_and_nested_headers(tmp_path):
         prismgp.load(path)
 
 
+@pytest.mark.slow
 def test_two_thousand_mutations(tmp_path):
     """Every single damaged file is refused with ModelFileError; none loads, none raises anything else."""
     model, _ = fitted()
@@ -265,6 +266,7 @@ def test_two_thousand_mutations(tmp_path):
     prismgp.load(path)
 
 
+@pytest.mark.slow
 def test_every_byte_of_the_header_is_guarded(tmp_path):
     model, _ = fitted()
     path = tmp_path / "m.prism"

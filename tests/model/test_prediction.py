@@ -83,6 +83,7 @@ def test_files_that_are_none(tmp_path, content):
         load_model(tmp_path / "m.prism")
 
 
+@pytest.mark.slow
 def test_the_command_loads_what_predictions_need(tmp_path):
     """scikit-learn, SciPy and pandas take more memory than the model and its rows."""
     x, y = data(1)

@@ -19,7 +19,7 @@ from prismgp.core.gating import GateLabels
 from prismgp.core.linalg import Factor, factor
 from prismgp.core.parameters import Parameters
 from prismgp.core.posterior import BlockPosterior, WeightPosterior
-from prismgp.core.rows import Chunked, Rows
+from prismgp.core.rows import Rows
 from prismgp.core.statistics import Statistics
 
 PREDICTION_ROWS = 2_048
@@ -200,16 +200,12 @@ class SpectralModel(Predictor):
 
 
 def spectral_objective(rows: Rows, base: Array, gating: Gating) -> BlockEvidence:
-    """The log evidence of all rows as a function of the parameters."""
-    return BlockEvidence(_blocks(rows, gating, len(base)), base, gating.soft)
+    """The log evidence of all rows as a function of the parameters.
 
-
-def _blocks(rows: Rows, gating: Gating, p: int) -> list[Chunked]:
-    """Rows that the kernel connects: those of each cluster under hard gates, by their labels or else by the rule."""
-    p *= gating.widening
+    Hard gates connect only the rows of each cluster, which is given by their labels or else by the rule.
+    """
+    p = len(base) * gating.widening
     if gating.gate is None or gating.kind == "soft":
-        return [rows.chunks(p)]
-    labels = rows.labels
-    if labels is None:
-        labels = rows.chunks(p).reduce(GateLabels(gating.gate))
-    return [part.chunks(p) for part in rows.split(labels, gating.gate.n_clusters)]
+        return BlockEvidence([rows.chunks(p)], base, gating.soft)
+    labels = rows.chunks(p).reduce(GateLabels(gating.gate)) if rows.labels is None else rows.labels
+    return BlockEvidence([part.chunks(p) for part in rows.split(labels, gating.gate.n_clusters)], base)

@@ -33,14 +33,7 @@ from prismgp.core.parameters import Parameters
 from prismgp.data import Standardiser, TableEncoder
 from prismgp.exceptions import ModelFileError, PrismGPError, PrismGPWarning
 from prismgp.model.fitted import FittedModel
-from prismgp.model.state import (
-    PARAMETERS,
-    build_predictor,
-    predictor_config,
-    predictor_tensors,
-    take,
-    take_parameters,
-)
+from prismgp.model.state import PARAMETERS, build_predictor, predictor_config, predictor_tensors, take, take_parameters
 
 FORMAT_VERSION = 2
 _MAX_HEADER = 64 * 2**20
