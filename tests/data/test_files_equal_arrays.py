@@ -121,8 +121,8 @@ def test_many_rows_are_subsampled_alike(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize("recipe", ["joint", "paper"])
 @pytest.mark.parametrize("limit", [2**19, 100])
 def test_prism(recipe: str, limit: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("vae", "prism"):
-        monkeypatch.setattr(f"prismgp.{module}.fit.TRAINING_ROWS", limit)
+    for module in ("vae.vae", "prism.fit"):
+        monkeypatch.setattr(f"prismgp.{module}.TRAINING_ROWS", limit)
     frame = table()
     x, y = arrays(frame)
     # The noise is far too low for the data, which only the members can correct, so that the mixture keeps them.
@@ -150,7 +150,7 @@ def test_exact(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("streaming")
 @pytest.mark.parametrize("limit", [2**19, 100])
 def test_reconfigurer(limit: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("prismgp.vae.fit.TRAINING_ROWS", limit)
+    monkeypatch.setattr("prismgp.vae.vae.TRAINING_ROWS", limit)
     monkeypatch.setattr("prismgp.estimators.reconfigurer.CHUNK_ROWS", 64)
     frame = table()
     x, _ = arrays(frame)
