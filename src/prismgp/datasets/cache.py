@@ -17,7 +17,6 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 
 import pandas as pd
-import pooch
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -55,7 +54,11 @@ def cache_folder() -> Path:
         ``$PRISMGP_CACHE``, else the system's folder for caches, such as ``~/.cache/prismgp`` on Linux.
     """
     own = os.environ.get("PRISMGP_CACHE")
-    return Path(own).expanduser() if own else Path(pooch.os_cache("prismgp"))
+    if own:
+        return Path(own).expanduser()
+    import pooch  # slow to import, and simulated data do without
+
+    return Path(pooch.os_cache("prismgp"))
 
 
 def search_folders() -> Iterator[Path]:
@@ -123,6 +126,8 @@ def _download(resource: Resource, address: str) -> str | None:
 
     Returns the reason of a failure, None on success.
     """
+    import pooch  # as above
+
     store = pooch.create(
         path=cache_folder(),
         base_url="",
