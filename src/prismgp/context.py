@@ -103,7 +103,7 @@ class FitContext(Callback):
 
     def _pass_on(self, event: FitEvent, model: Callable[[Any], Any]) -> None:
         stage = "fitted SSGP" if event.final else event.stage
-        self.reached(stage, event.rows, lambda: model(event.model()), event.log_evidence, iteration=event.iteration)
+        self.report(stage, event.rows, lambda: model(event.model()), event.log_evidence, iteration=event.iteration)
 
     # -- progress --------------------------------------------------------------------------------
 
@@ -137,7 +137,7 @@ class FitContext(Callback):
         self.advance(f"{rows:,} rows, log evidence per row {log_evidence / rows:.4f}")
         return value, gradient
 
-    def reached(
+    def report(
         self,
         stage: str,
         rows: int,

@@ -14,7 +14,7 @@ from prismgp import ExactGPRegressor, PrismGPRegressor, SSGPRegressor, certify
 from prismgp.certificates import Interval
 from prismgp.certificates.certify_model import mix_intervals
 from prismgp.exceptions import DataError, PrismGPWarning
-from prismgp.prism import ReconfiguredMap, RevisedMap, limited
+from prismgp.prism import ReconfiguredMap, RevisedMap, clip_inputs
 from tests import reference
 from tests.certificates.exact import KERNELS
 
@@ -132,7 +132,7 @@ def member_gp(expert, kernel, x, target, x_test):
         if isinstance(expert.map, RevisedMap):
             with torch.no_grad():
                 code = expert.map(each.to(expert.map.mean.dtype))
-            points = torch.cat([code.latent, limited(each.to(expert.map.mean.dtype))], 1).double().numpy()
+            points = torch.cat([code.latent, clip_inputs(each.to(expert.map.mean.dtype))], 1).double().numpy()
             gates = None if code.gates is None else code.gates.double().numpy()
             noise = np.zeros(len(each)) if code.log_noise is None else code.log_noise.double().numpy()
             return points, gates, np.exp(noise)

@@ -130,7 +130,7 @@ class ReferenceKernel:
         """The same kernel on some of the rows."""
         return self.at(self.points[index], None if self.gates is None else self.gates[index])
 
-    def paired(self, other: ReferenceKernel) -> Tensor:
+    def pair(self, other: ReferenceKernel) -> Tensor:
         """Kernel between each row and the same row of the other, (n,)."""
         values = self.kernel.value((self.points - other.points).square().sum(1))
         if self.gates is not None and other.gates is not None:

@@ -18,7 +18,7 @@ from prismgp.core.models import SpectralModel
 from prismgp.data import Source, standardise
 from prismgp.exceptions import DataError
 from prismgp.model import FittedModel
-from prismgp.prism import Expert, Mixture, ReconfiguredMap, RevisedMap, limited
+from prismgp.prism import Expert, Mixture, ReconfiguredMap, RevisedMap, clip_inputs
 
 REFERENCES = ("auto", "gated", "full")
 _ROWS = 16_384  # of the networks and features at a time
@@ -110,7 +110,7 @@ def _expert_problem(expert: Expert, data: _Data, *, gated: bool) -> Problem:
             narrow = rows.to(kind.mean.dtype)
             with torch.no_grad():
                 encoded = kind(narrow)
-            points, gates = torch.cat([encoded.latent, limited(narrow)], 1).double(), encoded.gates
+            points, gates = torch.cat([encoded.latent, clip_inputs(narrow)], 1).double(), encoded.gates
             phi, log_noise = encoded.phi, encoded.log_noise
         else:
             (phi, log_noise), points, gates = kind.training_features(rows), rows, None

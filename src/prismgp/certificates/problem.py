@@ -39,7 +39,7 @@ class Features:
         """All features, gates included, (n, 2p b)."""
         return self.phi if self.gates is None else gated_features(self.phi, self.gates)
 
-    def paired(self, other: Features) -> Tensor:
+    def pair(self, other: Features) -> Tensor:
         """``K'`` between each row and the same row of the other, (n,)."""
         values = (self.phi * other.phi).sum(1)
         if self.gates is not None and other.gates is not None:

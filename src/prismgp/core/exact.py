@@ -56,7 +56,7 @@ class ExactEvidence:
         self.x, self.y, self.kernel = x, y, kernel
         self.n_rows = len(x)
 
-    def _scaled(self, params: Parameters) -> Tensor:
+    def _scale_inputs(self, params: Parameters) -> Tensor:
         return self.x / torch.as_tensor(params.lengthscale).to(self.x)
 
     def _solve(self, r: Tensor, params: Parameters, k: int) -> _Solved:
@@ -71,12 +71,12 @@ class ExactEvidence:
 
     def value(self, params: Parameters) -> float:
         """Log evidence, summed over the outputs."""
-        r = self.kernel.value(squared_distance(self._scaled(params)))
+        r = self.kernel.value(squared_distance(self._scale_inputs(params)))
         return sum(self._solve(r, params, k).log_evidence for k in range(self.y.shape[1]))
 
     def value_and_gradient(self, params: Parameters) -> tuple[float, Parameters]:
         """Log evidence and its gradient; O(n^3) time, O(n^2) memory."""
-        a = self._scaled(params)
+        a = self._scale_inputs(params)
         a = a - a.mean(0)
         s = squared_distance(a)
         r = self.kernel.value(s)
@@ -103,7 +103,7 @@ class ExactEvidence:
 
     def posterior(self, params: Parameters) -> tuple[ExactPosterior, float, list[Factor]]:
         """The posterior, the log evidence, and the factors with their jitter."""
-        r = self.kernel.value(squared_distance(self._scaled(params)))
+        r = self.kernel.value(squared_distance(self._scale_inputs(params)))
         solved = [self._solve(r, params, k) for k in range(self.y.shape[1])]
         lower = torch.stack([out.factor.lower for out in solved])
         alpha = torch.stack([out.alpha for out in solved], dim=1)

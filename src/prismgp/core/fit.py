@@ -51,7 +51,7 @@ def fit_exact(
     objective = ExactEvidence(*rows.tensors(), kernel)
     callback = callback or Callback()
     monitor = Monitor(callback, lambda _, params: ExactModel.solve(objective, params))
-    callback.reached("start", rows.n_rows, lambda: ExactModel.solve(objective, start))
+    callback.report("start", rows.n_rows, lambda: ExactModel.solve(objective, start))
     if not optimize:
         return ExactModel.solve(objective, start), []
     n = rows.n_rows
@@ -119,7 +119,7 @@ class _Fit:
 
     def run(self, start: Parameters, gate: Callable[[Parameters], Gating]) -> SSGPFit:
         begin = start
-        self.callback.reached("start", self.rows.n_rows, lambda: self._model_at(None, begin))
+        self.callback.report("start", self.rows.n_rows, lambda: self._model_at(None, begin))
         samples = self._subsamples() if self.settings.optimize else None
         report = []
         if samples is not None and self.settings.find_start:

@@ -74,13 +74,13 @@ class _Negated:
         self.evaluations += 1
         return self.monitor.callback.evaluate(self.n, vector, compute)
 
-    def reached(self, vector: Array, value: float) -> None:
+    def report(self, vector: Array, value: float) -> None:
         """Tell the callback about the end of an iteration."""
         params = self.layout.unpack(vector)
         model = partial(self.monitor.model_at, self.objective, params)
-        self.monitor.callback.reached(self.method, self.n, model, -value * self.n)
+        self.monitor.callback.report(self.method, self.n, model, -value * self.n)
 
-    def report(self, iterations: int, converged: bool, message: str, value: float, began: float) -> dict[str, Any]:
+    def summarise(self, iterations: int, converged: bool, message: str, value: float, began: float) -> dict[str, Any]:
         """What the stage did."""
         return {
             "rows": self.n,
@@ -166,8 +166,8 @@ def _lbfgs(
     low, high = np.array(boxes).T
     target = _Negated(objective, start, method, monitor)
 
-    def iterated(intermediate_result: OptimizeResult) -> None:  # SciPy goes by the argument's name
-        target.reached(intermediate_result.x, float(intermediate_result.fun))
+    def after_iteration(intermediate_result: OptimizeResult) -> None:  # SciPy goes by the argument's name
+        target.report(intermediate_result.x, float(intermediate_result.fun))
 
     result = minimize(
         target,
@@ -175,10 +175,10 @@ def _lbfgs(
         jac=True,
         method="L-BFGS-B",
         bounds=boxes,
-        callback=iterated,
+        callback=after_iteration,
         options={"maxiter": max_iter, "maxcor": _MEMORY, "ftol": ftol, "gtol": _GTOL, "maxls": 30},
     )
-    stage = target.report(int(result.nit), bool(result.success), str(result.message), float(result.fun), began)
+    stage = target.summarise(int(result.nit), bool(result.success), str(result.message), float(result.fun), began)
     return start.unpack(result.x), cast(LbfgsInvHessProduct, result.hess_inv), stage
 
 
@@ -222,11 +222,11 @@ def _finish(
         curvature = _bfgs_update(curvature, proposal - vector, new_gradient - gradient)
         vector, value, gradient = proposal, new_value, new_gradient
         accepted += 1
-        target.reached(vector, value)
+        target.report(vector, value)
         if last:
             message, converged = f"the last step promised {promised:.1e} nats per row", True
             break
-    return start.unpack(vector), target.report(accepted, converged, message, value, began)
+    return start.unpack(vector), target.summarise(accepted, converged, message, value, began)
 
 
 def _bfgs_update(inverse: Array, step: Array, change: Array) -> Array:

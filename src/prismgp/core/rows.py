@@ -86,7 +86,7 @@ class Callback:
         """Called instead of ``compute``, which evaluates the log evidence of some rows at a packed vector."""
         return compute()
 
-    def reached(self, stage: str, rows: int, model: Callable[[], Any], log_evidence: float | None = None) -> None:
+    def report(self, stage: str, rows: int, model: Callable[[], Any], log_evidence: float | None = None) -> None:
         """Called after every iteration; ``model`` makes the model at its parameters."""
 
     def statistics(self, compute: Callable[[], tuple[Statistics, ...]]) -> tuple[Statistics, ...]:

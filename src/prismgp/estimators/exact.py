@@ -126,7 +126,7 @@ class ExactGPRegressor(GPRegressor):
             )
         lengthscale = predictor.params.lengthscale
         self._adopt(self._as_model(predictor, rows, stages, context.history, input_lengthscale=lengthscale))
-        context.reached("final", rows.n_rows, lambda: predictor)
+        context.report("final", rows.n_rows, lambda: predictor)
         return self
 
     def _compute(self) -> tuple[torch.dtype, torch.device]:

@@ -283,7 +283,7 @@ class ClustererGate:
     def labels(self, x: Tensor) -> Tensor:
         if self.kind == "soft":
             return self.gates(x).argmax(1)
-        assigned = self._assigned(x)
+        assigned = self._assign(x)
         place = np.minimum(np.searchsorted(self.known, assigned), len(self.known) - 1)
         return torch.as_tensor(np.where(self.known[place] == assigned, place, len(self.known)), device=x.device)
 
@@ -292,7 +292,7 @@ class ClustererGate:
             return hard_gates(self.labels(x), self.n_clusters)
         return soft_gates(torch.as_tensor(self._weights(x), device=x.device).log())
 
-    def _assigned(self, x: Tensor) -> AnyArray:
+    def _assign(self, x: Tensor) -> AnyArray:
         found = np.asarray(self.clusterer.predict(self.user_rows(x)))
         if found.shape != (len(x),) or found.dtype.kind not in "biu":
             raise DataError(
@@ -325,7 +325,7 @@ class _Known:
     gate: ClustererGate
 
     def over(self, chunks: Iterable[tuple[Tensor, Tensor]], *, rows: int, q: int) -> AnyArray:
-        return np.unique(np.concatenate([np.unique(self.gate._assigned(x)) for x, _ in chunks]))
+        return np.unique(np.concatenate([np.unique(self.gate._assign(x)) for x, _ in chunks]))
 
     def merge(self, first: AnyArray, second: AnyArray) -> AnyArray:
         return np.union1d(first, second)

@@ -218,7 +218,7 @@ class PrismGPRegressor(UpdatableRegressor):
         self._adopt(self._as_model(fit.mixture, rows, fit.stages, fit.history, **record))
         if fit.status["interrupted"]:
             warnings.warn(f"the fit was {fit.status['message']}", PrismGPWarning, stacklevel=2)
-        context.reached("final", rows.n_rows, lambda: fit.mixture)
+        context.report("final", rows.n_rows, lambda: fit.mixture)
         return self
 
     def _check_parameters(self) -> None:

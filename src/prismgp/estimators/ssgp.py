@@ -189,7 +189,7 @@ class SSGPRegressor(UpdatableRegressor):
             fit = fit_ssgp(rows, start, settings, streams, gate=gate, callback=context)
         lengthscale = fit.model.params.lengthscale
         self._adopt(self._as_model(fit.model, rows, fit.stages, context.history, input_lengthscale=lengthscale))
-        context.reached("final", rows.n_rows, lambda: fit.model)
+        context.report("final", rows.n_rows, lambda: fit.model)
         return self
 
     def read_training_rows(self, X: Any, y: Any) -> Source:

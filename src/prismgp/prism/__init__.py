@@ -11,7 +11,14 @@ The data flow of the joint recipe:
 """
 
 from prismgp.prism.experts import Expert, FeatureMap, InformedMap, MapStatistics, Mixture, PlainMap, ReconfiguredMap
-from prismgp.prism.network import NetworkOutput, NetworkSizes, RevisedMap, batch_log_evidence, batch_predict, limited
+from prismgp.prism.network import (
+    NetworkOutput,
+    NetworkSizes,
+    RevisedMap,
+    batch_log_evidence,
+    batch_predict,
+    clip_inputs,
+)
 from prismgp.prism.stacking import HeldOut, Stack, mixture_moments, noise_scale, stack
 
 __all__ = [
@@ -29,7 +36,7 @@ __all__ = [
     "Stack",
     "batch_log_evidence",
     "batch_predict",
-    "limited",
+    "clip_inputs",
     "mixture_moments",
     "noise_scale",
     "stack",

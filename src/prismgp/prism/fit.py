@@ -232,7 +232,7 @@ class _Fit:
         values = rows.start(learn=settings.optimize, **start)
         with context.progress("eval"):
             fit = fit_ssgp(rows, values, settings, Streams(self.ssgp_seed), callback=context)
-        context.reached("final", rows.n_rows, lambda: fit.model)
+        context.report("final", rows.n_rows, lambda: fit.model)
         return fit
 
     def _make_joint_recipe(self, plain: Expert, start: Parameters) -> JointRecipe:

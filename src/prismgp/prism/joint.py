@@ -79,7 +79,7 @@ class JointRecipe:
         before = context.iteration
 
         def observe(now: TrainingResult) -> None:
-            context.reached(
+            context.report(
                 f"member {len(result.members)}",
                 self.rows.n_rows,
                 lambda: self._stack_so_far(result, now, held_out),

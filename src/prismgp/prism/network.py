@@ -1,6 +1,6 @@
 """The network of the revised SSGP, and the log evidence of a mini-batch under its features.
 
-For a standardised input x, limited to +-10 standard deviations,
+For a standardised input x, clip_inputs to +-10 standard deviations,
 
 - (V1) ``z = net(x * s)``: the latent input, L columns. The scale s of each input starts from the length-scales
   of a small exact GP, so that inputs which do not matter have small scales at the start;
@@ -122,7 +122,7 @@ class RevisedMap(torch.nn.Module):
 
     def forward(self, x: Tensor, *, dropout: float = 0.0, generator: torch.Generator | None = None) -> NetworkOutput:
         """Encode standardised rows, (n, d); ``dropout`` is the share of hidden values to drop, in training."""
-        x = limited(x)
+        x = clip_inputs(x)
         h = self._hidden(x, dropout, generator)
         z = self.latent_head(h)
         phase = torch.cat([z, x], 1) @ (self.frequencies / self.log_lengthscale.exp()).T
@@ -132,7 +132,7 @@ class RevisedMap(torch.nn.Module):
     def relative_noise(self, x: Tensor) -> Tensor | None:
         """Return h(x), (n,), without computing the features."""
         with torch.no_grad():
-            return self._noise(self._hidden(limited(x.to(self.mean.dtype))))
+            return self._noise(self._hidden(clip_inputs(x.to(self.mean.dtype))))
 
     def _hidden(self, x: Tensor, dropout: float = 0.0, generator: torch.Generator | None = None) -> Tensor:
         h = x * self.log_input_scale.exp()
@@ -179,7 +179,7 @@ class RevisedMap(torch.nn.Module):
         return torch.sqrt(responsibilities * (1.0 - _GATE_FLOOR) + _GATE_FLOOR / self.sizes.components)
 
 
-def limited(x: Tensor) -> Tensor:
+def clip_inputs(x: Tensor) -> Tensor:
     """Limit standardised inputs to the range the networks are used on."""
     return x.clamp(-_LARGEST_INPUT, _LARGEST_INPUT)
 

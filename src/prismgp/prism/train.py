@@ -30,7 +30,14 @@ from prismgp._system import Streams
 from prismgp._types import AnyArray, Tensor
 from prismgp.core.features import accumulate_features
 from prismgp.prism.experts import Expert
-from prismgp.prism.network import NetworkOutput, NetworkSizes, RevisedMap, batch_log_evidence, batch_predict, limited
+from prismgp.prism.network import (
+    NetworkOutput,
+    NetworkSizes,
+    RevisedMap,
+    batch_log_evidence,
+    batch_predict,
+    clip_inputs,
+)
 from prismgp.prism.stacking import HeldOut, noise_scale
 from prismgp.vae import (
     ElboTerms,
@@ -184,7 +191,7 @@ class MemberTraining(TrainingTask):
         mean = output.latent[:_ELBO_ROWS, None]
         noise = torch.randn(mean.shape, generator=self.noise, dtype=torch.float32).to(mean)
         return elbo_terms(
-            limited(x[: len(mean)]),
+            clip_inputs(x[: len(mean)]),
             GaussianMixture(mean.new_zeros(len(mean), 1), mean, self.elbo.log_var.expand_as(mean)),
             self.elbo.decoder,
             self.member.prior,
