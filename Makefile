@@ -44,7 +44,7 @@ tables: $(STAMP) ## make the published tables and figures from the results in ex
 test: $(STAMP) ## run all tests
 	$(PYTEST)
 
-test-fast: $(STAMP) ## run the tests that take less than two seconds each
+test-fast: $(STAMP) ## run the quick tests, in about a minute
 	$(PYTEST) -m "not slow"
 
 lint: $(STAMP) ## check style, formatting, types and the layers of imports

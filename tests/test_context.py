@@ -118,6 +118,7 @@ def test_killed_fits_end_alike(tmp_path: Path, kind: str, kills: int) -> None:
         assert torch.equal(tensor.cpu(), states[1][name].cpu()), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [pytest.param(kind, marks=SLOW if kind in NETWORKS else ()) for kind in MODELS])
 def test_a_checkpoint_changes_nothing(tmp_path: Path, kind: str) -> None:
     x, y = data()
@@ -240,6 +241,7 @@ def test_evaluations_that_no_longer_fit_are_dropped(tmp_path: Path, monkeypatch:
     assert third.evaluate(9, np.array([2.0 + 1e-15]), lambda: pytest.fail("known"))[0] == 7.0
 
 
+@pytest.mark.slow
 def test_size_does_not_grow_with_the_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "WRITE_SECONDS", 0.0)
     sizes = []

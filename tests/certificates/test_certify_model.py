@@ -75,6 +75,7 @@ def check(certificate, model, x, y, x_test, *gates):
     assert certificate.std.contains(np.sqrt(variance + certificate.noise_variance)).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("options", [{}, {"dtype": "float32"}, {"learn_frequencies": True}])
 def test_ssgp(kernel, options):
@@ -98,6 +99,7 @@ def test_outputs(n_outputs):
     assert certificate.mean.lower.shape == certificate.noise_variance.shape == (7, n_outputs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["hard", "soft"])
 @pytest.mark.parametrize("kept", ["full", "gated", "auto"])
 def test_gates(kind, kept):

@@ -174,6 +174,7 @@ def check_hostile_cases(name: str, limits: Limits | None = None) -> None:
         assert held == total
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_cases(name):
     check_hostile_cases(name)
@@ -193,6 +194,7 @@ def shortcuts(limit: float) -> Limits:
     return Limits(harmless=limit, gram_share=limit, gram_share_of_norm=limit, held_bytes=limit)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [0.0, np.inf], ids=["never", "always"])
 @pytest.mark.parametrize("name", HOSTILE)
 def test_shortcuts_are_never_wrong(name, limit):
@@ -200,6 +202,7 @@ def test_shortcuts_are_never_wrong(name, limit):
     check_hostile_cases(name, shortcuts(limit))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [pytest.param(0, marks=pytest.mark.slow), *range(1, 12)])
 def test_shortcuts_cost_little(seed):
     case = some_case(seed)
@@ -213,6 +216,7 @@ def test_shortcuts_cost_little(seed):
         np.testing.assert_allclose(short, careful, rtol=1e-2, atol=1e-5 * float(case.noise.min()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 def test_what_many_rows_would_take(seed):
     """Small tiles and chunks, features computed for every use, pivots from a part of the rows, sampled entries."""

@@ -20,6 +20,7 @@ from tests.certificates.coverage import SEEDS, apart, cases, low_rank, rarely, r
 from tests.certificates.exact import LONG, kernel_matrix, random_case, spectral_features, truth
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("steps", "starts", "delta"), [(24, 1, 0.2), (12, 4, 0.2), pytest.param(16, 8, 0.5, marks=pytest.mark.slow)]
 )
@@ -46,6 +47,7 @@ def test_spectral_norm_by_lanczos(steps, starts, delta):  # (F2), (K1)
     assert np.median(ratios) < 1.25  # not vacuous
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("pairs", "delta"), [(400, 0.2), pytest.param(4_000, 0.5, marks=pytest.mark.slow)])
 def test_frobenius_norm_by_pairs(pairs, delta):  # (F3)
     failures = trials = 0

@@ -12,6 +12,7 @@ from prismgp.certificates.krylov import Budget, lanczos, ritz_shortfall, run_tog
 from tests.certificates.coverage import SEEDS, apart, rarely, start
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n", "steps", "starts", "delta"), [(400, 8, 1, 0.2), (400, 5, 2, 0.2), (100, 3, 4, 0.5)])
 def test_norm_of_a_psd_matrix(n, steps, starts, delta):  # (K1), (K2)
     """A hard spectrum: a single large eigenvalue just above a continuum; the shortfall is seen to bite."""

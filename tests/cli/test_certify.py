@@ -151,6 +151,7 @@ def test_json_file(run: Run, model: Path, train: Path, tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ["c.json"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["png", "svg", "pdf"])
 def test_figure(run: Run, model: Path, train: Path, tmp_path: Path, kind: str) -> None:
     place = tmp_path / f"c.{kind}"
@@ -163,6 +164,7 @@ def test_figure(run: Run, model: Path, train: Path, tmp_path: Path, kind: str) -
     assert place.read_bytes() == first  # nothing in it but the certificate
 
 
+@pytest.mark.slow
 def test_figure_of_a_curve(run: Run, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({"time": rng.uniform(0, 6, 60)})
@@ -202,6 +204,7 @@ def test_ensemble(run: Run, frame: pd.DataFrame, tmp_path: Path, monkeypatch: py
     assert (tmp_path / "c.png").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_several_targets_of_a_model_from_python(
     run: Run, frame: pd.DataFrame, tmp_path: Path, refused: Refused
 ) -> None:

@@ -29,6 +29,7 @@ def row_major(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(np.ascontiguousarray(frame.to_numpy(dtype=float)), columns=frame.columns, copy=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["csv", "csv.gz", "tsv", "parquet"])
 def test_fit_equals_the_python_api(run: Run, frame: pd.DataFrame, tmp_path: Path, suffix: str) -> None:
     data = tmp_path / f"data.{suffix}"

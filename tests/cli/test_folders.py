@@ -33,6 +33,7 @@ def folder(path: Path, table: pd.DataFrame, kind: str) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 def test_fit_predict_certify(kind: str, tmp_path: Path, run: Run) -> None:
     """The same as with one file."""

@@ -27,6 +27,7 @@ def rms_error(name, kind, d, p, seeds):
     return float(np.sqrt(np.mean(np.square(errors)))), np.mean(errors, axis=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("d", [3, 8])
 @pytest.mark.parametrize("name", list(KERNELS))
@@ -40,6 +41,7 @@ def test_error_shrinks_like_the_square_root(name, d, kind):
     assert np.abs(bias).max() < 6 * (1024 * 12) ** -0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(KERNELS))
 def test_iid_error_has_the_known_constant(name):
     """E (k_p - k)^2 = (1 + k(2s) - 2 k(s)^2) / 2p for the normal law: checks the rate's constant too."""

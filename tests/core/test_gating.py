@@ -189,6 +189,7 @@ def test_a_stranger_sees_the_values_that_were_given(dtype, seed):
     np.testing.assert_array_equal(fitted.model_.predictor.gating.gate.user_rows(fitted.model_.to_model(x)), x)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_reconfigurer(kind):
     x, y = rows()

@@ -334,6 +334,7 @@ def test_several_outputs(rng, kind):
     assert model.log_evidence_ == pytest.approx(evidence, rel=1e-10)
 
 
+@pytest.mark.slow
 @NEARER
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
@@ -385,6 +386,7 @@ def test_learning(rng, kind, monkeypatch):
         assert model.log_evidence_ == pytest.approx(expected, rel=1e-7)
 
 
+@pytest.mark.slow
 @NEARER
 def test_a_discontinuity_is_what_hard_gates_are_for(rng):
     x = rng.uniform(-3, 3, (600, 1))

@@ -143,6 +143,7 @@ def test_outputs_do_not_disturb_each_other(rng):
                 np.testing.assert_allclose(got[:, o], expected, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_learned_noise_is_per_output(rng):
     x = rng.normal(size=(600, 2))
     f = np.sin(2 * x[:, 0])

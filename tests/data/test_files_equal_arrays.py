@@ -43,6 +43,7 @@ def assert_same(model: Any, other: Any, x: Any, source: Source) -> None:
         np.testing.assert_array_equal(spread, std)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("streaming")
 @pytest.mark.parametrize(
     ("form", "dtype"), [*((form, "float64") for form in FORMS), ("parquet", "float32"), ("parquet parts", "float32")]
@@ -86,6 +87,7 @@ def count_passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return passes
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("streaming")
 @pytest.mark.parametrize("gating", ["hard", "soft"])
 @pytest.mark.parametrize("labelled", [False, True])

@@ -56,6 +56,7 @@ def test_pumadyn(data_folder):
     assert np.sqrt(np.mean(error**2)) < 0.25
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("estimator", ["ssgp", pytest.param("exact", marks=pytest.mark.slow)])
 def test_staged_fit_comes_close_to_the_full_one(rng, estimator, monkeypatch):
     x, y = wave(rng, 3000, noise=0.3)
@@ -95,6 +96,7 @@ def test_starting_values_are_used(rng):
     assert SSGPRegressor(16, random_state=0).fit(x, y).fit_status_["stages"][0]["method"] == "exact GP start"
 
 
+@pytest.mark.slow
 def test_learned_frequencies_raise_the_evidence(rng):
     x, y = wave(rng, 400)
     plain = SSGPRegressor(6, random_state=0).fit(x, y)
@@ -135,6 +137,7 @@ def test_history_and_status_tell_what_happened(rng):
     assert model.log_evidence_ == pytest.approx(model.history_["log_evidence"][-1], abs=0.5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", ["rbf", "matern12", "matern32", "matern52"])
 def test_every_kernel_learns(rng, kernel):
     x, y = wave(rng, 500)
@@ -185,6 +188,7 @@ def test_missing_gpu_is_said(rng):
     SSGPRegressor(4, device="auto").fit(x, y)
 
 
+@pytest.mark.slow
 def test_normalisation_changes_units_not_the_model(rng):
     """Scaling the data scales the answer, exactly up to rounding."""
     x, y = wave(rng, 300)
@@ -195,6 +199,7 @@ def test_normalisation_changes_units_not_the_model(rng):
     assert scaled.log_evidence_ == pytest.approx(plain.log_evidence_ - 300 * np.log(256.0), rel=1e-6)
 
 
+@pytest.mark.slow
 def test_float32_is_close_to_float64(rng):
     x, y = wave(rng, 1000)
     double = SSGPRegressor(16, random_state=0, dtype="float64").fit(x, y)

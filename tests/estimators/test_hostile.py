@@ -112,6 +112,7 @@ def test_hostile_data(inputs, targets, n, d, x_scale, y_scale, dtype, kernel, mo
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("make", [lambda **k: SSGPRegressor(16, **k), ExactGPRegressor], ids=["ssgp", "exact"])
 def test_five_hundred_inputs(make, dtype):
@@ -154,6 +155,7 @@ def test_constant_inputs_are_ignored_at_prediction():
         np.testing.assert_allclose(model.predict(moved), model.predict(x), atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("names", "standardised"), [(None, False), (["first", "second"], True)])
 @pytest.mark.parametrize(
     ("n", "others"),
@@ -192,6 +194,7 @@ def test_inputs_that_say_something_are_kept():
     assert SSGPRegressor(4, random_state=0).fit(few, y[10:60]).fit_status_["ignored_inputs"] == []
 
 
+@pytest.mark.slow
 def test_given_lengthscales_hold_for_every_input():
     """The kernel is then the user's, to the last row."""
     rng = np.random.default_rng(0)

@@ -19,6 +19,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from prismgp import ExactGPRegressor, SpectralFeatures, SSGPRegressor
 
 
+@pytest.mark.slow
 @parametrize_with_checks(
     [
         SSGPRegressor(),
@@ -41,6 +42,7 @@ def table():
     return x, y
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", [SSGPRegressor(16, random_state=0), ExactGPRegressor()], ids=["ssgp", "exact"])
 def test_pipeline_and_search(table, model):
     x, y = table

@@ -65,6 +65,7 @@ def folder(tmp_path: Path) -> Path:
     return place
 
 
+@pytest.mark.slow
 @published
 def test_tables_and_figures(run: Run, folder: Path) -> None:
     found = run("tables", "tightness", "variants", "--results", folder)

@@ -34,6 +34,7 @@ def fitted(kind="ssgp", *, outputs=1, names=False):
     return model.fit(frame, y), frame
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("outputs", [1, 2])
 @pytest.mark.parametrize("kind", ["ssgp", "single", "learned", "wide", "exact"])
 def test_round_trip_is_exact(tmp_path, kind, outputs):
@@ -177,6 +178,7 @@ def test_hostile_gates(tmp_path, case):
         prismgp.load(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", list(HOSTILE))
 def test_hostile_contents(tmp_path, case):
     model, _ = fitted()

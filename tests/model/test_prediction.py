@@ -37,6 +37,7 @@ def data(outputs: int) -> tuple[np.ndarray, np.ndarray]:
     return x, 5.0 * y
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("outputs", [1, 2])
 @pytest.mark.parametrize("kind", list(MODELS))
 def test_those_of_the_estimator(tmp_path, kind, outputs):
@@ -62,6 +63,7 @@ def test_names_and_devices(tmp_path):
             read(tmp_path / "m.prism", device="abacus")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(HOSTILE))
 def test_files_that_nobody_vouches_for(tmp_path, name):
     """Whatever is wrong with them is said of the file; what predictions do not use may be anything."""

@@ -29,6 +29,7 @@ FILES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("q", [None, 2])
 @pytest.mark.parametrize("case", list(FILES))
 def test_files_are_exact(tmp_path, case, q):

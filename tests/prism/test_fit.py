@@ -24,6 +24,7 @@ from tests.prism.small import assert_same_predictions, data, has_members, model
 # -- repeatable ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [{}, {"optimize": True}, {"recipe": "paper"}, {"dropout": 0.2}],

@@ -117,6 +117,7 @@ def check(model, x, y):
     return mean, std
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", list(CASES))
 def test_hostile_data(case):
     x, y = CASES[case]()
@@ -125,12 +126,14 @@ def test_hostile_data(case):
     assert has_members(model) == (case not in WITHOUT_MEMBERS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", list(CASES))
 def test_hostile_data_and_the_paper_recipe(case):
     x, y = CASES[case]()
     check(PrismGPRegressor(3, **SMALL, recipe="paper", optimize=False), x, y)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "case", ["constant column", "51 rows", "60 inputs", "targets far from zero", "outlier in y", "constant target"]
 )
@@ -154,6 +157,7 @@ def test_hostile_data_in_single_precision(case):
 PLAIN_SETTINGS = [{"validation_fraction": 1e-6}, {"noise_variance": 1e-300}]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [

@@ -24,6 +24,7 @@ LEARNING = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_discontinuity(seed):
     """Few frequencies of the inputs cannot jump; a network can."""
@@ -54,6 +55,7 @@ def test_noise_that_depends_on_the_inputs():
     assert std[x[:, 1] > 0.2].mean() > 1.5 * std[x[:, 1] < -0.2].mean()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("jump", "rows", "error"), [(0.0, 300, 0.25), (1.5, 600, 0.4)], ids=["smooth", "jump"])
 def test_irrelevant_inputs(jump, rows, error):
     """The search for length-scales gives them small scales before the network is trained."""
@@ -76,6 +78,7 @@ def test_irrelevant_inputs(jump, rows, error):
 # -- it does no harm where there is nothing to learn -----------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
 def test_pure_noise_costs_little(seed):
     """Nothing to learn: the stack must not trust members that have memorised."""
@@ -90,6 +93,7 @@ def test_pure_noise_costs_little(seed):
     assert fit.log_density(new, observed).mean() > plain.log_density(new, observed).mean() - 0.3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["noise", "linear"])
 def test_never_worse_than_the_plain_ssgp_where_there_is_nothing_to_gain(kind):
     rng = np.random.default_rng(5)

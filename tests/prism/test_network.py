@@ -67,6 +67,7 @@ def differences(value, tensor, step=1e-5):
     return out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("p", [5, 1], ids=BATCHES)
 @pytest.mark.parametrize("q", [1, 2])
 @pytest.mark.parametrize("noise", NOISES)

@@ -18,6 +18,7 @@ def test_estimator_checks(estimator, check):
 
 # One check requires a good score, and the recipe's narrow latent space, trained without labels, loses too much: many
 # latent columns keep the signal.
+@pytest.mark.slow
 @parametrize_with_checks(
     [
         PrismGPRegressor(

@@ -44,6 +44,7 @@ def test_equal_experts_share(rng):
     np.testing.assert_array_equal(found.temperature, 1.0)
 
 
+@pytest.mark.slow
 def test_the_plain_ssgp_is_used_alone_unless_the_mixture_is_better(rng):
     # Members that are slightly better by chance must not win often; members that are much better must win.
     wins = 0

@@ -65,6 +65,7 @@ def test_gaussian_conditional_kl_has_its_closed_form():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("k", [1, 2])
 def test_marginal_kl_r7(k):
     """With S all rows it is unbiased for KL(q || p); with fewer rows it is too high, and less so for more."""

@@ -52,6 +52,7 @@ def test_simplex_is_equidistant(b, latent_dim):
     np.testing.assert_allclose(u.sum(0), 0.0, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("b", "latent_dim", "least"),
     [(8, 4, math.sqrt(2)), (7, 4, math.sqrt(2)), (7, 2, 2 * math.sin(math.pi / 7)), (12, 3, 1.0514), (20, 4, 0.85)],

@@ -68,6 +68,7 @@ def test_training_improves_on_held_out_rows(blobs, trained):
     np.testing.assert_allclose(model.responsibilities(blobs[0]).sum(1), 1.0)
 
 
+@pytest.mark.slow
 def test_same_seed_same_bits(blobs):
     x = blobs[0]
     first, second = (small(max_steps=30).fit(x) for _ in range(2))
@@ -76,6 +77,7 @@ def test_same_seed_same_bits(blobs):
     assert not np.array_equal(small(random_state=1).fit(x).transform(x), first.transform(x))
 
 
+@pytest.mark.slow
 def test_interrupt_keeps_the_best_state(blobs, monkeypatch):
     x = blobs[0]
     calm = small(max_steps=50).fit(x)

@@ -16,6 +16,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from prismgp import Reconfigurer
 
 
+@pytest.mark.slow
 @parametrize_with_checks(
     [
         Reconfigurer(2, 2, hidden=4, max_steps=2),

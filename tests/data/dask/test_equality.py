@@ -47,6 +47,7 @@ def test_files_read_by_workers(name, expected, folder, client, small_shards):
     assert_alike(results(MODELS[name], from_parquet(folder, "y", client=client)), expected(name))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["ssgp", "prism"])
 def test_collections(name, expected, frame):
     # In threads; the tasks are those of a cluster.
@@ -60,6 +61,7 @@ def test_collections(name, expected, frame):
     assert_alike(results(MODELS[name], table[INPUTS], table.y), expected(name))
 
 
+@pytest.mark.slow
 def test_collections_on_a_cluster(expected, frame, client):
     import dask.dataframe as dd
 

@@ -66,6 +66,7 @@ def _about():
     return {"pid": os.getpid()}
 
 
+@pytest.mark.slow
 def test_the_scheduler_is_lost(folder, tmp_path):
     from distributed import Client
 

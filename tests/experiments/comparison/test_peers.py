@@ -59,6 +59,7 @@ def rows(n, seed, d=2):
     return X, (f + NOISE * rng.standard_normal(n)) / 0.9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TRIED)
 def test_fits_and_knows_how_sure_it_is(name):
     entry = ENTRIES[name]

@@ -80,6 +80,7 @@ def page(html: str, tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_no_overflow_and_no_broken_image(html: str, tmp_path: Path) -> None:
     frames = [f'<iframe width="{width}" height="800" srcdoc="{markup.escape(html)}"></iframe>' for width in WIDTHS]
     probe = tmp_path / "probe.html"
@@ -97,6 +98,7 @@ def test_no_overflow_and_no_broken_image(html: str, tmp_path: Path) -> None:
     assert results[0]["scrolling"] >= 1  # the wide table is in a box of its own
 
 
+@pytest.mark.slow
 def test_dark_differs_and_the_console_stays_empty(page: Path, tmp_path: Path) -> None:
     pictures = {}
     for name, scheme in (("light", 1), ("dark", 0)):

@@ -52,6 +52,7 @@ def watched(request: pytest.FixtureRequest, rows: tuple[np.ndarray, ...]) -> tup
     return request.param, *observed(request.param, rows)
 
 
+@pytest.mark.slow
 def test_observed_fit_is_the_same_bit_by_bit(watched: tuple[str, Any, list[Any]], rows: tuple[np.ndarray, ...]) -> None:
     x, y, x_test, _ = rows
     name, model, seen = watched
@@ -83,6 +84,7 @@ def test_course(watched: tuple[str, Any, list[Any]]) -> None:
         assert iterations[-1] - model.n_iter_ == max(each.iteration for each in what if each.stage == "l-bfgs")
 
 
+@pytest.mark.slow
 def test_time_of_the_callback_does_not_count(rows: tuple[np.ndarray, ...]) -> None:
     pause = 0.02
     began = time.perf_counter()
@@ -99,14 +101,14 @@ def test_clock_of_a_fit() -> None:
         time.sleep(0.2)
 
     context = FitContext(callback=observe)
-    context.reached("race", 10, lambda: None, iteration=1)
-    context.reached("final", 10, lambda: None)
+    context.report("race", 10, lambda: None, iteration=1)
+    context.report("final", 10, lambda: None)
     assert seen[1].seconds - seen[0].seconds < 0.15
     assert seen[1].iteration == 1
 
 
 def test_without_a_callback_no_model_is_made() -> None:
-    FitContext().reached("final", 1, lambda: pytest.fail("nobody asked for a model"))
+    FitContext().report("final", 1, lambda: pytest.fail("nobody asked for a model"))
 
 
 def test_saved_nowhere(rows: tuple[np.ndarray, ...], tmp_path: Any) -> None:
