@@ -26,7 +26,7 @@ _LARGEST = 1e150  # squares of larger values leave the range of float64
 
 def check_fit_data(estimator: BaseEstimator, x: Any, y: Any, *, reset: bool = True) -> tuple[AnyArray, AnyArray]:
     """Validate training data; returns X (n, d) and y as passed, (n,) or (n, q), both float."""
-    from sklearn.utils.validation import validate_data
+    from sklearn.utils.validation import validate_data  # start-up weight: predictions from files do without
 
     x, y = _plain(x), _plain(y)
     try:
@@ -43,7 +43,7 @@ def check_fit_data(estimator: BaseEstimator, x: Any, y: Any, *, reset: bool = Tr
 
 def check_inputs(estimator: BaseEstimator, x: Any, *, reset: bool = False) -> AnyArray:
     """Validate inputs alone, at prediction or for a transformer; returns X (n, d)."""
-    from sklearn.utils.validation import validate_data
+    from sklearn.utils.validation import validate_data  # start-up weight: predictions from files do without
 
     x = _plain(x)
     try:

@@ -76,7 +76,7 @@ class Kernel:
 
     def radius(self, u: Array, d: int) -> Array:
         """Quantiles of the norm of a base frequency in d dimensions, u in (0, 1)."""
-        from scipy import stats
+        from scipy import stats  # as above
 
         if self.degrees is None:
             return np.asarray(stats.chi(d).ppf(u))

@@ -201,7 +201,7 @@ class Predictor(ABC):
 
     def update(self, rows: Rows) -> Self:
         """The model that knows more rows, at the same parameters."""
-        raise NotImplementedError(f"{type(self).__name__} cannot be updated")
+        raise TypeError(f"{type(self).__name__} cannot take more rows")
 
     def status(self) -> dict[str, Any]:
         """What ``fit_status_`` says about the model."""

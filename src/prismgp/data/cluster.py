@@ -12,6 +12,7 @@ import sys
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial, reduce
@@ -314,10 +315,9 @@ def _current_client() -> Any:
 @contextmanager
 def _translate_errors(client: Any) -> Iterator[None]:
     """Turn errors of the cluster into errors that say what to do."""
-    from concurrent.futures import CancelledError
 
     from distributed import KilledWorker  # an optional extra
-    from distributed.comm import CommClosedError
+    from distributed.comm import CommClosedError  # an optional extra
 
     try:
         yield

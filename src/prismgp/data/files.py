@@ -23,7 +23,7 @@ from prismgp.data.tables import PARQUET_SUFFIXES, TEXT_SUFFIXES, TableFiles, ope
 from prismgp.exceptions import DataError, ModelFileError
 
 if TYPE_CHECKING:
-    from prismgp.data.dask import DaskFileSource
+    from prismgp.data.dask import DaskFileSource  # the same
 
 
 class RowBlock(NamedTuple):
@@ -345,7 +345,7 @@ def file_source(
     if client is None:
         return FileSource(reader, single=single)
     from prismgp.data.cluster import Cluster  # an optional extra, and a weight at start-up
-    from prismgp.data.dask import DaskFileSource
+    from prismgp.data.dask import DaskFileSource  # the same
 
     return DaskFileSource(reader, Cluster(client), single=single)
 

@@ -35,7 +35,11 @@ from prismgp.model import FittedModel, save_model
 
 
 class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type: ignore[misc]
-    """Common part of the regressors. Subclasses fit; the fitted model, ``model_``, predicts."""
+    """Common part of the regressors. Subclasses fit; the fitted model, ``model_``, predicts.
+
+    scikit-learn reads the parameters of an estimator off its own constructor, so the constructors of the subclasses
+    repeat those that they share.
+    """
 
     _kind: ClassVar[str]
     _structure: ClassVar[tuple[str, ...]] = ("kernel",)  # arguments that a model file must agree with

@@ -231,7 +231,7 @@ def _probabilities(clusterer: Any) -> Callable[[Any], Any] | None:
 def _to_rule(clusterer: Any, kind: str, standardiser: Standardiser) -> RuleGate | None:
     """The clusterer as a rule (G2), where it is one; exact types, since a subclass may assign otherwise."""
     from sklearn.cluster import KMeans, MiniBatchKMeans  # loaded when asked for
-    from sklearn.mixture import GaussianMixture
+    from sklearn.mixture import GaussianMixture  # the same
 
     if type(clusterer) in (KMeans, MiniBatchKMeans) and kind == "hard":
         centres = clusterer.cluster_centers_

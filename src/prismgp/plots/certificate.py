@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from os import PathLike
 from pathlib import Path
+from textwrap import fill
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -122,7 +123,7 @@ def draw_certificate(
     """
     kind = figure_format(path)
     outputs = [] if not certificate.holds else _outputs(certificate)
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure  # the report extra
 
     with drawing_style():
         if not outputs:
@@ -278,9 +279,8 @@ def _limits(axes: Any, bands: _Bands) -> None:
 
 def _nothing(certificate: Certificate) -> Any:
     """There is nothing to draw but the reason."""
-    from textwrap import fill
 
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure  # the report extra
 
     figure = Figure(figsize=(8.0, 2.4))
     text = f"The certificate does not hold\n\n{fill(certificate.reason, 90)}"
