@@ -199,7 +199,7 @@ class Predictor(ABC):
         assert variance is not None
         return normal_log_density(y, mean, variance + noise).sum(1)
 
-    def update(self, rows: Rows) -> Self:
+    def update(self, rows: Rows) -> Self:  # noqa: ARG002
         """The model that knows more rows, at the same parameters."""
         raise TypeError(f"{type(self).__name__} cannot take more rows")
 
