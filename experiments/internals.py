@@ -29,7 +29,7 @@ from prismgp.plots import FAINT, INK, drawing_style
 from prismgp.prism import InformedMap, NetworkSizes, ReconfiguredMap, RevisedMap
 from prismgp.prism.fit import MANY_ROWS
 from prismgp.prism.train import MemberSettings, MemberTraining, TrainingRows, held_out_rows
-from prismgp.vae import Rows, torch_generator
+from prismgp.vae import BatchRows, torch_generator
 
 __all__ = [
     "DEVICES",
@@ -42,13 +42,13 @@ __all__ = [
     "AnyArray",
     "Array",
     "ArraySource",
+    "BatchRows",
     "Chunks",
     "MemberSettings",
     "MemberTraining",
     "NetworkSizes",
     "Order",
     "RevisedMap",
-    "Rows",
     "Source",
     "SpectralEvidence",
     "Standardiser",

@@ -27,12 +27,12 @@ from scipy.stats import trim_mean
 from experiments.benchmarks.suite import load_split
 from experiments.internals import (
     ArraySource,
+    BatchRows,
     Chunks,
     MemberSettings,
     MemberTraining,
     NetworkSizes,
     RevisedMap,
-    Rows,
     SpectralEvidence,
     Standardiser,
     Streams,
@@ -64,7 +64,7 @@ PARTS = ("ratio", "scaling", "memory", "step", "member", "ensemble")
 
 
 def make_rows(n: int, dtype: str) -> tuple[np.ndarray, np.ndarray]:
-    """Rows made block by block, so that making them needs no memory beyond their own."""
+    """BatchRows made block by block, so that making them needs no memory beyond their own."""
     rng = np.random.default_rng(0)
     x = np.empty((n, D), dtype=dtype)
     y = np.empty((n, 1), dtype=dtype)
@@ -190,8 +190,8 @@ def step(order: Record) -> Record:
     member = RevisedMap(sizes, default_start(d, 1), drawn, torch_generator(streams, "network")).to(device)
     place: dict[str, Any] = {"dtype": torch.float32, "device": torch.device(device)}
     rows = TrainingRows(
-        Rows(source.x, s.x_shift, s.x_scale, **place),
-        Rows(source.y, s.y_shift, s.y_scale, **place),
+        BatchRows(source.x, s.x_shift, s.x_scale, **place),
+        BatchRows(source.y, s.y_shift, s.y_scale, **place),
         held_out_rows(x, 0.1, 10_000, streams.generator("held-out")),
     )
     settings = MemberSettings(8.0, 1.2, 1e-3, 0.0, 512, 1_000, None, True)

@@ -17,7 +17,7 @@ from prismgp._system import Streams
 from prismgp.exceptions import PrismGPWarning
 from prismgp.prism import MapStatistics, RevisedMap
 from prismgp.prism.train import MemberSettings, MemberTraining, TrainingRows, held_out_rows
-from prismgp.vae import Rows, TrainingResult, VAETraining, run_training
+from prismgp.vae import BatchRows, TrainingResult, VAETraining, run_training
 from tests.prism.small import assert_same_predictions, data, make_map, model
 from tests.vae.small import MemoryStore
 
@@ -39,7 +39,9 @@ def make_member():
     place = {"dtype": torch.float32, "device": torch.device("cpu")}
     x, y = rng.normal(size=(60, 3)), rng.normal(size=(60, 2))
     rows = TrainingRows(
-        Rows(x, np.zeros(3), np.ones(3), **place), Rows(y, np.zeros(2), np.ones(2), **place), np.arange(0, 60, 6)
+        BatchRows(x, np.zeros(3), np.ones(3), **place),
+        BatchRows(y, np.zeros(2), np.ones(2), **place),
+        np.arange(0, 60, 6),
     )
     return make_map(rng).float(), rows
 

@@ -29,7 +29,7 @@ import torch
 
 from prismgp._types import AnyArray, Tensor
 
-_FURTHEST = 1e140  # distances beyond are not squared
+_LARGEST_DISTANCE = 1e140  # distances beyond are not squared
 _SMALLEST = 1e-6  # share of the total spread below which a cluster's own is taken for rounding
 
 
@@ -97,7 +97,7 @@ class RuleGate:
         out = rows.new_empty(len(rows), self.n_clusters)
         for c in range(self.n_clusters):
             # By differences: expanded squares would cancel where clusters are far from the origin.
-            away = ((rows - centres[c]) * roots[c]).clamp_(-_FURTHEST, _FURTHEST)
+            away = ((rows - centres[c]) * roots[c]).clamp_(-_LARGEST_DISTANCE, _LARGEST_DISTANCE)
             out[:, c] = offsets[c] - 0.5 * away.square().sum(1)
         return out
 

@@ -25,7 +25,7 @@ from prismgp.estimators.sources import (
     match_source,
 )
 from prismgp.exceptions import PrismGPWarning
-from prismgp.vae import MixtureVAE, Rows, VAESettings, fit_vae
+from prismgp.vae import BatchRows, MixtureVAE, VAESettings, fit_vae
 
 _OUTPUTS = ("latent", "reconstruction")
 CHUNK_ROWS = 8_192
@@ -56,7 +56,7 @@ class Reconfigurer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         What ``transform`` returns: the mean of ``q(z | x)``, or the decoder's mean at that point, in
         the units of the inputs.
     batch_size : int, default 256
-        Rows per step.
+        BatchRows per step.
     max_steps : int, default 2000
         Steps of Adam.
     patience : int or None, default 500
@@ -219,7 +219,7 @@ class Reconfigurer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     def _at_latent_points(self, method: str, X: Any, compute: Callable[[Tensor], Tensor]) -> AnyArray:
         """What the method computes at the means of ``q(z | x)``, in float64, a bounded number of rows at a time.
 
-        The result has the precision of X, or is of integers. Rows on a cluster are passed to the method there.
+        The result has the precision of X, or is of integers. BatchRows on a cluster are passed to the method there.
         """
         check_is_fitted(self)
         X, _ = as_source(X)
@@ -237,7 +237,7 @@ class Reconfigurer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         s = self._standardiser
         found = []
         for block in blocks:
-            rows = Rows(block, s.x_shift, s.x_scale, dtype=torch.float64, device=device)
+            rows = BatchRows(block, s.x_shift, s.x_scale, dtype=torch.float64, device=device)
             values = compute(self._vae.encode(rows[:])).cpu().numpy()
             found.append(values.astype(dtype, copy=False) if values.dtype.kind == "f" else values)
         return np.concatenate(found)

@@ -22,7 +22,7 @@ from prismgp.prism.experts import Expert, InformedMap, MapStatistics, Mixture
 from prismgp.prism.network import NetworkSizes, RevisedMap
 from prismgp.prism.stacking import HeldOut, noise_scale, stack
 from prismgp.prism.train import MemberSettings, MemberTraining, TrainingRows, held_out_rows
-from prismgp.vae import Indices, Rows, TrainingResult, run_training, torch_generator
+from prismgp.vae import BatchRows, Indices, TrainingResult, run_training, torch_generator
 
 _MOST_HELD_OUT = 10_000
 _TRAINED = "trained"  # a member, in a checkpoint
@@ -71,8 +71,8 @@ class JointRecipe:
         s, device = self.rows.standardiser, self.rows.device
         held_out = held_out_rows(self.sample.x, self.validation_fraction, _MOST_HELD_OUT, streams.generator("held-out"))
         rows = TrainingRows(
-            Rows(self.sample.x, s.x_shift, s.x_scale, dtype=torch.float32, device=device),
-            Rows(self.sample.y, s.y_shift, s.y_scale, dtype=torch.float32, device=device),
+            BatchRows(self.sample.x, s.x_shift, s.x_scale, dtype=torch.float32, device=device),
+            BatchRows(self.sample.y, s.y_shift, s.y_scale, dtype=torch.float32, device=device),
             held_out,
         )
         result = JointFit(Mixture.alone(self.plain), held_out_rows=len(held_out))

@@ -40,11 +40,11 @@ from prismgp.prism.network import (
 )
 from prismgp.prism.stacking import HeldOut, noise_scale
 from prismgp.vae import (
+    BatchRows,
     ElboTerms,
     GaussianMixture,
     GaussianMixtureNet,
     Indices,
-    Rows,
     TrainingState,
     TrainingTask,
     draw_rows,
@@ -84,8 +84,8 @@ class MemberSettings:
 class TrainingRows:
     """Inputs and targets by index, standardised, and the rows held out."""
 
-    x: Rows
-    y: Rows
+    x: BatchRows
+    y: BatchRows
     held_out: Indices  # sorted
 
     def draw(self, count: int, rng: np.random.Generator) -> Indices:
@@ -224,7 +224,7 @@ def _average_weights(average: Any, weights: Any, count: Tensor | int) -> None:
 def held_out_rows(x: AnyArray, fraction: float, most: int, rng: np.random.Generator) -> Indices:
     """Choose a random share of the rows of x, (n, d); their indices, sorted.
 
-    Rows with the same inputs stay together: a copy among the training rows would make the held-out density that of
+    BatchRows with the same inputs stay together: a copy among the training rows would make the held-out density that of
     memorised rows.
     """
     n = len(x)

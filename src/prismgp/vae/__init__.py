@@ -17,8 +17,8 @@ listed in docs/reconfiguration.md, "Corrections to the paper".
 from prismgp.vae.elbo import ElboTerms, elbo_terms
 from prismgp.vae.networks import GaussianMixture, GaussianMixtureNet, MixturePrior
 from prismgp.vae.training import (
+    BatchRows,
     Indices,
-    Rows,
     TrainingResult,
     TrainingState,
     TrainingTask,
@@ -30,13 +30,13 @@ from prismgp.vae.vae import TRAINING_ROWS, MixtureVAE, VAESettings, VAETraining,
 
 __all__ = [
     "TRAINING_ROWS",
+    "BatchRows",
     "ElboTerms",
     "GaussianMixture",
     "GaussianMixtureNet",
     "Indices",
     "MixturePrior",
     "MixtureVAE",
-    "Rows",
     "TrainingResult",
     "TrainingState",
     "TrainingTask",

@@ -36,7 +36,7 @@ _STATE_NAME = "training"  # of the state of a training in a checkpoint
 # -- rows --------------------------------------------------------------------------------------------
 
 
-class Rows:
+class BatchRows:
     """Raw rows x, (n, d), standardised by index, without a standardised copy of all of them in main memory.
 
     On a GPU the copy is made, there, when it fills less than half of the free memory.

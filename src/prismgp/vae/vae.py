@@ -16,8 +16,8 @@ from prismgp.data import StandardisedRows
 from prismgp.vae.elbo import ElboTerms, elbo_terms
 from prismgp.vae.networks import GaussianMixture, GaussianMixtureNet, MixturePrior
 from prismgp.vae.training import (
+    BatchRows,
     Indices,
-    Rows,
     TrainingResult,
     TrainingState,
     TrainingTask,
@@ -100,7 +100,9 @@ class VAETraining(TrainingTask):
     higher_is_better = True
     criterion = "objective on held-out rows"
 
-    def __init__(self, vae: MixtureVAE, rows: Rows, settings: VAESettings, streams: Streams, columns: Tensor) -> None:
+    def __init__(
+        self, vae: MixtureVAE, rows: BatchRows, settings: VAESettings, streams: Streams, columns: Tensor
+    ) -> None:
         self.model, self.rows, self.settings, self.columns = vae, rows, settings, columns
         self.max_steps, self.patience = settings.max_steps, settings.patience
         self.optimiser = torch.optim.Adam(vae.parameters(), lr=self.learning_rate)
@@ -175,7 +177,7 @@ def fit_vae(
     sizes = (x.shape[1], settings.n_components, settings.latent_dim, settings.hidden)
     vae = MixtureVAE(*sizes, generator=torch_generator(streams, "initial networks")).to(device)
     start = {name: value.clone() for name, value in vae.state_dict().items()}
-    inputs = Rows(x, s.x_shift, s.x_scale, dtype=torch.float32, device=device)
+    inputs = BatchRows(x, s.x_shift, s.x_scale, dtype=torch.float32, device=device)
     # A column that never varied need not be reconstructed.
     columns = torch.as_tensor(~s.constant_inputs, dtype=torch.float32, device=device)
 
