@@ -64,7 +64,7 @@ PARTS = ("ratio", "scaling", "memory", "step", "member", "ensemble")
 
 
 def make_rows(n: int, dtype: str) -> tuple[np.ndarray, np.ndarray]:
-    """BatchRows made block by block, so that making them needs no memory beyond their own."""
+    """Rows made block by block, so that making them needs no memory beyond their own."""
     rng = np.random.default_rng(0)
     x = np.empty((n, D), dtype=dtype)
     y = np.empty((n, 1), dtype=dtype)

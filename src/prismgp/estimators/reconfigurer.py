@@ -56,7 +56,7 @@ class Reconfigurer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         What ``transform`` returns: the mean of ``q(z | x)``, or the decoder's mean at that point, in
         the units of the inputs.
     batch_size : int, default 256
-        BatchRows per step.
+        Rows per step.
     max_steps : int, default 2000
         Steps of Adam.
     patience : int or None, default 500
@@ -219,7 +219,7 @@ class Reconfigurer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     def _at_latent_points(self, method: str, X: Any, compute: Callable[[Tensor], Tensor]) -> AnyArray:
         """What the method computes at the means of ``q(z | x)``, in float64, a bounded number of rows at a time.
 
-        The result has the precision of X, or is of integers. BatchRows on a cluster are passed to the method there.
+        The result has the precision of X, or is of integers. Rows on a cluster are passed to the method there.
         """
         check_is_fitted(self)
         X, _ = as_source(X)

@@ -224,7 +224,7 @@ def _average_weights(average: Any, weights: Any, count: Tensor | int) -> None:
 def held_out_rows(x: AnyArray, fraction: float, most: int, rng: np.random.Generator) -> Indices:
     """Choose a random share of the rows of x, (n, d); their indices, sorted.
 
-    BatchRows with the same inputs stay together: a copy among the training rows would make the held-out density that of
+    Rows with the same inputs stay together: a copy among the training rows would make the held-out density that of
     memorised rows.
     """
     n = len(x)
