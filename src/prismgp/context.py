@@ -88,13 +88,14 @@ class FitContext(Callback):
         self._evaluations = _Evaluations(self.checkpoint)
         self._bar: Any = tqdm(disable=True)
 
-    def part(self, name: str, model: Callable[[Any], Any] = lambda found: found) -> FitContext:
+    def part(self, name: str, label: str, model: Callable[[Any], Any] = lambda found: found) -> FitContext:
         """The context of a fit within this one, whose results are in the checkpoint under the name.
 
+        ``label`` is added to that of the progress bar.
         ``model`` makes the model of this fit from that of the inner one, for the callback.
         """
         return FitContext(
-            self.label,
+            f"{self.label}, {label}",
             verbose=self.verbose,
             checkpoint=self.checkpoint.scope(name),
             callback=None if self._callback is None else lambda event: self._pass_on(event, model),

@@ -6,6 +6,7 @@ import itertools
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -13,6 +14,7 @@ import prismgp
 from prismgp import ExactGPRegressor, PrismGPRegressor, SSGPRegressor, certify
 from prismgp.certificates import Interval
 from prismgp.certificates.certify_model import mix_intervals
+from prismgp.data import from_csv
 from prismgp.exceptions import DataError, PrismGPWarning
 from prismgp.prism import ReconfiguredMap, RevisedMap, clip_inputs
 from tests import reference
@@ -400,3 +402,28 @@ def test_mixtures_of_intervals():
             assert (m <= mean.upper + 1e-9).all()
             assert (variance.lower - 1e-9 <= v * temperature).all()
             assert (v * temperature <= variance.upper + 1e-9).all()
+
+
+def test_labels_of_rows_in_a_file(tmp_path):
+    x, y, _ = rows()
+    pd.DataFrame(x, columns=[f"x{j}" for j in range(x.shape[1])]).assign(y=y).to_csv(tmp_path / "rows.csv", index=False)
+    source = from_csv(tmp_path / "rows.csv", target="y")
+    labels = np.arange(len(x)) % 3
+    with pytest.warns(PrismGPWarning, match="nearer to the mean of another cluster"):
+        model = SSGPRegressor(6, gating="hard", partition=labels, random_state=0, max_iter=5).fit(source)
+    assert certify(model, source, **QUICK).holds
+
+
+def test_soft_labels_after_an_update():
+    x, y, x_test = rows()
+    labels = np.arange(len(x)) % 3
+    model = SSGPRegressor(6, gating="soft", partition=labels, random_state=0, max_iter=5).fit(x, y)
+    model.partial_fit(x_test, y[: len(x_test)])
+    assert certify(model, np.r_[x, x_test], np.r_[y, y[: len(x_test)]], **QUICK).holds
+
+
+def test_what_cannot_be_certified():
+    x, y, _ = rows()
+    for wrong in (SSGPRegressor, 3):
+        with pytest.raises(DataError, match="needs a fitted model"):
+            certify(wrong, x, y)

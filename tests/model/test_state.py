@@ -125,3 +125,16 @@ def test_an_absent_device_is_not_the_files_fault(tmp_path):
     SSGPRegressor(4, optimize=False).fit(x, y).save(tmp_path / "m")
     with pytest.raises(PrismGPError, match="no CUDA device"):
         prismgp.load(tmp_path / "m", device="cuda")
+
+
+@pytest.mark.parametrize("model", MODELS, ids=["ssgp", "exact"])
+def test_factors_are_not_kept_twice(model):
+    x, y = rows()
+    assert all(not factor.lower.numel() for factor in model.fit(x, y).model_.predictor.factors)
+
+
+def test_arguments_of_another_fit_do_not_stop_predictions():
+    x, y = rows()
+    model = ExactGPRegressor(max_iter=3).fit(x, y)
+    expected = model.predict(x)
+    np.testing.assert_array_equal(model.set_params(max_iter=0).predict(x), expected)

@@ -91,7 +91,7 @@ def certify(
     >>> bool(certificate.holds), bool(certificate.mean.width[0] < 1e-3)
     (True, True)
     """
-    if not hasattr(model, "current_model"):
+    if isinstance(model, type) or not hasattr(model, "current_model"):
         raise DataError(f"certify needs a fitted model of this library, not {type(model).__name__}")
     check_is_fitted(model)
     check_number("certify", "rank", rank, low=1, integer=True, optional=True)

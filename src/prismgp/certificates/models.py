@@ -14,7 +14,7 @@ from prismgp.certificates.problem import Features, Problem, TestPoints
 from prismgp.core.features import Statistics, spectral_features
 from prismgp.core.gating import hard_gates
 from prismgp.core.kernels import Kernel, get_kernel
-from prismgp.core.models import SpectralModel
+from prismgp.core.models import ExactModel, SpectralModel
 from prismgp.data import Source, standardise
 from prismgp.exceptions import DataError
 from prismgp.model import FittedModel
@@ -64,7 +64,10 @@ _See = Callable[[Tensor, slice | None], _Seen]  # standardised rows, and which t
 
 def problems_of(estimator: Certifiable, X: Any, y: Any, X_test: Any, *, reference: str) -> list[Problem]:
     """The problems of a fitted model, one per member, in the model's units."""
-    source = estimator.read_training_rows(X, y).load()
+    if isinstance(estimator.model_.predictor, ExactModel):
+        raise DataError("an ExactGPRegressor is the exact GP: there is nothing to certify")
+    rows = estimator.read_training_rows(X, y)
+    source = rows.load()  # which may not carry the labels
     model = estimator.current_model()
     predictor, s = model.predictor, model.standardiser
     place: dict[str, Any] = {"dtype": torch.float64, "device": model.device}
@@ -77,10 +80,8 @@ def problems_of(estimator: Certifiable, X: Any, y: Any, X_test: Any, *, referenc
     data = _Data(x, target, x_test, get_kernel(model.kernel))
     if isinstance(predictor, Mixture):
         return [_expert_problem(expert, data, gated=reference != "full") for expert in predictor.experts]
-    if not isinstance(predictor, SpectralModel):
-        raise DataError("an ExactGPRegressor is the exact GP: there is nothing to certify")
-    labels = source.labels if predictor.gating.kind == "hard" else None
-    return [_ssgp_problem(predictor, data, gated=reference == "gated", dtype=model.dtype, labels=labels)]
+    assert isinstance(predictor, SpectralModel)
+    return [_ssgp_problem(predictor, data, gated=reference == "gated", dtype=model.dtype, labels=rows.labels)]
 
 
 def _ssgp_problem(

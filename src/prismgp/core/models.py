@@ -222,6 +222,11 @@ class Predictor(ABC):
         return input_scale
 
 
+def _without_matrices(factors: list[Factor]) -> tuple[Factor, ...]:
+    """How the factorisations went; the matrices themselves are in the posterior."""
+    return tuple(replace(each, lower=torch.empty(0)) for each in factors)
+
+
 @dataclass(frozen=True)
 class ExactModel(Predictor):
     """The fitted full GP."""
@@ -235,7 +240,7 @@ class ExactModel(Predictor):
     def solve(cls, objective: ExactEvidence, params: Parameters) -> ExactModel:
         """The model at given parameters, on the rows of the objective."""
         posterior, log_evidence, factors = objective.posterior(params)
-        return cls(params, posterior, log_evidence, tuple(factors))
+        return cls(params, posterior, log_evidence, _without_matrices(factors))
 
     @property
     def n_rows(self) -> int:
@@ -288,7 +293,8 @@ class SpectralModel(Predictor):
         posterior = BlockPosterior(tuple(WeightPosterior.from_evidence(each, device=device) for each in solved))
         outputs = [out for block in solved for out in block]
         log_evidence = sum(out.log_evidence for out in outputs)
-        return cls(base, params, gating, blocks, posterior, log_evidence, tuple(out.factor for out in outputs))
+        factors = _without_matrices([out.factor for out in outputs])
+        return cls(base, params, gating, blocks, posterior, log_evidence, factors)
 
     @property
     def n_rows(self) -> int:

@@ -71,10 +71,15 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
         """Constructor arguments are checked here, not in the constructor."""
         name = type(self).__name__
         check_choice(name, "kernel", self.kernel, tuple(KERNELS))
-        check_choice(name, "device", self.device, DEVICES)
-        check_choice(name, "dtype", self.dtype, tuple(DTYPES))
         check_number(name, "max_iter", self.max_iter, low=1, integer=True)
         check_number(name, "n_restarts", self.n_restarts, low=0, integer=True)
+        self._check_computation()
+
+    def _check_computation(self) -> None:
+        """Those arguments that count after a fit too."""
+        name = type(self).__name__
+        check_choice(name, "device", self.device, DEVICES)
+        check_choice(name, "dtype", self.dtype, tuple(DTYPES))
         if getattr(self, "chunk_size", "auto") != "auto":
             check_number(name, "chunk_size", self.chunk_size, low=1, integer=True)
 
@@ -207,7 +212,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
     def current_model(self) -> FittedModel:
         """The fitted model, computing where and in the precision that the present parameters say."""
         check_is_fitted(self)
-        self._check_parameters()
+        self._check_computation()
         return self.model_.on(*self._compute(), self._chunk_rows())
 
     def predict(

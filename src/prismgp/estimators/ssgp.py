@@ -194,7 +194,9 @@ class SSGPRegressor(UpdatableRegressor):
 
     def read_training_rows(self, X: Any, y: Any) -> Source:
         source = super().read_training_rows(X, y)
-        labels = None if self.partition is None else given_labels(self.partition, source.n_rows, source.n_inputs)
+        if self.model_.arguments["gating"] != "hard":  # soft gates go by the rule, for training rows too
+            return source
+        labels = given_labels(self.partition, source.n_rows, source.n_inputs)
         return source if labels is None else source.with_labels(labels)
 
     def _check_parameters(self) -> None:

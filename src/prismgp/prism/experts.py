@@ -158,7 +158,7 @@ class Expert:
             model.posterior.blocks[0],
             np.ones(len(model.params.mean)),
             model.log_evidence,
-            tuple(replace(each, lower=torch.empty(0)) for each in model.factors),
+            model.factors,
         ).to(device)
 
     def with_noise_of(self, network: RevisedMap, x: Tensor) -> Expert:

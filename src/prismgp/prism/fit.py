@@ -185,7 +185,7 @@ class _Fit:
                 patience=settings.value("patience"),
             ),
             Streams(int(self.streams.generator("reconfigurer").integers(2**31 - 1))),
-            self.context.part("reconfigurer"),
+            self.context.part("reconfigurer", "auto-encoder"),
         )
         # The decoder was never asked for columns that do not vary; its output there is noise.
         constant = torch.as_tensor(s.constant_inputs, device=device)
@@ -218,7 +218,7 @@ class _Fit:
         self, rows: StandardisedRows, start: dict[str, Any], as_mixture: Callable[[SpectralModel], Mixture]
     ) -> SSGPFit:
         """The sparse spectrum GP without a network; callbacks are given its mixture."""
-        context = self.context.part("ssgp", as_mixture)
+        context = self.context.part("ssgp", "plain SSGP", as_mixture)
         settings = SSGPSettings(
             kernel=self.settings.kernel,
             n_frequencies=self.settings.n_frequencies,
