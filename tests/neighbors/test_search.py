@@ -195,7 +195,7 @@ def test_keys_are_lower_bounds(dtype, shift):
     exact = space.distances(x, torch.arange(400).expand(50, -1))
     lower = keys + products.bound(placed)[:, None]
     assert (lower <= exact).all()
-    norms = 1.0 + placed.square().sum(1, keepdim=True)  # the farthest point is near one
+    norms = placed.square().sum(1, keepdim=True) + space.place(space.points).square().sum(1)
     assert (exact - lower <= 200 * torch.finfo(dtype).eps * norms).all()
 
 
