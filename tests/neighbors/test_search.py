@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -98,11 +100,13 @@ def test_ties_on_grids(side, d, k, dtype):
     check(grid, grid[:20] + 0.5, k, 0.5 * ones(d))
 
 
-def test_repeated_rows():
+def test_repeated_rows(monkeypatch):
     rng = np.random.default_rng(0)
     points = normal(3, 2)[torch.as_tensor(rng.permutation(np.repeat(np.arange(3), 10_000)))]
     check(points, points[:6], 50)
     check(points, points[:4] + 0.01, 10_001)
+    monkeypatch.setattr(search, "_PAIRS", 15_000)
+    check(points, points[:7], 5)
 
 
 def test_all_points_equal():
@@ -156,7 +160,7 @@ def test_too_many_neighbors():
 
 
 def test_chunks_blocks_and_threads_change_nothing(monkeypatch):
-    points = torch.cat([normal(2000, 6, dtype=torch.float32), normal(500, 6, dtype=torch.float32).repeat(2, 1)])
+    points = torch.cat([normal(1000, 6, dtype=torch.float32), normal(300, 6, dtype=torch.float32).repeat(2, 1)])
     x = torch.cat([points[:100], points[-100:]])
     expected = reference(points, x, ones(6), 15)
     monkeypatch.setattr(search, "_QUERIES", 37)
@@ -214,7 +218,7 @@ def test_extend(engine):
     points, x = normal(700, 3), normal(20, 3, seed=1)
     found = NeighborSearch(points[:200], ones(3), engine=engine)
     longer = found.extend(points[200:650]).extend(points[650:].float())
-    joined = torch.cat([points[:650], points[650:].float().double()])
+    joined = torch.cat([points[:650], points[650:].float()])
     assert torch.equal(longer.query(x, 11), reference(joined, x, ones(3), 11))
     assert torch.equal(found.query(x, 11), reference(points[:200], x, ones(3), 11))  # as it was
 
@@ -232,9 +236,23 @@ def test_auto(monkeypatch):
         assert torch.equal(found.query(x, 8), expected)
 
 
-def test_short_floats_are_not_trusted(monkeypatch):
-    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "medium")
-    assert NeighborSearch(normal(10, 2), ones(2), engine="brute")._engine.dtype == torch.float64
+@pytest.mark.parametrize("answer", ["medium", "contradiction"])
+def test_short_floats_are_not_trusted(monkeypatch, answer):
+    def setting():
+        if answer == "contradiction":
+            raise RuntimeError("mix of the legacy and new APIs")
+        return answer
+
+    points = normal(3000, 3)
+    before = NeighborSearch(points, ones(3), engine="brute")
+    assert before._engine.dtype == torch.float32
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", setting)
+    assert NeighborSearch(points, ones(3), engine="brute")._engine.dtype == torch.float64
+    repeated = []
+    in_full = before._search_all
+    monkeypatch.setattr(before, "_search_all", lambda x, *rest: repeated.append(len(x)) or in_full(x, *rest))
+    assert torch.equal(before.query(points[:20], 6), reference(points, points[:20], ones(3), 6))
+    assert repeated == [20]
 
 
 def test_random_state_is_untouched():
@@ -271,7 +289,7 @@ def test_errors():
 
 
 def test_approximate_without_faiss(monkeypatch):
-    monkeypatch.setattr(search, "find_spec", lambda _: None)
+    monkeypatch.setitem(sys.modules, "faiss", None)
     with pytest.raises(DataError, match="ann"):
         NeighborSearch(normal(10, 2), ones(2), engine="approximate")
 

@@ -57,11 +57,13 @@ def select_smallest(keys: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 def single_is_single() -> bool:
     """Whether float32 products are computed in float32, not in a shorter format that the user allowed."""
-    backend = getattr(torch.backends.mkldnn, "matmul", None)
-    return torch.get_float32_matmul_precision() == "highest" and getattr(backend, "fp32_precision", "none") in (
-        "none",
-        "ieee",
-    )
+    backend = getattr(torch.backends.mkldnn, "matmul", None)  # with a setting of its own since torch 2.9
+    if getattr(backend, "fp32_precision", "none") not in ("none", "ieee"):
+        return False
+    try:
+        return torch.get_float32_matmul_precision() == "highest"
+    except RuntimeError:  # the old setting and the new one contradict each other
+        return False
 
 
 class Products:
@@ -118,7 +120,10 @@ class Products:
         """What makes bounds on squared distances of keys, (m,)."""
         norms = placed.square().sum(1)
         bound = norms * self._shrink - _TINY * (1.0 + norms)
-        return bound if self.dtype == torch.float64 else bound.masked_fill_(norms > _SINGLE_RANGE, -math.inf)
+        if self.dtype == torch.float64:
+            return bound
+        # The user may have changed the setting since the engine was chosen: then every query is repeated in float64.
+        return bound.masked_fill_((norms > _SINGLE_RANGE) | (not single_is_single()), -math.inf)
 
     def nearest(
         self, placed: Tensor, count: int, groups: Tensor | None = None, own: Tensor | None = None
@@ -177,6 +182,15 @@ class Tree:
         slack = self.space.slack
         farthest = torch.as_tensor(distances.reshape(shape)[:, -1]) * (1.0 - slack)
         return found, (farthest - 2.0 * slack * placed.square().sum(1).sqrt()).clamp_(min=0.0).square_()
+
+
+def faiss_is_there() -> bool:
+    """Whether the optional package can be imported."""
+    try:
+        import faiss  # noqa: F401  (an installed package may still fail to load)
+    except ImportError:
+        return False
+    return True
 
 
 class Lists:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import math
 import warnings
-from importlib.util import find_spec
 from time import perf_counter
 
 import torch
 
 from prismgp._types import Tensor
 from prismgp.exceptions import DataError, PrismGPWarning
-from prismgp.neighbors.engines import Engine, Lists, Products, Tree, left_out, single_is_single
+from prismgp.neighbors.engines import Engine, Lists, Products, Tree, faiss_is_there, left_out, single_is_single
 from prismgp.neighbors.space import Space
 
 ENGINES = ("auto", "tree", "brute", "approximate")
 _EXTRA = 16  # candidates more than neighbours
 _MOST_CANDIDATES = 4096  # of a query, before all points are looked at
 _QUERIES = 4096  # at a time
+_PAIRS = 2**21  # of queries and points within reach, at a time
 _FEW_POINTS = 2_000  # need no pilot
 _MANY_POINTS, _MANY_COORDINATES = 500_000, 5  # from which "auto" is approximate
 _PILOTS, _PILOT_NEIGHBORS = 64, 32
@@ -72,7 +72,7 @@ class NeighborSearch:
             raise DataError(
                 f'engine={engine!r} works on the CPU only; use "brute" or "auto" for points on {points.device}'
             )
-        if engine == "approximate" and find_spec("faiss") is None:
+        if engine == "approximate" and not faiss_is_there():
             raise DataError('engine="approximate" needs faiss; install prismgp[ann], or use "auto"')
         self._points, self._scale, self._asked = points, scale, engine
         self._space = Space(points, scale)
@@ -87,7 +87,7 @@ class NeighborSearch:
 
     def extend(self, points: Tensor) -> NeighborSearch:
         """Search among more points, whose rows follow those of this search."""
-        joined = torch.cat([self._points, points.to(self._points)])
+        joined = torch.cat([self._points, points.to(self._points.device)])
         # Engines agree, so an old choice costs time only, and choosing costs time too.
         keep = self._asked != "auto" or len(joined) < _GROWN * self._chosen_for
         search = NeighborSearch(joined, self._scale, engine=self.engine if keep else "auto")
@@ -101,7 +101,7 @@ class NeighborSearch:
         space = self._space
         if engine == "auto" and space.points.is_cuda:
             engine = "brute"
-        if engine == "auto" and space.n > _MANY_POINTS and space.relevant >= _MANY_COORDINATES and find_spec("faiss"):
+        if engine == "auto" and space.n > _MANY_POINTS and space.relevant >= _MANY_COORDINATES and faiss_is_there():
             engine = "approximate"
         if engine == "approximate":
             lists = self._lists()
@@ -129,16 +129,16 @@ class NeighborSearch:
     def _faster_tree(self, brute: Products) -> Tree | None:
         """A tree, if pilot queries are faster by it."""
         x = self._space.queries(self._points[self._pilots(_PILOTS)])
-        placed, count = self._space.place(x), min(_PILOT_NEIGHBORS + _EXTRA, self.n)
-        brute.nearest(placed[:2], count)  # first calls start threads
+        k = _PILOT_NEIGHBORS
+        self._search(brute, x[:2], k, None, None)  # first calls start threads
         start = perf_counter()
-        brute.nearest(placed, count)
+        self._search(brute, x, k, None, None)  # with what is repeated: ties and tight clusters cost engines differently
         limit = perf_counter() - start
         tree = Tree(self._space)
         taken = 0.0
-        for part in (placed[:2], placed[2:8], placed[8:]):  # a tree in many dimensions shows soon that it is slow
+        for part in (x[:2], x[2:8], x[8:]):  # a tree in many dimensions shows soon that it is slow
             start = perf_counter()
-            tree.nearest(part, count)
+            self._search(tree, part, k, None, None)
             taken += perf_counter() - start
             if taken > _SLOWER * limit:
                 return None
@@ -266,20 +266,7 @@ class NeighborSearch:
                 reach[short] = self._rank(x[short], rows, k, groups, own[short])[1]
         if not bool(reach.isfinite().all()):
             raise DataError(f"k={k} neighbours were asked for, but after leaving out the own group a query has fewer")
-        step = products.queries_per_block
-        parts = [
-            self._within(
-                products,
-                x[s : s + step],
-                placed[s : s + step],
-                reach[s : s + step],
-                k,
-                groups,
-                None if own is None else own[s : s + step],
-            )
-            for s in range(0, len(x), step)
-        ]
-        return torch.cat(parts)
+        return self._within_parts(products, x, placed, reach, k, groups, own, products.queries_per_block)
 
     def _engine_in_full(self) -> Products:
         """Products in float64."""
@@ -287,6 +274,25 @@ class NeighborSearch:
         if isinstance(engine, Products) and engine.dtype == torch.float64:
             return engine
         return Products(self._space, torch.float64, keep=False)
+
+    def _within_parts(
+        self,
+        products: Products,
+        x: Tensor,
+        placed: Tensor,
+        reach: Tensor,
+        k: int,
+        groups: Tensor | None,
+        own: Tensor | None,
+        step: int,
+    ) -> Tensor:
+        slices = [slice(s, s + step) for s in range(0, len(x), step)]
+        return torch.cat(
+            [
+                self._within(products, x[s], placed[s], reach[s], k, groups, None if own is None else own[s])
+                for s in slices
+            ]
+        )
 
     def _within(
         self,
@@ -298,6 +304,7 @@ class NeighborSearch:
         groups: Tensor | None,
         own: Tensor | None,
     ) -> Tensor:
+        """The nearest k of the points within reach, of which there are at least k."""
         m = len(x)
         limit = (reach * (1.0 + 4.0 * self._space.slack) - products.bound(placed))[:, None]
         which = rows = torch.empty(0, dtype=torch.int64, device=x.device)
@@ -306,6 +313,10 @@ class NeighborSearch:
             near = keys <= limit
             if groups is not None and own is not None:
                 near &= ~left_out(groups[start : start + keys.shape[1]][None, :], own)
+            pairs = int(near.sum())
+            if pairs > _PAIRS and m > 1:  # many rows are equal, and their pairs would need too much memory
+                step = max(1, min(m // 2, m * _PAIRS // pairs))
+                return self._within_parts(products, x, placed, reach, k, groups, own, step)
             new_which, new_rows = near.nonzero(as_tuple=True)
             new_rows = new_rows + start
             exact = self._space.pair_distances(x, new_which, new_rows)
