@@ -8,6 +8,7 @@ from time import perf_counter
 
 import torch
 
+from prismgp._system import available_bytes
 from prismgp._types import Tensor
 from prismgp.exceptions import DataError, PrismGPWarning
 from prismgp.neighbors.engines import Engine, Lists, Products, Tree, faiss_is_there, left_out, single_is_single
@@ -127,7 +128,9 @@ class NeighborSearch:
         return torch.arange(count, device=self._space.points.device) * self.n // count
 
     def _faster_tree(self, brute: Products) -> Tree | None:
-        """A tree, if pilot queries are faster by it."""
+        """A tree, if pilot queries are faster by it and there is memory for it."""
+        if 3 * 8 * self.n * self._space.d > available_bytes(self._points.device):  # placed points, and room to work
+            return None
         x = self._space.queries(self._points[self._pilots(_PILOTS)])
         k = _PILOT_NEIGHBORS
         self._search(brute, x[:2], k, None, None)  # first calls start threads
