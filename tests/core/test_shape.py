@@ -227,12 +227,25 @@ def test_repeated_values_have_a_bounded_density(shifted: float) -> None:
     assert shape.log_density(np.linspace(-5.0, 5.0, 100_001)).max() < np.log(1.0 / 0.02)
 
 
-def test_weights_count_as_repetitions() -> None:
+def test_weights_have_no_unit_and_zero_leaves_out() -> None:
     rng = np.random.default_rng(0)
     z = np.concatenate([rng.standard_normal(500), rng.standard_t(3.0, 500) / np.sqrt(3.0)])
     weights = np.repeat([0.0, 2.0], 500)
     assert fit_shape(z, weights=weights).shape == fit_shape(z[500:]).shape
     assert fit_shape(z, weights=np.full(1000, 1e200)).shape == fit_shape(z).shape
+
+
+def test_unequal_weights_count_as_fewer_values() -> None:
+    z = np.random.default_rng(0).standard_t(3.0, 300) / np.sqrt(3.0)
+    weights = np.ones(300)
+    weights[np.argmin(np.abs(z - 0.7))] = 5.0
+    # One value that counts five times hardly matters, and must not make the others count a fifth against the prior.
+    plain, weighted = fit_shape(z).shape, fit_shape(z, weights=weights).shape
+    assert isinstance(plain, StudentShape)
+    assert isinstance(weighted, StudentShape)
+    assert weighted.degrees == pytest.approx(plain.degrees, rel=0.05)
+    weights[weights == 1.0] = 1e-3
+    assert fit_shape(z, weights=weights).shape == NormalShape()
 
 
 @pytest.mark.parametrize("weights", [np.ones(3), -np.ones(50), np.full(50, np.nan)])

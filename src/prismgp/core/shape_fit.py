@@ -34,7 +34,7 @@ _FOLDS = 5
 _WIDTH = 0.02  # of the narrowest spike, in standard deviations: repeated values must not have an infinite density
 _OFFSETS = _WIDTH * np.array([-0.75, -0.25, 0.25, 0.75])
 _STEPS = (0.03, 0.1, 0.3, 1.0)  # how much the log ratio of the spline may change from knot to knot
-_COSTS = {"student": 2.0, "skewed": 2.0, "spline": 4.0}  # nats that a kind must gain over the one before it
+_COSTS = {"student": 2.0, "skewed": 2.0, "spline": 4.0}  # nats, over all values, that a kind must gain beyond its error
 _PRIOR_VALUES = 10.0  # the priors of tails and skewness are as strong as about as many values
 _MOMENT_PENALTY = 1e3
 _MIN_KNOTS = 3
@@ -71,7 +71,7 @@ def fit_shape(z: Array, *, weights: Array | None = None) -> ShapeFit:
         Standardised residuals of rows that the model was not fitted to. If these are fewer than 20, or all the same,
         or one is not finite or farther than 10,000 standard deviations away, the shape is normal.
     weights : ndarray, (n,), or None
-        How much each value counts; None: all the same.
+        How much each value counts, in any unit; None: all the same. Unequal weights count as fewer values.
 
     Returns
     -------
@@ -93,11 +93,13 @@ def fit_shape(z: Array, *, weights: Array | None = None) -> ShapeFit:
     z = np.asarray(z, dtype=np.float64).ravel()
     w = _check_weights(z, weights)
     z, w = z[w > 0.0], w[w > 0.0]
-    if len(z) < _MIN_VALUES or not np.abs(z).max() <= _FARTHEST or np.ptp(z) < _WIDTH:
+    if not len(z) or not np.abs(z).max() <= _FARTHEST or np.ptp(z) < _WIDTH:
         return ShapeFit(NormalShape())
     # Equal weights sum to n; unequal ones to the number of equal weights that are as informative.
     w = w / w.max()
     w *= w.sum() / np.square(w).sum()
+    if w.sum() < _MIN_VALUES:
+        return ShapeFit(NormalShape())
     held_out, step = _cross_validate(z, w)
     kind = _choose(held_out, w)
     scores = {each: -float(np.average(value, weights=w)) for each, value in held_out.items()}
@@ -116,7 +118,7 @@ def _check_weights(z: Array, weights: Array | None) -> Array:
 def _cross_validate(z: Array, w: Array) -> tuple[dict[str, Array], float]:
     """Log densities of the values when held out, (n,) for each kind, and the best step of the spline."""
     names: list[tuple[str, float]] = [("normal", 0.0), ("student", 0.0)]
-    if len(z) >= _MIN_FLEXIBLE:
+    if w.sum() >= _MIN_FLEXIBLE:
         names += [("skewed", 0.0), *(("spline", step) for step in _STEPS)]
     found = {name: np.empty_like(z) for name in names}
     # Values may come in any order, even sorted.
@@ -299,8 +301,8 @@ def _place_knots(z: Array, w: Array, base: SkewedShape) -> Array:
     n = float(w.sum())
     count = int(min(2.0 * n ** (1.0 / 3.0), 64))
     body = (np.arange(count) + 0.5) / count
-    # Beyond the outermost of these, levels halve as long as ten values are farther out.
-    tail = body[0] * 0.5 ** np.arange(1, max(1, math.floor(math.log2(body[0] * n / 10.0)) + 1))
+    # Beyond the outermost of these, levels halve up to the outermost value: light tails end there.
+    tail = body[0] * 0.5 ** np.arange(1, max(1, math.floor(math.log2(body[0] * n)) + 1))
     levels = np.sort(np.concatenate([tail, body, 1.0 - tail]))
     order = np.argsort(z)
     at = np.searchsorted((np.cumsum(w[order]) - 0.5 * w[order]) / n, levels)
