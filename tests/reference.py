@@ -28,8 +28,9 @@ def kernel(name: str, a: np.ndarray, b: np.ndarray, lengthscale: np.ndarray) -> 
 def spectral_kernel(frequencies: np.ndarray, a: np.ndarray, b: np.ndarray, lengthscale: np.ndarray) -> np.ndarray:
     """Average of cosines, entry by entry."""
     out = np.zeros((len(a), len(b)))
-    for e in frequencies:
-        out += np.cos((a / lengthscale) @ e[:, None] - ((b / lengthscale) @ e[:, None]).T)
+    rows, columns = frequencies @ (a / lengthscale).T, frequencies @ (b / lengthscale).T
+    for u, v in zip(rows, columns, strict=True):
+        out += np.cos(u[:, None] - v)
     return out / len(frequencies)
 
 

@@ -23,8 +23,9 @@ MODELS = {
     "ssgp": "SSGPRegressor(8, random_state=0, checkpoint=path)",
     "hard": "SSGPRegressor(6, gating='hard', n_components=3, random_state=0, checkpoint=path)",
     "learned": "SSGPRegressor(4, learn_frequencies=True, max_iter=40, random_state=0, checkpoint=path)",
-    "joint": "PrismGPRegressor(4, n_members=2, hidden=(16,), max_steps=100, random_state=0, checkpoint=path)",
-    "paper": "PrismGPRegressor(4, recipe='paper', max_steps=150, random_state=0, checkpoint=path)",
+    "joint": "PrismGPRegressor(4, n_members=2, hidden=(16,), max_steps=60, random_state=0, checkpoint=path)",
+    "paper": "PrismGPRegressor(4, recipe='paper', n_components=2, hidden=8, max_steps=60, random_state=0, "
+    "checkpoint=path)",
 }
 
 NETWORKS = ("joint", "paper")

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prismgp.data import TableEncoder, open_tables
-from prismgp.data.encoder import learn_encoder
+from prismgp.data.scan import learn_encoder
 from prismgp.exceptions import DataError, ModelFileError
 
 TABLE = pa.table(

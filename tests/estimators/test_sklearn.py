@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -17,20 +18,31 @@ from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from prismgp import ExactGPRegressor, SpectralFeatures, SSGPRegressor
+from prismgp.core import fit
 
 
 @pytest.mark.slow
+@parametrize_with_checks([SSGPRegressor(), ExactGPRegressor(), SpectralFeatures()])
+def test_estimator_checks(estimator, check):
+    check(estimator)
+
+
+@pytest.fixture
+def short_race(monkeypatch):
+    """Which start wins is not the point of the checks, and takes most of the time of a fit to few rows."""
+    monkeypatch.setattr(fit, "SSGP_STAGES", replace(fit.SSGP_STAGES, race_rounds=(2,)))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("short_race")
 @parametrize_with_checks(
     [
-        SSGPRegressor(),
         SSGPRegressor(8, dtype="float32", kernel="matern32"),
         SSGPRegressor(8, gating="hard", n_components=2),
         SSGPRegressor(8, gating="soft", n_components=2),
-        ExactGPRegressor(),
-        SpectralFeatures(),
     ]
 )
-def test_estimator_checks(estimator, check):
+def test_estimator_checks_of_other_settings(estimator, check):
     check(estimator)
 
 

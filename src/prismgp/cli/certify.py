@@ -18,8 +18,7 @@ from prismgp.certificates import MEMBER_HEADER, PARTS, Certificate, certificate_
 from prismgp.cli import common
 from prismgp.cli.common import Parser, Subparsers, complain, printable, say
 from prismgp.data import TableFiles, TableReader, open_tables
-from prismgp.data.columns import quote_names
-from prismgp.data.encoder import warn_unseen
+from prismgp.data.encoder import quote_names, warn_unseen
 from prismgp.data.tables import PARQUET_SUFFIXES
 from prismgp.estimators import ExactGPRegressor, GPRegressor, load
 from prismgp.exceptions import DataError

@@ -17,7 +17,7 @@ from prismgp.cli import common
 from prismgp.cli.common import Parser, Scores, Subparsers, printable, say
 from prismgp.core.kernels import KERNELS
 from prismgp.data import ArraySource, Source, TableEncoder, file_source
-from prismgp.data.encoder import is_saved_index
+from prismgp.data.scan import is_saved_index
 from prismgp.estimators import ExactGPRegressor, GPRegressor, PrismGPRegressor, SSGPRegressor
 from prismgp.exceptions import DataError
 

@@ -21,8 +21,7 @@ from prismgp._types import Array
 from prismgp.cli import common
 from prismgp.cli.common import Parser, Scores, Subparsers, printable, say
 from prismgp.data import RowBlock, TableFiles, TableReader
-from prismgp.data.columns import BOOLEAN, from_floats, to_numbers, to_numbers_or_nan
-from prismgp.data.encoder import warn_unseen
+from prismgp.data.encoder import BOOLEAN, from_floats, to_numbers, to_numbers_or_nan, warn_unseen
 from prismgp.data.tables import PARQUET_SUFFIXES, ParquetWriter, TextWriter, file_format, open_writer
 from prismgp.exceptions import DataError
 from prismgp.model import FittedModel, load_model

@@ -1,17 +1,16 @@
 """From the user's rows to standardised chunks on the compute device.
 
-Tables pass through these modules in order: ``columns`` and ``tables`` (cells and files), ``encoder`` (text and
-categories to numbers), ``sources`` (rows to pass over again and again), ``files`` (the reader of tables, and sources
-that are files), ``chunks`` (standardised tensors, and what a fit works on); ``cluster`` and ``dask`` do the passes on
-a Dask cluster.
+Tables pass through these modules in order: ``tables`` (files), ``encoder`` (numbers, text and categories to a matrix;
+``scan`` learns how), ``sources`` (rows to pass over again and again), ``files`` (the reader of tables, and sources that
+are files), ``chunks`` (standardised tensors, and what a fit works on); ``cluster`` and ``dask`` do the passes on a Dask
+cluster.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from prismgp.data.chunks import Chunks, StandardisedRows, Standardiser, auto_chunk_rows, prefetch, run_pass, standardise
-from prismgp.data.columns import InputColumn
-from prismgp.data.encoder import TableEncoder
+from prismgp.data.encoder import InputColumn, TableEncoder
 from prismgp.data.files import FileSource, RowBlock, TableReader, file_source, from_csv, from_parquet
 from prismgp.data.sources import ArraySource, MappedSource, Selection, Source, is_collection
 from prismgp.data.tables import TableFiles, open_tables

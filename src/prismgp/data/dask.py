@@ -16,8 +16,7 @@ import pandas as pd
 
 from prismgp._types import AnyArray
 from prismgp.data.cluster import Cluster, FileLoader, Outcome, PartitionLoader, SelectionLoader, Shard
-from prismgp.data.columns import check_unique
-from prismgp.data.encoder import TableEncoder, warn_unseen
+from prismgp.data.encoder import TableEncoder, check_unique, warn_unseen
 from prismgp.data.files import TableReader
 from prismgp.data.sources import (
     ArraySource,

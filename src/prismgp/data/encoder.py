@@ -1,50 +1,226 @@
 """From tables with named columns of numbers and text to the model's matrix, in the same way every time.
 
-What is learned from the training table, which is the inputs, their order and the categories of text columns, is saved
-with the model, so that later tables are encoded in the same way whatever other columns they have.
+First the single column, what it holds and how its cells become numbers or text; then the encoder of all columns. What
+it has learned from the training table (``scan.py``), which is the inputs, their order and the categories of text
+columns, is saved with the model, so that later tables are encoded in the same way whatever other columns they have.
 """
 
 from __future__ import annotations
 
-import difflib
-import re
 import sys
 import warnings
-from collections.abc import Collection, Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from prismgp._types import Array
-from prismgp.data.columns import (
-    BOOLEAN,
-    CATEGORY,
-    NUMBER,
-    ArrowColumn,
-    InputColumn,
-    check_unique,
-    column_kind,
-    is_clean_text,
-    is_text,
-    looks_numeric,
-    plural,
-    quote_names,
-    to_numbers,
-    to_text,
-)
-from prismgp.data.tables import TableFiles
 from prismgp.exceptions import DataError, ModelFileError, PrismGPWarning
 
 if TYPE_CHECKING:
     import pandas as pd
 
+ArrowColumn: TypeAlias = Any  # pyarrow.ChunkedArray or pyarrow.Array; pyarrow ships no types
 
-_SAVED_INDEX = re.compile(r"__index_level_\d+__|Unnamed: 0|")
-_TRUE_AND_FALSE = ("true", "false")
-_SCAN_ROWS = 65_536
+NUMBER, BOOLEAN, CATEGORY = "number", "boolean", "category"
+
+_LARGEST_CELL = 1e150  # squares of larger values leave the range of float64
+_NUMERAL = r"(?i)^[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?|inf|infinity|nan)$"
+_TRUE, _FALSE = ["true", "1"], ["false", "0"]
+
+
+# -- names in messages -----------------------------------------------------------------------------
+
+
+def quote_names(names: Iterable[str], limit: int = 8) -> str:
+    """``'a', 'b' and 3 more``"""
+    names = list(names)
+    shown = ", ".join(repr(name) for name in names[:limit])
+    return shown if len(names) <= limit else f"{shown} and {len(names) - limit} more"
+
+
+def plural(items: Collection[Any], noun: str) -> str:
+    """The noun, with an s unless there is one item."""
+    return noun if len(items) == 1 else f"{noun}s"
+
+
+def check_unique(names: Iterable[str], what: str, where: str = "") -> None:
+    """Raise an error that lists the names that occur more than once."""
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise DataError(f"{where}duplicate {what} {quote_names(twice)}; every column needs a name of its own")
+
+
+# -- what a column is ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class InputColumn:
+    """One column of a table and how it is encoded."""
+
+    name: str
+    kind: str  # NUMBER, BOOLEAN or CATEGORY
+    categories: tuple[str, ...] = ()  # sorted; empty unless the kind is CATEGORY
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """Names of the encoded columns."""
+        if self.kind == CATEGORY:
+            return tuple(f"{self.name}={value}" for value in self.categories)
+        return (self.name,)
+
+    @classmethod
+    def from_dict(cls, item: Any) -> InputColumn:
+        """Read the description in a model file; ModelFileError for anything malformed."""
+        if not isinstance(item, dict) or set(item) != {"name", "kind", "categories"}:
+            raise ModelFileError("a column of the table is not an object with 'name', 'kind' and 'categories'")
+        name, kind, categories = item["name"], item["kind"], item["categories"]
+        if not is_clean_text(name):
+            raise ModelFileError("a column of the table has no proper name")
+        if kind not in (NUMBER, BOOLEAN, CATEGORY):
+            raise ModelFileError(f"column {name!r} of the table is of an unknown kind")
+        if not isinstance(categories, list) or not all(is_clean_text(value) for value in categories):
+            raise ModelFileError(f"the categories of column {name!r} are not a list of texts")
+        if (kind == CATEGORY) != bool(categories):
+            raise ModelFileError(f"column {name!r} of kind {kind!r} has {len(categories)} categories")
+        if any(later <= earlier for earlier, later in pairwise(categories)):
+            raise ModelFileError(f"the categories of column {name!r} are not sorted and distinct")
+        return cls(name, kind, tuple(categories))
+
+
+def is_clean_text(value: Any) -> bool:
+    """Whether this is a string that can be written as UTF-8; JSON allows lone surrogates."""
+    return isinstance(value, str) and not any("\ud800" <= character <= "\udfff" for character in value)
+
+
+def is_text(kind: Any) -> bool:
+    """Whether this is one of Arrow's string types."""
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def is_numeric(kind: Any) -> bool:
+    """Whether this is a type of integers, floats or decimals."""
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
+
+
+def column_kind(name: str, kind: Any, *, categorical: bool = False) -> str:
+    """NUMBER, BOOLEAN or CATEGORY, by the type of a column; an error for a type that cannot be an input."""
+    dictionary = pa.types.is_dictionary(kind)
+    if dictionary:
+        kind = kind.value_type
+    if is_text(kind) or ((dictionary or categorical) and pa.types.is_integer(kind)):
+        return CATEGORY
+    if categorical:
+        raise DataError(f"column {name!r} holds {kind}; only text and whole numbers can be categories")
+    if pa.types.is_boolean(kind):
+        return BOOLEAN
+    if is_numeric(kind):
+        return NUMBER
+    if pa.types.is_temporal(kind):
+        raise DataError(
+            f"column {name!r} holds dates or times ({kind}), which are not numbers; "
+            "convert it (e.g. to days since a start) or leave it out with --exclude"
+        )
+    raise DataError(f"column {name!r} holds {kind}, which is neither number nor text; leave it out with --exclude")
+
+
+# -- cells -----------------------------------------------------------------------------------------
+
+
+def looks_numeric(text: ArrowColumn) -> ArrowColumn:
+    """Which texts are numerals; null where the text is null."""
+    return pc.match_substring_regex(pc.utf8_trim_whitespace(text), _NUMERAL)
+
+
+def to_text(name: str, column: ArrowColumn) -> ArrowColumn:
+    """Convert a category column to text; null stays null."""
+    column = decode(column)
+    if is_text(column.type) or pa.types.is_integer(column.type) or pa.types.is_null(column.type):
+        # The large type: 32-bit offsets would overflow on long columns.
+        return column.cast(pa.large_string())
+    raise DataError(f"column {name!r} holds {column.type}; the model learned it as text categories")
+
+
+def to_numbers(name: str, column: ArrowColumn, *, boolean: bool = False, first_row: int = 0) -> Array:
+    """Convert numbers, booleans, or text that spells them to float64, (n,), read-only; NaN where a cell is missing.
+
+    ``boolean``: text may also say ``true`` and ``false``; ``first_row``: where the column starts in its file.
+    """
+    column = decode(column)
+    if is_text(column.type):
+        column = _parse(name, column, boolean=boolean, first_row=first_row)
+    elif not (is_numeric(column.type) or pa.types.is_boolean(column.type) or pa.types.is_null(column.type)):
+        raise DataError(f"column {name!r} holds {column.type}; the model learned it as numbers")
+    values = to_floats(column)
+    beyond = np.isfinite(values) & (np.abs(values) > _LARGEST_CELL)
+    if beyond.any():
+        row = int(np.argmax(beyond))
+        raise DataError(
+            f"column {name!r} holds {values[row]:g} in row {first_row + row + 1:,} (the first is 1); "
+            f"values beyond {_LARGEST_CELL:g} cannot be squared in float64: rescale the column or drop the row"
+        )
+    return values
+
+
+def to_numbers_or_nan(column: ArrowColumn) -> Array:
+    """Convert a column to float64, (n,), read-only; NaN where a cell is missing or is not a number."""
+    if is_text(column.type):
+        text = pc.utf8_trim_whitespace(column)
+        column = pc.if_else(looks_numeric(text), text, pa.scalar(None, text.type)).cast(pa.float64())
+    if not (is_numeric(column.type) or pa.types.is_boolean(column.type)):
+        return np.full(len(column), np.nan)
+    return to_floats(column)
+
+
+def decode(column: ArrowColumn) -> ArrowColumn:
+    """Replace dictionary codes by their values."""
+    return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
+
+
+def _parse(name: str, text: ArrowColumn, *, boolean: bool, first_row: int) -> ArrowColumn:
+    """Convert text to numbers; an error names the first cell that is not one."""
+    text = pc.utf8_trim_whitespace(text.cast(pa.large_string()))
+    if boolean:
+        lower = pc.utf8_lower(text)
+        for words, digit in ((_TRUE, "1"), (_FALSE, "0")):
+            words_set = pa.array(words, pa.large_string())
+            text = pc.if_else(pc.is_in(lower, value_set=words_set), pa.scalar(digit, pa.large_string()), text)
+    wrong = pc.fill_null(pc.invert(looks_numeric(text)), False)
+    row = pc.index(wrong, True).as_py()
+    if row >= 0:
+        raise DataError(
+            f"column {name!r} holds {text[row].as_py()!r} in row {first_row + row + 1:,} (the first is 1); "
+            f"the model learned it as {'true or false' if boolean else 'numbers'}"
+        )
+    return pc.cast(text, pa.float64())
+
+
+# Arrow's own conversions from and to NumPy load pandas, which takes 50 MB, if it is installed. The next two functions
+# avoid that where possible.
+
+
+def to_floats(column: ArrowColumn) -> Array:
+    """Convert numbers or booleans to float64, (n,), read-only; NaN where a cell is missing."""
+    # Unsafe only in that integers beyond 2^53 are rounded, as in any float64.
+    floats = pc.cast(column, pa.float64(), safe=False)
+    if isinstance(floats, pa.ChunkedArray):
+        floats = floats.combine_chunks()
+    return np.asarray(floats.to_numpy(zero_copy_only=False) if floats.null_count else np.from_dlpack(floats))
+
+
+def from_floats(values: Array) -> ArrowColumn:
+    """Convert numbers, (n,), to a column; null where they are NaN."""
+    known = np.packbits(~np.isnan(values), bitorder="little")
+    buffers = [pa.py_buffer(known), pa.py_buffer(np.ascontiguousarray(values, dtype=np.float64))]
+    return pa.Array.from_buffers(pa.float64(), len(values), buffers)
+
+
+# -- all columns of a table --------------------------------------------------------------------------
 
 
 class EncodedBatch(NamedTuple):
@@ -212,199 +388,3 @@ def _to_arrow(frame: Any, names: list[str]) -> pa.Table:
         return pa.Table.from_pandas(chosen, preserve_index=False)
     except (pa.ArrowException, TypeError) as error:
         raise DataError(f"a column cannot be read as numbers or text: {'; '.join(map(str, error.args))}") from error
-
-
-# -- learning an encoder ---------------------------------------------------------------------------
-
-
-def learn_encoder(
-    files: TableFiles,
-    targets: Sequence[str],
-    *,
-    columns: Sequence[str] | None = None,
-    exclude: Collection[str] = (),
-    categorical: Collection[str] = (),
-    max_categories: int = 100,
-) -> tuple[TableEncoder, frozenset[str]]:
-    """Decide how the columns of a table are encoded; returns also the targets that text spells as true and false.
-
-    Takes one pass over the table, in memory that does not grow with its rows, or none if all columns have types.
-    Targets must be numeric; for the other arguments see :func:`~prismgp.data.from_parquet`. Columns of text or whole
-    numbers can be ``categorical`` even when they look like numbers. A DataError names column, problem and remedy.
-    """
-    schema = files.schema
-    check_unique(targets, "target")
-    for name in targets:
-        _choose_inputs(schema.names, name, columns, (), ())  # checks that it exists and is not an input
-    target = targets[0] if targets else None
-    names = _choose_inputs(schema.names, target, columns, [*exclude, *targets[1:]], categorical)
-    scans = {
-        name: _ColumnScan(name, name in categorical, max_categories, spelled=files.is_text, is_target=name in targets)
-        for name in [*names, *targets]
-        if files.is_text or column_kind(name, schema.field(name).type, categorical=name in categorical) == CATEGORY
-    }
-    if scans:
-        _scan(files, scans)
-    booleans = frozenset(name for name in targets if _is_boolean(name, scans.get(name), schema.field(name).type))
-    chosen = [
-        scans[name].column() if name in scans else InputColumn(name, column_kind(name, schema.field(name).type))
-        for name in names
-    ]
-    encoder = TableEncoder(tuple(chosen), target)
-    check_unique(encoder.feature_names, "encoded column")
-    return encoder, booleans
-
-
-def is_saved_index(name: str) -> bool:
-    """Whether a column of this name is the row index of a frame, saved with it by accident."""
-    return _SAVED_INDEX.fullmatch(name) is not None
-
-
-def _choose_inputs(
-    names: Sequence[str],
-    target: str | None,
-    include: Sequence[str] | None,
-    exclude: Collection[str],
-    categorical: Collection[str],
-) -> list[str]:
-    check_unique(names, "column")
-    for name in (target, *(include or ()), *exclude, *categorical):
-        if name is not None and name not in names:
-            raise _unknown_column(name, names)
-    if include is not None:
-        check_unique(include, "input")
-        if target is not None and target in include:
-            raise DataError(f"the target {target!r} cannot be an input as well")
-        chosen = [name for name in include if name not in exclude]
-    else:
-        chosen = [name for name in names if name != target and name not in exclude and not is_saved_index(name)]
-    if not chosen:
-        raise DataError("no input columns are left beside the target")
-    unused = [name for name in categorical if name not in chosen]
-    if unused:
-        raise DataError(f"categorical {plural(unused, 'column')} {quote_names(unused)}: not among the inputs")
-    return chosen
-
-
-def _unknown_column(name: str, names: Sequence[str]) -> DataError:
-    hint = ""
-    if len(names) == 1 and any(mark in names[0] for mark in ";\t|"):
-        hint = "; is the separator another character? (--delimiter)"
-    else:
-        lookup = {each.strip().lower(): each for each in names}
-        close = difflib.get_close_matches(name.strip().lower(), list(lookup), n=1)
-        if close:
-            hint = f"; did you mean {lookup[close[0]]!r}?"
-    return DataError(f"there is no column {name!r} (there are {quote_names(names)}){hint}")
-
-
-def _scan(files: TableFiles, scans: dict[str, _ColumnScan]) -> None:
-    row = 0
-    for batch in files.raw_batches(_SCAN_ROWS, columns=list(scans)):
-        cells = files.cells(pa.Table.from_batches([batch]), list(scans))
-        for name, scan in scans.items():
-            scan.add(cells.column(name), row)
-        row += cells.num_rows
-    if not row:
-        raise DataError(f"{files.path}: there are no rows below the header")
-
-
-def _is_boolean(name: str, scan: _ColumnScan | None, kind: Any) -> bool:
-    """Whether a target is spelled as true and false; an error where it is neither that nor numeric."""
-    if scan is not None and is_text(kind):
-        found = scan.numeric_kind()
-        if found is None:
-            raise DataError(f"the target {name!r} holds text; a regression target must be numeric")
-        return found == BOOLEAN
-    if column_kind(name, kind) == CATEGORY:
-        raise DataError(f"the target {name!r} holds {kind}; a regression target must be numeric")
-    return False
-
-
-class _ColumnScan:
-    """What is known of a column after some of its cells; ``spelled``: the file spells numbers as text."""
-
-    def __init__(self, name: str, categorical: bool, most: int, *, spelled: bool, is_target: bool) -> None:
-        self._name, self._categorical, self._most, self._spelled = name, categorical, most, spelled
-        self._what = "target" if is_target else "column"
-        self._distinct: ArrowColumn = pa.array([], pa.large_string())
-        self._rows = self._cells = self._numbers = self._booleans = 0
-        self._first_text: tuple[str, int] | None = None
-        self._typed = False
-
-    def add(self, column: ArrowColumn, first_row: int) -> None:
-        """Take in cells; ``first_row`` is the number of rows before them."""
-        self._typed = not is_text(column.type)
-        text = to_text(self._name, column)
-        present = pc.drop_null(text)
-        self._rows += len(text)
-        self._cells += len(present)
-        if not self._typed and not self._categorical:
-            self._count(text, present, first_row)
-        if len(self._distinct) <= self._most:  # more are too many already
-            found = pc.unique(pa.chunked_array([self._distinct, pc.unique(present).cast(pa.large_string())]))
-            self._distinct = found[: self._most + 1]
-
-    def _count(self, text: ArrowColumn, present: ArrowColumn, first_row: int) -> None:
-        if _can_cast(pc.utf8_trim_whitespace(present), pa.float64()):  # the quick way for columns of numbers
-            self._numbers += len(present)
-            return
-        numeral = np.asarray(pc.fill_null(looks_numeric(text), True))
-        texts = np.flatnonzero(~numeral)
-        self._numbers += len(present) - len(texts)
-        if len(texts):
-            words = pa.array(_TRUE_AND_FALSE, pa.large_string())
-            self._booleans += int(pc.sum(pc.is_in(pc.utf8_lower(present), value_set=words)).as_py() or 0)
-            if self._first_text is None:
-                row = int(texts[0])
-                self._first_text = text[row].as_py(), first_row + row
-
-    def numeric_kind(self) -> str | None:
-        """NUMBER or BOOLEAN; None for categories.
-
-        An error for a column without cells, and for one in which most cells are numbers, but not all.
-        """
-        if not self._cells:
-            raise empty_error(self._name, self._rows, is_target=self._what == "target")
-        if self._typed or self._categorical:
-            return None
-        if self._first_text is None and self._spelled:
-            return NUMBER
-        if self._booleans == self._cells and self._spelled:
-            return BOOLEAN
-        if self._first_text is not None and self._numbers > self._cells / 2:
-            value, row = self._first_text
-            remedy = ", or take the column as categories with --categorical" if self._what == "column" else ""
-            raise DataError(
-                f"{self._what} {self._name!r} is text, but most of its values are numbers; the first that is not is "
-                f"{value!r} in row {row + 1:,} (the first is 1): correct or empty such cells{remedy}"
-            )
-        return None
-
-    def column(self) -> InputColumn:
-        """How the column is to be encoded."""
-        name, kind = self._name, self.numeric_kind()
-        if kind is not None:
-            return InputColumn(name, kind)
-        if self._spelled and not self._categorical and _can_cast(self._distinct, pa.timestamp("ns")):
-            column_kind(name, pa.timestamp("s"))  # raises the error for dates
-        if len(self._distinct) > self._most:
-            raise DataError(
-                f"text column {name!r} has many values (e.g. {self._distinct[0].as_py()!r}), more than {self._most:,}; "
-                "leave it out with --exclude, code it as numbers, or raise --max-categories"
-            )
-        return InputColumn(name, CATEGORY, tuple(sorted(self._distinct.to_pylist())))
-
-
-def empty_error(name: str, rows: int, *, is_target: bool) -> DataError:
-    """The error for a column without a single value."""
-    what, remedy = ("the target", "") if is_target else ("column", "; leave it out with --exclude")
-    return DataError(f"{what} {name!r} is empty in all {rows:,} rows{remedy}")
-
-
-def _can_cast(text: ArrowColumn, kind: Any) -> bool:
-    try:
-        pc.cast(text, kind)
-    except pa.ArrowInvalid:
-        return False
-    return True

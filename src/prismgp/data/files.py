@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from prismgp._types import Array
 from prismgp._validate import check_choice
-from prismgp.data.columns import NUMBER, plural, quote_names, to_numbers
-from prismgp.data.encoder import TableEncoder, empty_error, learn_encoder, missing_error, warn_unseen
+from prismgp.data.encoder import NUMBER, TableEncoder, missing_error, plural, quote_names, to_numbers, warn_unseen
+from prismgp.data.scan import empty_error, learn_encoder
 from prismgp.data.sources import MOMENT_ROWS, ArraySource, Block, Source, rechunk
 from prismgp.data.tables import PARQUET_SUFFIXES, TEXT_SUFFIXES, TableFiles, open_tables
 from prismgp.exceptions import DataError, ModelFileError

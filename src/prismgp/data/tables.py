@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
-from prismgp.data.columns import check_unique, decode, is_numeric, is_text, quote_names
+from prismgp.data.encoder import check_unique, decode, is_numeric, is_text, quote_names
 from prismgp.exceptions import DataError
 
 BLOCK_BYTES = 2**20  # of a text file, parsed at a time

@@ -1,6 +1,6 @@
 """Model files: one safetensors file whose metadata is JSON. Nothing in it is ever executed.
 
-Layout (format version 2)
+Layout (format version 3)
 
 * The safetensors header's metadata has two entries. ``prismgp`` is a JSON object: format version,
   estimator, constructor arguments, and what a fit learned that is not an array. ``sha256`` is the
@@ -34,7 +34,7 @@ from prismgp.exceptions import ModelFileError, PrismGPError, PrismGPWarning
 from prismgp.model.fitted import FittedModel
 from prismgp.model.state import PARAMETERS, build_predictor, predictor_config, predictor_tensors, take, take_parameters
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 _MAX_HEADER = 64 * 2**20
 # What reading numbers and text that do not fit together may raise; RuntimeError is torch's.
 _UNUSABLE = (PrismGPError, ValueError, TypeError, LookupError, AttributeError, OverflowError, MemoryError, RuntimeError)

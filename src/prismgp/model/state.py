@@ -7,7 +7,6 @@ are 2p features for each cluster; without gates it is as if there were one clust
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -196,16 +195,18 @@ def _mixture_config(mixture: Mixture) -> list[dict[str, Any]]:
             "detail": _detail(expert.map),
             "rows": expert.statistics.n,
             "log_noise_sum": expert.statistics.log_noise_sum,
+            "log_evidence": expert.log_evidence,
         }
         for expert in mixture.experts
     ]
 
 
 def _mixture_tensors(mixture: Mixture) -> dict[str, Tensor]:
-    """All numbers of the mixture, float64; posteriors are computed again from the statistics."""
+    """All numbers of the mixture, float64."""
     tensors = {"weights": torch.as_tensor(mixture.weights), "temperature": torch.as_tensor(mixture.temperature)}
     for k, expert in enumerate(mixture.experts):
         own = {"moments": expert.statistics.moments, "noise_scale": torch.as_tensor(expert.noise_scale)}
+        own |= {name: getattr(expert.posterior, name) for name in ("weight_mean", "inverse_root")}
         own |= {name: torch.as_tensor(getattr(expert.params, name)) for name in PARAMETERS}
         own |= {f"map.{name}": value for name, value in _map_tensors(expert.map).items()}
         tensors |= {f"e{k}.{name}": value for name, value in own.items()}
@@ -240,16 +241,20 @@ def _build_expert(own: dict[str, Tensor], entry: dict[str, Any], *, d: int, q: i
         raise ModelFileError("a noise factor is not positive")
     feature_map, width = _build_map(_under("map.", own), entry["kind"], entry["detail"], params, d=d, q=q, dtype=dtype)
     size = width + 1 + q
-    (moments,) = take(own, moments=(size, size))
-    rows, log_noise_sum = entry["rows"], entry["log_noise_sum"]
-    known = isinstance(rows, int) and isinstance(log_noise_sum, float)
+    moments, weight_mean, inverse_root = take(
+        own, moments=(size, size), weight_mean=(width, q), inverse_root=(q, width, width)
+    )
+    rows, log_noise_sum, log_evidence = (entry[name] for name in ("rows", "log_noise_sum", "log_evidence"))
+    known = isinstance(rows, int) and all(isinstance(each, float) for each in (log_noise_sum, log_evidence))
     size_of = moments.diagonal().abs().max()
     symmetric = bool((moments - moments.T).abs_().max() <= 1e-6 * size_of)
     sound = symmetric and bool((moments.diagonal() >= 0).all())
-    if not known or rows < 1 or not math.isfinite(log_noise_sum) or not sound:
+    if not known or rows < 1 or not math.isfinite(log_noise_sum + log_evidence) or not sound:
         raise ModelFileError("the statistics of an expert are out of range")
     stats = Statistics(rows, q, moments, log_noise_sum)
-    return replace(Expert.of(str(entry["name"]), feature_map, params, stats), noise_scale=noise_scale)
+    signal, mean = torch.as_tensor(params.signal), torch.as_tensor(params.mean)
+    posterior = WeightPosterior(weight_mean, inverse_root, signal, mean)
+    return Expert(str(entry["name"]), feature_map, params, stats, posterior, noise_scale, log_evidence, ())
 
 
 def _kind(feature_map: FeatureMap) -> str:
