@@ -66,6 +66,14 @@ class Kernel:
             return -1.5 * (-r).exp()
         return -(5.0 / 6.0) * (1.0 + r) * (-r).exp()
 
+    def value_and_slope(self, s: Tensor) -> tuple[Tensor, Tensor]:
+        """Both of the above, with one exponential."""
+        if self.degrees != 3:
+            return self.value(s), self.slope(s)
+        r = (3.0 * s).sqrt_()
+        e = (-r).exp_()
+        return r.add_(1.0).mul_(e), e.mul_(-1.5)
+
     def mixing(self, u: Array) -> Array:
         """Scale of a base frequency relative to a normal one, from uniforms u in (0, 1)."""
         if self.degrees is None:

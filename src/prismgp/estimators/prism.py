@@ -157,6 +157,9 @@ class PrismGPRegressor(UpdatableRegressor):
         random_state: RandomState = None,
         verbose: int = 0,
         checkpoint: Any = None,
+        local: str = "never",
+        n_neighbors: int = 32,
+        local_rows: int | None = None,
     ) -> None:
         self.n_frequencies = n_frequencies
         self.recipe = recipe
@@ -191,6 +194,9 @@ class PrismGPRegressor(UpdatableRegressor):
         self.random_state = random_state
         self.verbose = verbose
         self.checkpoint = checkpoint
+        self.local = local
+        self.n_neighbors = n_neighbors
+        self.local_rows = local_rows
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Train, stack, and compute the posteriors on all rows.
@@ -215,10 +221,10 @@ class PrismGPRegressor(UpdatableRegressor):
         with limit_blas_threads(), torch.inference_mode(False), torch.enable_grad():
             fit = fit_prism(rows, self._start_values(), settings, streams, context, ssgp_seed=int(seed))
         record = {"status": fit.status, "n_iter": fit.steps, "input_lengthscale": fit.plain_lengthscale}
-        self._adopt(self._as_model(fit.mixture, rows, fit.stages, fit.history, **record))
+        self._adopt(self._as_model(fit.predictor, rows, fit.stages, fit.history, **record))
         if fit.status["interrupted"]:
             warnings.warn(f"the fit was {fit.status['message']}", PrismGPWarning, stacklevel=2)
-        context.report("final", rows.n_rows, lambda: fit.mixture)
+        context.report("final", rows.n_rows, lambda: fit.predictor)
         return self
 
     def _check_parameters(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, Self
 
@@ -21,6 +21,7 @@ from prismgp.prism.network import RevisedMap
 from prismgp.prism.stacking import HeldOut
 from prismgp.vae import MixtureVAE
 
+_LEAST_NOISE_SHARE = 1e-6  # of the noise that a row's own variance leaves, below which rounding decides
 _PREDICTION_BYTES = {"cpu": 2**22, "cuda": 2**23}  # of the features of one chunk
 
 
@@ -189,6 +190,17 @@ class Expert:
         noise = level.expand_as(mean) if log_noise is None else level * log_noise.double().exp()[:, None]
         return mean, spread, noise
 
+    def leave_one_out(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """As :meth:`predict`, at rows of the posterior with targets y, (n, q), each without its own row (L3)."""
+        mean, variance, noise = self.predict(x, variance=True)
+        assert variance is not None
+        log_noise = self.map.training_features(x)[1]
+        level = torch.as_tensor(self.params.noise).to(mean)
+        known = level.expand_as(mean) if log_noise is None else level * log_noise.double().exp()[:, None]
+        # In exact arithmetic the variance is below the noise.
+        grow = known / (known - torch.minimum(variance, (1.0 - _LEAST_NOISE_SHARE) * known))
+        return y - (y - mean) * grow, variance * grow, noise
+
     def held_out(self, x: Tensor) -> HeldOut:
         """Predictions at rows the posterior does not know."""
         mean, variance, noise = self.predict(x, variance=True)
@@ -276,14 +288,18 @@ class Mixture(Predictor):
 
     def predict(self, x: Tensor, *, variance: bool) -> tuple[Tensor, Tensor | None, Tensor]:
         """Mean, variance of the function and noise variance, (n, q), in the model's units."""
-        found = [expert.predict(x, variance=variance) for expert in self.experts]
-        weights, temperature = self._tensors(x)
+        return self.combine([expert.predict(x, variance=variance) for expert in self.experts])
+
+    def combine(self, found: Sequence[tuple[Tensor, Tensor | None, Tensor]]) -> tuple[Tensor, Tensor | None, Tensor]:
+        """The same from the predictions of the experts."""
+        weights, temperature = self._tensors(found[0][0])
         means = torch.stack([mean for mean, _, _ in found])
         mean = torch.tensordot(weights, means, 1)
         noise = temperature * torch.tensordot(weights, torch.stack([each for _, _, each in found]), 1)
-        if not variance:
+        variances = [each for _, each, _ in found if each is not None]
+        if not variances:
             return mean, None, noise
-        inner = torch.stack([each for _, each, _ in found if each is not None])
+        inner = torch.stack(variances)
         return mean, temperature * torch.tensordot(weights, inner + (means - mean).square(), 1), noise
 
     def prediction_rows(self, device: torch.device) -> int:

@@ -17,7 +17,8 @@ from prismgp.core.kernels import Kernel, Parameters
 from prismgp.core.models import SpectralModel
 from prismgp.data import MappedSource, Source, StandardisedRows, Standardiser, standardise
 from prismgp.prism.experts import Expert, Mixture, PlainMap, ReconfiguredMap
-from prismgp.prism.joint import JointFit, JointRecipe
+from prismgp.prism.joint import LOCAL_ROWS, JointFit, JointRecipe
+from prismgp.prism.local import LocalMixture
 from prismgp.prism.network import NetworkSizes
 from prismgp.prism.train import MemberSettings
 from prismgp.vae import TRAINING_ROWS, VAESettings, fit_vae
@@ -74,6 +75,9 @@ class PrismSettings:
     max_steps: int | None = None
     patience: int | None = None
     dropout: float | None = None
+    local: str = "never"
+    n_neighbors: int = 32
+    local_rows: int | None = None
 
     @classmethod
     def names(cls) -> list[str]:
@@ -105,7 +109,7 @@ class PrismSettings:
 class PrismFit:
     """What a fit returns."""
 
-    mixture: Mixture
+    predictor: Mixture | LocalMixture
     status: dict[str, Any]  # for ``fit_status_``
     stages: list[dict[str, Any]]  # of the plain SSGP's optimisation
     history: dict[str, list[Any]]
@@ -152,7 +156,8 @@ class _Fit:
         ssgp = self._fit_plain(rows, self.start, lambda model: Mixture.alone(as_expert(model)))
         plain = as_expert(ssgp.model)
         if rows.n_rows < _LEAST_ROWS:
-            fit = JointFit(Mixture.alone(plain), weights={plain.name: 1.0})
+            alone = Mixture.alone(plain)
+            fit = JointFit(alone, predictor=alone, weights={plain.name: 1.0})
             message = f"fewer than {_LEAST_ROWS} rows: the plain SSGP alone"
         else:
             recipe = self._make_joint_recipe(plain, ssgp.start)
@@ -164,9 +169,10 @@ class _Fit:
                 message += "; not convincingly better than the plain SSGP, which is used alone"
             if fit.held_out_nlpd is not None:
                 fit.held_out_nlpd += float(np.log(rows.standardiser.y_scale).sum())
-        names = ("interrupted", "weights", "members", "held_out_rows", "held_out_nlpd")
+        names = ("interrupted", "weights", "members", "held_out_rows", "held_out_nlpd", "local")
         status = {"recipe": "joint", "message": message, **{name: getattr(fit, name) for name in names}}
-        return PrismFit(fit.mixture, status, ssgp.stages, fit.history, fit.steps, ssgp.model.params.lengthscale)
+        assert fit.predictor is not None
+        return PrismFit(fit.predictor, status, ssgp.stages, fit.history, fit.steps, ssgp.model.params.lengthscale)
 
     def paper(self) -> PrismFit:
         """The two stages of the paper: an auto-encoder without labels, then an SSGP on its output."""
@@ -269,6 +275,9 @@ class _Fit:
             noise_model=settings.noise_model,
             dropout=None if settings.dropout is None else float(settings.dropout),
             validation_fraction=float(settings.validation_fraction),
+            local=settings.local,
+            n_neighbors=settings.n_neighbors,
+            local_rows=LOCAL_ROWS if settings.local_rows is None else settings.local_rows,
         )
 
 

@@ -13,18 +13,22 @@ import numpy.typing as npt
 import torch
 
 from prismgp._system import Streams
-from prismgp._types import Tensor
+from prismgp._types import Array, Tensor
 from prismgp.context import FitContext
 from prismgp.core.features import Statistics
-from prismgp.core.kernels import Kernel, Parameters, draw_frequencies
+from prismgp.core.kernels import Kernel, Parameters, draw_frequencies, get_kernel
 from prismgp.data import ArraySource, StandardisedRows, standardise
 from prismgp.prism.experts import Expert, InformedMap, MapStatistics, Mixture
+from prismgp.prism.local import LocalMixture
+from prismgp.prism.local_fit import LocalStage
 from prismgp.prism.network import NetworkSizes, RevisedMap
-from prismgp.prism.stacking import HeldOut, noise_scale, stack
+from prismgp.prism.stacking import HeldOut, mixture_moments, noise_scale, normal_nlpd, stack
 from prismgp.prism.train import MemberSettings, MemberTraining, TrainingRows, held_out_rows
 from prismgp.vae import BatchRows, Indices, TrainingResult, run_training, torch_generator
 
 _MOST_HELD_OUT = 10_000
+LOCAL_ROWS = 4_000_000  # that may be neighbours, at most
+LOCAL_KERNEL = "matern32"  # what the spectrum leaves is rough
 _TRAINED = "trained"  # a member, in a checkpoint
 _LOG_LENGTHSCALES = (float(np.log(1e-3)), float(np.log(1e4)))  # as in the core
 _SKIP_LENGTHSCALE = 1.5  # the latent columns carry part of what the exact GP explained by the inputs
@@ -38,7 +42,11 @@ _MEMBER_KINDS = (("input", 0.0), ("constant", 0.0), ("input", 0.05), ("input", 0
 class JointFit:
     """What the joint recipe did, beside the mixture."""
 
-    mixture: Mixture
+    mixture: Mixture  # of experts with the posteriors of all rows
+    without: Mixture | None = None  # the same with posteriors that do not know the held-out rows
+    predictor: Mixture | LocalMixture | None = None  # the mixture, or with neighbours
+    local: dict[str, Any] = field(default_factory=dict)  # what the local stage says of itself
+    residuals: Array | None = None  # standardised, of the predictor at the held-out rows, (m, q)
     networks: dict[int, RevisedMap] = field(default_factory=dict)  # by number, of the members that were trained
     members: list[dict[str, Any]] = field(default_factory=list)
     history: dict[str, list[Any]] = field(default_factory=dict)
@@ -65,6 +73,9 @@ class JointRecipe:
     noise_model: str  # "constant", "input", or "auto": members differ
     dropout: float | None  # None: members differ
     validation_fraction: float
+    local: str = "never"  # "auto", "always": whether neighbours may model what the mixture leaves
+    n_neighbors: int = 32
+    local_rows: int = LOCAL_ROWS
 
     def fit(self, streams: Streams, context: FitContext) -> JointFit:
         """Train the members and stack them with the plain SSGP."""
@@ -96,7 +107,31 @@ class JointRecipe:
                 if result.interrupted:
                     break
         self._stack(result, held_out, context)
+        result.predictor = result.mixture
+        if self.local != "never" and result.without is not None and not result.interrupted:
+            self._localise(result, held_out, streams, context)
         return result
+
+    def _localise(self, result: JointFit, held_out: Indices, streams: Streams, context: FitContext) -> None:
+        """Let neighbours model what the mixture leaves, where the held-out rows say so."""
+        assert result.without is not None
+        stage = LocalStage(
+            rows=self.rows,
+            sample=self.sample,
+            held_out=held_out,
+            mixture=result.mixture,
+            without=result.without,
+            lengthscale=self.plain.params.lengthscale,
+            kernel=get_kernel(LOCAL_KERNEL),
+            n_neighbors=self.n_neighbors,
+            most_rows=self.local_rows,
+            always=self.local == "always",
+        )
+        found = stage.fit(streams, context)
+        result.predictor, result.local = found.predictor, found.status
+        result.residuals = (found.targets - found.held_out.mean) / np.sqrt(found.held_out.total)
+        nlpd = normal_nlpd(found.targets, found.held_out.mean, found.held_out.total)
+        result.held_out_nlpd = float(nlpd.sum(1).mean())
 
     def _train(
         self,
@@ -171,7 +206,7 @@ class JointRecipe:
 
     def _stack_so_far(self, result: JointFit, member: TrainingResult, held_out: Indices) -> Mixture:
         """The mixture if the training of the present member, and with it that of all, ended here."""
-        now = JointFit(result.mixture, dict(result.networks), list(result.members))
+        now = JointFit(result.mixture, networks=dict(result.networks), members=list(result.members))
         self._add(now, member)
         # Copies, because posteriors are computed in another precision than the training.
         now.networks = {number: copy.deepcopy(network) for number, network in now.networks.items()}
@@ -184,7 +219,7 @@ class JointRecipe:
         x = standardise(self.sample.x[held_out], s.x_shift, s.x_scale, dtype=self.rows.dtype, device=device)
         y = standardise(self.sample.y[held_out], s.y_shift, s.y_scale, dtype=torch.float64, device=device)
         target = y.cpu().numpy()
-        experts, seen = [], []
+        experts, seen, withouts = [], [], []
         try:
             for number, network in result.networks.items():
                 network = network.to(self.rows.device, self.rows.dtype).eval()
@@ -200,16 +235,23 @@ class JointRecipe:
             pairs = [(x[start : start + rows], y[start : start + rows]) for start in range(0, len(x), rows)]
             without = expert.with_statistics(expert.statistics.without(expert.accumulate(pairs, self.rows.n_outputs)))
             found = HeldOut.join([without.held_out(part) for part, _ in pairs])
+            withouts.append(without)
             if expert is not self.plain:
                 scale, _ = noise_scale(target, found.mean, found.variance, found.noise)
                 experts[k] = replace(expert, noise_scale=scale)
+                withouts[k] = replace(without, noise_scale=scale)
                 found = replace(found, noise=found.noise * scale)
             seen.append(found)
         chosen = stack(target, seen, simple=simple)
         kept = np.flatnonzero(chosen.weights > 0)
         result.mixture = Mixture(tuple(experts[k] for k in kept), chosen.weights[kept], chosen.temperature)
+        result.without = replace(result.mixture, experts=tuple(withouts[k] for k in kept))
         result.weights = {expert.name: float(w) for expert, w in zip(experts, chosen.weights, strict=True)}
         result.held_out_nlpd = chosen.nlpd
+        mean, total = mixture_moments(
+            chosen.weights, np.stack([each.mean for each in seen]), np.stack([each.total for each in seen])
+        )
+        result.residuals = (target - mean) / np.sqrt(total * chosen.temperature)
 
     def _inform(self, result: JointFit, x: Tensor) -> list[Expert]:
         """The plain SSGP with the noise of the best member that has one: sometimes that is all there is to learn."""

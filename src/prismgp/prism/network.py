@@ -129,6 +129,12 @@ class RevisedMap(torch.nn.Module):
         phi = torch.cat([phase.cos(), phase.sin()], 1) * len(self.frequencies) ** -0.5
         return NetworkOutput(z, phi, self._gates(z), self._noise(h))
 
+    def latent(self, x: Tensor) -> Tensor:
+        """Return the latent inputs z, (n, L), without computing the features."""
+        with torch.no_grad():
+            latent: Tensor = self.latent_head(self._hidden(clip_inputs(x.to(self.mean.dtype))))
+            return latent
+
     def relative_noise(self, x: Tensor) -> Tensor | None:
         """Return h(x), (n,), without computing the features."""
         with torch.no_grad():

@@ -23,7 +23,7 @@ _PLAIN_SHARE = 0.05  # prior weight of the plain SSGP; the members share the res
 _LEAST_WEIGHT = 0.01  # below it an expert is dropped: a wide expert blurs the moments more than it helps
 _MOST_CORNERS = 12  # with more experts than this, only the centre is tried: each start costs as many evaluations
 _LOG_WEIGHTS = (-12.0, 3.0)  # bounds of the search
-_MARGIN = 1.0  # standard errors by which the mixture must be better than the plain SSGP
+MARGIN = 1.0  # standard errors by which the mixture must be better than the plain SSGP
 
 
 @dataclass(frozen=True)
@@ -62,27 +62,30 @@ def noise_scale(y: Array, mean: Array, variance: Array, noise: Array) -> tuple[A
     All arguments are (m, q).
     """
     scaled = variance + noise * np.exp(_NOISE_GRID)[:, None, None]
-    nlpd = _nlpd(y, mean, scaled).mean(1)  # (grid, q)
+    nlpd = normal_nlpd(y, mean, scaled).mean(1)  # (grid, q)
     penalised = nlpd + 0.5 * _NOISE_ROWS / len(y) * _NOISE_GRID[:, None] ** 2
     best = penalised.argmin(0)
     return np.exp(_NOISE_GRID[best]), float(nlpd[best, np.arange(len(best))].mean())
 
 
-def stack(y: Array, experts: list[HeldOut], *, simple: int, margin: float = _MARGIN) -> Stack:
+def stack(
+    y: Array, experts: list[HeldOut], *, simple: int, margin: float = MARGIN, share: float = _PLAIN_SHARE
+) -> Stack:
     """Find the weights that maximise the held-out density of the mixture's moments, then its temperature.
 
     The simplest expert is used alone, as it is, unless something less simple is significantly better: first each of
     the last experts is compared with the one after it, then the mixture of all with the best of these. ``simple`` says
     how many of the last may be used alone: the plain SSGP, last, and before it the same with learned noise. ``margin``
     is in standard errors by which a gain must exceed what is expected by chance; ``-inf``: the mixture is always used.
+    ``share`` is the prior weight of the last expert; the others share the rest.
     """
     means = np.stack([expert.mean for expert in experts])
     totals = np.stack([expert.total for expert in experts])
-    weights = _fit_weights(y, means, totals, plain=simple > 0)
+    weights = _fit_weights(y, means, totals, share if simple else None)
     mean, variance = mixture_moments(weights, means, totals)
     squares = ((y - mean) ** 2 / variance).sum(0)
     temperature = (squares + _TEMPERATURE_ROWS) / (len(y) + _TEMPERATURE_ROWS)
-    nlpd = _nlpd(y, mean, variance * temperature).sum(1)
+    nlpd = normal_nlpd(y, mean, variance * temperature).sum(1)
     if 0 < simple < len(experts) and margin > -np.inf:
         base, alone = _find_simplest(y, means, totals, simple, margin)
         if not _is_significant(alone - nlpd, fitted=2 * (len(experts) - 1), margin=margin):
@@ -94,15 +97,15 @@ def stack(y: Array, experts: list[HeldOut], *, simple: int, margin: float = _MAR
 def _find_simplest(y: Array, means: Array, totals: Array, simple: int, margin: float) -> tuple[int, Array]:
     """Find the simplest expert to which no less simple one is significantly superior, and its NLPD by row."""
     base = len(means) - 1
-    alone = _nlpd(y, means[base], totals[base]).sum(1)
+    alone = normal_nlpd(y, means[base], totals[base]).sum(1)
     for k in range(len(means) - 2, len(means) - 1 - simple, -1):
-        other = _nlpd(y, means[k], totals[k]).sum(1)
+        other = normal_nlpd(y, means[k], totals[k]).sum(1)
         if _is_significant(alone - other, fitted=2, margin=margin):
             base, alone = k, other
     return base, alone
 
 
-def _is_significant(gains: Array, *, fitted: int, margin: float) -> bool:
+def _is_significant(gains: Array, *, fitted: int, margin: float = MARGIN) -> bool:
     """Whether gains in log density, row by row, are more than chance.
 
     Their mean must exceed what so many numbers fitted to these rows gain by themselves (Akaike's correction) by
@@ -118,23 +121,23 @@ def mixture_moments(weights: Array, means: Array, variances: Array) -> tuple[Arr
     return mean, np.tensordot(weights, variances + (means - mean) ** 2, 1)
 
 
-def _fit_weights(y: Array, means: Array, totals: Array, *, plain: bool) -> Array:
-    """The weights of the highest density, (K,), some dropped; ``plain``: the last expert is the plain SSGP."""
+def _fit_weights(y: Array, means: Array, totals: Array, share: float | None) -> Array:
+    """The weights of the highest density, (K,), some dropped; ``share``: prior weight of the last, None: as others."""
     count = len(means)
     if count == 1:
         return np.ones(1)
     from scipy.optimize import minimize  # slow to import, and predictions do not need it
 
     prior = np.full(count, 1.0 / count)
-    if plain:
-        prior = np.append(np.full(count - 1, (1.0 - _PLAIN_SHARE) / (count - 1)), _PLAIN_SHARE)
+    if share is not None:
+        prior = np.append(np.full(count - 1, (1.0 - share) / (count - 1)), share)
     log_prior = np.log(prior)
 
     def loss(logits: Array) -> float:
         weights = _softmax(logits)
         mean, variance = mixture_moments(weights, means, totals)
         pull = prior @ (log_prior - np.log(np.maximum(weights, 1e-300)))
-        return float(_nlpd(y, mean, variance).mean() + _WEIGHT_ROWS / y.size * pull)
+        return float(normal_nlpd(y, mean, variance).mean() + _WEIGHT_ROWS / y.size * pull)
 
     # The density of the moments is not concave in the weights: start at the centre and near every corner.
     corners = range(count if count <= _MOST_CORNERS else 0)
@@ -150,6 +153,7 @@ def _softmax(logits: Array) -> Array:
     return np.asarray(shares / shares.sum())
 
 
-def _nlpd(y: Array, mean: Array, variance: Array) -> Array:
+def normal_nlpd(y: Array, mean: Array, variance: Array) -> Array:
+    """Negative log density of normals, entry by entry."""
     # One logarithm, unlike core.density, whose rounding moves the weights that the search finds by some 1e-8.
     return np.asarray(0.5 * ((y - mean) ** 2 / variance + np.log(2.0 * np.pi * variance)))

@@ -1,0 +1,294 @@
+"""A GP on nearest neighbours: the conditional distribution of a target given the k nearest rows in a learned metric.
+
+Rows have coordinates c, (n, D), and targets t, (n, q). For one output, with ``g ~ GP(m, S k)`` in the coordinates
+divided by length-scales and ``t = g(c) + N(0, nu)``, given the rows N that are nearest to c:
+
+- (N1) ``mean = m + w'(t_N - m)``, ``w = (S / nu) A^-1 r``, ``A = I + (S / nu) R``, R = k(N, N), r = k(N, c);
+- (N2) ``variance of g(c) = S (1 - w'r)``; of a new target: the same plus nu.
+
+With k = n this is the exact GP. The parameters maximise the mean log density of some rows, each given its neighbours
+among the others (N3). With ``b = A^-1 (t_N - m) / nu``, ``l`` minus the log density of one row, ``l_mu`` and ``l_v``
+its derivatives by mean and variance:
+
+- (N4) ``d l / d (S r) = l_mu b - 2 l_v w``, ``d l / d (nu A) = l_v w w' - l_mu (w b' + b w') / 2``,
+  ``d l / d m = l_mu (1 - 1'w)``.
+
+All eigenvalues of A are at least one, so factorisations do not fail while S / nu is bounded.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import torch
+
+from prismgp._types import Array, Tensor
+from prismgp.core.features import spectral_features
+from prismgp.core.kernels import Kernel, Parameters, draw_frequencies
+from prismgp.exceptions import TooLargeError
+from prismgp.neighbors.search import NeighborSearch
+
+VARIANCE_FLOOR = 1e-12  # share of the prior variance; below it the subtraction has no digits left
+_BLOCK_BYTES = {"cpu": 2**24, "cuda": 2**28}  # of the neighbours' coordinates and kernel matrices of one block
+_DRAW_FREQUENCIES = 1_024  # of functions drawn from the prior
+_MOST_JOINT = 8_192  # neighbours of points that are predicted jointly
+
+
+@dataclass(frozen=True)
+class Neighborhoods:
+    """The neighbours of m points: what the density of their targets depends on."""
+
+    offsets: Tensor  # coordinates of the neighbours less those of the point, (m, k, D), float64
+    targets: Tensor  # of the neighbours, (m, k, q), float64
+
+    def take(self, index: Tensor) -> Neighborhoods:
+        return Neighborhoods(self.offsets[index], self.targets[index])
+
+
+@dataclass(frozen=True)
+class _Solved:
+    """One output at m points."""
+
+    weights: Tensor  # w, (m, k)
+    mean: Tensor  # (m,), and so are the next two
+    variance: Tensor  # of the function
+    lower: Tensor  # factor of A, (m, k, k)
+    residuals: Tensor  # t_N - m, (m, k)
+
+
+def _distances(offsets: Tensor) -> tuple[Tensor, Tensor]:
+    """Squared distances between the neighbours, (m, k, k), and to the point, (m, k), of scaled offsets (m, k, D).
+
+    The offsets are small numbers, because they begin at the point, so the product form loses no digits that matter.
+    """
+    squares = offsets.square().sum(2)
+    between = torch.baddbmm(squares[:, :, None] + squares[:, None, :], offsets, offsets.mT, alpha=-2.0)
+    between.clamp_(min=0.0).diagonal(dim1=1, dim2=2).zero_()
+    return between, squares
+
+
+def _solve(r_inner: Tensor, r: Tensor, targets: Tensor, params: Parameters, k: int) -> _Solved:
+    """(N1) and (N2) for output k."""
+    signal, noise, mean = float(params.signal[k]), float(params.noise[k]), float(params.mean[k])
+    ratio = signal / noise
+    a = r_inner * ratio
+    a.diagonal(dim1=1, dim2=2).add_(1.0)
+    lower = torch.linalg.cholesky(a)
+    residuals = targets[:, :, k] - mean
+    weights = ratio * torch.cholesky_solve(r[:, :, None], lower)[:, :, 0]
+    variance = signal * (1.0 - (weights * r).sum(1)).clamp_min(VARIANCE_FLOOR)
+    return _Solved(weights, mean + (weights * residuals).sum(1), variance, lower, residuals)
+
+
+def conditionals(kernel: Kernel, params: Parameters, near: Neighborhoods) -> tuple[Tensor, Tensor]:
+    """Mean and variance of the function at the points, both (m, q), float64."""
+    scale = torch.as_tensor(params.lengthscale).to(near.offsets)
+    between, squares = _distances(near.offsets / scale)
+    inner, r = kernel.value(between), kernel.value(squares)
+    solved = [_solve(inner, r, near.targets, params, k) for k in range(near.targets.shape[2])]
+    return torch.stack([each.mean for each in solved], 1), torch.stack([each.variance for each in solved], 1)
+
+
+def weights_of(kernel: Kernel, params: Parameters, near: Neighborhoods) -> Tensor:
+    """The weights w of the neighbours, (m, k, q)."""
+    scale = torch.as_tensor(params.lengthscale).to(near.offsets)
+    between, squares = _distances(near.offsets / scale)
+    inner, r = kernel.value(between), kernel.value(squares)
+    return torch.stack([_solve(inner, r, near.targets, params, k).weights for k in range(near.targets.shape[2])], 2)
+
+
+def row_normals(seed: int, rows: Tensor, q: int) -> Tensor:
+    """Standard normal numbers of rows, (n, q), that depend on the seed and the row's number alone."""
+    numbers = rows.cpu().numpy().astype(np.uint64)
+    uniforms = []
+    for column in range(2 * q):
+        # The finaliser of splitmix64, a bijection that mixes all bits (Steele et al. 2014).
+        z = (numbers + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(seed)
+        z = z + np.uint64((column + 1) * 0xD1B54A32D192ED03 % 2**64)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        uniforms.append(((z ^ (z >> np.uint64(31))) >> np.uint64(11)).astype(np.float64) * 2.0**-53 + 2.0**-54)
+    radius, angle = np.stack(uniforms[:q], 1), np.stack(uniforms[q:], 1)
+    normals = np.sqrt(-2.0 * np.log(radius)) * np.cos(2.0 * np.pi * angle)  # Box and Muller
+    return torch.as_tensor(normals).to(rows.device)
+
+
+def log_density_and_gradient(
+    kernel: Kernel, params: Parameters, near: Neighborhoods, y: Tensor
+) -> tuple[Tensor, Parameters]:
+    """Log density of the points' own targets y, (m, q), given their neighbours: (m,); the gradient of its mean (N4)."""
+    scale = torch.as_tensor(params.lengthscale).to(near.offsets)
+    offsets = near.offsets / scale
+    between, squares = _distances(offsets)
+    (inner, inner_slope), (r, r_slope) = kernel.value_and_slope(between), kernel.value_and_slope(squares)
+    m, q = y.shape
+    total = torch.zeros_like(squares[:, 0])
+    gradients: tuple[Array, Array, Array] = (np.zeros(q), np.zeros(q), np.zeros(q))
+    to_point, to_between = torch.zeros_like(r), torch.zeros_like(inner)  # derivatives by the kernel's values
+    for k in range(q):
+        signal, noise = float(params.signal[k]), float(params.noise[k])
+        solved = _solve(inner, r, near.targets, params, k)
+        w, v = solved.weights, solved.variance + noise
+        error = y[:, k] - solved.mean
+        total -= 0.5 * (error.square() / v + v.log() + math.log(2.0 * math.pi))
+        l_mu, l_v = (-error / v)[:, None], (0.5 * (1.0 / v - error.square() / v.square()))[:, None]
+        b = torch.cholesky_solve(solved.residuals[:, :, None], solved.lower)[:, :, 0] / noise
+        point = l_mu * b - 2.0 * l_v * w
+        # <d l / d (nu A), S R> = <..., nu A> - <..., nu I>, without forming the matrix.
+        whole = l_v[:, 0] * signal * (w * r).sum(1) - l_mu[:, 0] * (w * solved.residuals).sum(1)
+        trace = noise * (l_v[:, 0] * w.square().sum(1) - l_mu[:, 0] * (w * b).sum(1))
+        gradients[0][k] = -float((signal * (point * r).sum(1) + whole - trace + l_v[:, 0] * signal).mean())
+        gradients[1][k] = -float((trace + l_v[:, 0] * noise).mean())
+        gradients[2][k] = -float((l_mu[:, 0] * (1.0 - w.sum(1))).mean())
+        to_point += signal * point
+        left = signal * (0.5 * l_v * w - 0.5 * l_mu * b)
+        product = torch.bmm(left[:, :, None], w[:, None, :])
+        to_between += product + product.mT
+    # d s / d log lengthscale_j = -2 (difference_j)^2, and for symmetric B
+    # sum_uv B_uv (a_uj - a_vj)^2 = 2 sum_u a_uj^2 (B 1)_u - 2 sum_u a_uj (B a)_uj.
+    to_between *= inner_slope
+    rows = 2.0 * to_between.sum(2) + to_point * r_slope
+    pull = (offsets * (offsets * rows[:, :, None] - 2.0 * torch.bmm(to_between, offsets))).sum((0, 1))
+    return total, Parameters((2.0 / m) * pull.cpu().numpy(), *gradients)
+
+
+@dataclass(frozen=True)
+class LocalGP:
+    """Rows, kernel and parameters of a GP that predicts by the k nearest rows."""
+
+    kernel: Kernel
+    params: Parameters  # of the coordinates, (D,), and outputs, (q,)
+    coordinates: Tensor  # (n, D), float32 or float64
+    targets: Tensor  # (n, q), float64
+    n_neighbors: int
+
+    @property
+    def n_rows(self) -> int:
+        return len(self.coordinates)
+
+    @property
+    def k(self) -> int:
+        """Neighbours of a point: as many as asked for, or all rows."""
+        return min(self.n_neighbors, self.n_rows)
+
+    @cached_property
+    def search(self) -> NeighborSearch:
+        """Of nearest rows in the metric of the parameters."""
+        return NeighborSearch(self.coordinates, torch.as_tensor(1.0 / self.params.lengthscale))
+
+    def to(self, device: torch.device) -> LocalGP:
+        if self.coordinates.device == device:
+            return self
+        return replace(self, coordinates=self.coordinates.to(device), targets=self.targets.to(device))
+
+    def with_parameters(self, params: Parameters) -> LocalGP:
+        return replace(self, params=params)
+
+    def extend(self, coordinates: Tensor, targets: Tensor) -> LocalGP:
+        """With further rows, at the same parameters."""
+        return replace(
+            self,
+            coordinates=torch.cat([self.coordinates, coordinates.to(self.coordinates)]),
+            targets=torch.cat([self.targets, targets.to(self.targets)]),
+        )
+
+    def gather(self, points: Tensor, rows: Tensor) -> Neighborhoods:
+        """The given rows, (m, k), as neighbours of points, (m, D)."""
+        offsets = self.coordinates[rows].double() - points.double()[:, None, :]
+        return Neighborhoods(offsets, self.targets[rows])
+
+    def block_rows(self, k: int | None = None) -> int:
+        """Points whose neighbourhoods fill a fixed amount of memory."""
+        k = self.k if k is None else k
+        size = 8 * k * (self.coordinates.shape[1] + 2 * k + self.targets.shape[1])
+        return max(1, _BLOCK_BYTES[self.coordinates.device.type] // size)
+
+    def predict(self, points: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance of the function at points, (m, D): both (m, q), float64."""
+        points = self.round(points)
+        rows = self.search.query(points, self.k)
+        parts = [
+            conditionals(self.kernel, self.params, self.gather(points[block], rows[block]))
+            for block in self._blocks(len(points))
+        ]
+        return torch.cat([mean for mean, _ in parts]), torch.cat([variance for _, variance in parts])
+
+    def round(self, points: Tensor) -> Tensor:
+        """In the precision of the rows' coordinates, so that a row is at distance zero from itself."""
+        return points.to(self.coordinates)
+
+    def covariance(self, points: Tensor) -> Tensor:
+        """Joint covariance of the function at points, (m, m, q), given the union of their neighbours."""
+        points = self.round(points)
+        rows = torch.unique(self.search.query(points, self.k))
+        if len(rows) > _MOST_JOINT:
+            raise TooLargeError(
+                f"the joint covariance of {len(points):,} points is conditioned on all their {len(rows):,} neighbours, "
+                f"more than {_MOST_JOINT:,}; ask for fewer points at a time, or for return_std"
+            )
+        scale = torch.as_tensor(self.params.lengthscale).to(points.device)
+        own, near = points.double() / scale, self.coordinates[rows].double() / scale
+        prior, cross = self._value(own, own), self._value(near, own)
+        inner = self._value(near, near)
+        parts = []
+        for k in range(self.targets.shape[1]):
+            signal, noise = float(self.params.signal[k]), float(self.params.noise[k])
+            lower = torch.linalg.cholesky(torch.eye(len(rows)).to(inner) + signal / noise * inner)
+            half = torch.linalg.solve_triangular(lower, cross, upper=False)
+            block = prior - signal / noise * half.T @ half
+            diagonal = block.diagonal()
+            diagonal.copy_(diagonal.clamp_min(VARIANCE_FLOOR))
+            parts.append(signal * block)
+        return torch.stack(parts, 2)
+
+    def draw(self, count: int, rng: np.random.Generator) -> Callable[[Tensor], Tensor]:
+        """Functions drawn from the posterior, which take points, (m, D), and return values, (m, q, count).
+
+        Pathwise conditioning (Wilson et al. 2020): a function drawn from the prior by spectral features, plus what
+        its neighbours say of it: ``g(c) + w'(t_N - m - g(N) - noise)``, noise drawn once for every row. So a function
+        has the same value at a point whatever else is asked, and the first functions do not depend on the count.   (N5)
+        """
+        q, d = self.targets.shape[1], self.coordinates.shape[1]
+        device = self.coordinates.device
+        base = draw_frequencies(self.kernel, _DRAW_FREQUENCIES, d, "iid", rng) / self.params.lengthscale
+        w = torch.as_tensor(base.T.copy()).to(device)
+        streams = rng.spawn(count)
+        noise_seeds = [int(each.integers(2**63 - 1)) for each in streams]
+        normals = np.stack([each.standard_normal((2 * len(base), q)) for each in streams], 2)
+        weights = torch.as_tensor(normals).to(device)
+        signal = torch.as_tensor(self.params.signal).to(device).sqrt()[:, None]
+        mean = torch.as_tensor(self.params.mean).to(device)[:, None]
+        root = torch.as_tensor(self.params.noise).to(device).sqrt()[:, None]
+
+        def prior(points: Tensor) -> Tensor:
+            values: Tensor = signal * torch.tensordot(spectral_features(points.double(), w), weights, 1)
+            return values
+
+        def noise(rows: Tensor) -> Tensor:
+            parts = [row_normals(seed, rows, q) for seed in noise_seeds]
+            return root * torch.stack(parts, 2)
+
+        def functions(points: Tensor) -> Tensor:
+            points = self.round(points)
+            rows = self.search.query(points, self.k)
+            values = []
+            for block in self._blocks(len(points)):
+                unique, place = torch.unique(rows[block], return_inverse=True)
+                known = self.targets[unique][:, :, None] - mean - prior(self.coordinates[unique]) - noise(unique)
+                weight = weights_of(self.kernel, self.params, self.gather(points[block], rows[block]))  # (m, k, q)
+                change = torch.einsum("mkq,mkqs->mqs", weight, known[place])
+                values.append(mean + prior(points[block]) + change)
+            return torch.cat(values)
+
+        return functions
+
+    def _value(self, a: Tensor, b: Tensor) -> Tensor:
+        return self.kernel.value(torch.cdist(a, b, compute_mode="donot_use_mm_for_euclid_dist").square_())
+
+    def _blocks(self, m: int) -> Iterator[slice]:
+        rows = self.block_rows()
+        return (slice(start, start + rows) for start in range(0, m, rows))

@@ -1,0 +1,294 @@
+"""Neighbours beside the spectrum: what few frequencies cannot see, a GP on nearest rows can.
+
+The mixture of experts has mean m(x), variance of the function V(x) and noise N(x), ``s^2 = V + N``. A neighbour GP
+(:mod:`prismgp.neighbors.local`) models either
+
+- the standardised residuals, ``t = (y - m(x)) / s(x)``: then                                                   (L1)
+  ``mean = m + s mu(c)``, ``variance = s^2 v(c) + nu V``, ``noise = nu N``, with mean mu and variance v of the function
+  given the neighbours, and nu their noise; far from all rows mu is zero;
+- or the targets themselves: then it predicts alone.                                                            (L2)
+
+The coordinates c(x) are the standardised inputs, or these with the latent columns of the members and the means of the
+experts. Which of them is used, if any, is decided by the density of held-out rows.
+
+Residuals must be those of predictions that did not know the row. Weights have leave-one-out predictions in closed
+form: with y's own row in the posterior, e its residual, V its variance and N the noise it was given,       (L3)
+``e_loo = e N / (N - V)``, ``V_loo = V N / (N - V)``. Parameters are learned at rows on which the networks were not
+trained, with posteriors that do not know these rows at all: residuals of other rows would otherwise reveal them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from prismgp._types import Array, Tensor
+from prismgp.core.kernels import Kernel, Parameters
+from prismgp.core.models import Predictor
+from prismgp.core.numerics import Factor
+from prismgp.data import StandardisedRows
+from prismgp.neighbors.local import LocalGP
+from prismgp.prism.experts import Mixture
+from prismgp.prism.network import RevisedMap
+
+
+@dataclass(frozen=True)
+class View:
+    """What a neighbour GP sees of a row."""
+
+    residual: bool  # its target is the mixture's standardised residual (L1), else the target itself (L2)
+    latent: bool  # coordinates include latent columns and means of the experts
+
+    @property
+    def name(self) -> str:
+        where = "inputs and latent columns" if self.latent else "inputs"
+        return f"neighbours in {where}" + (" on the residuals" if self.residual else " alone")
+
+
+@dataclass(frozen=True)
+class Survey:
+    """The mixture's predictions at some rows, (n, q), and the coordinates of the rows, all of them, (n, D)."""
+
+    mean: Tensor
+    variance: Tensor
+    noise: Tensor
+    coordinates: Tensor  # float32
+
+    @property
+    def scale(self) -> Tensor:
+        """Standard deviation of a new observation, (n, q)."""
+        return (self.variance + self.noise).sqrt()
+
+    @classmethod
+    def join(cls, parts: Sequence[Survey]) -> Survey:
+        names = ("mean", "variance", "noise", "coordinates")
+        return cls(*(torch.cat([getattr(part, name) for part in parts]) for name in names))
+
+    def take(self, index: Tensor) -> Survey:
+        return Survey(self.mean[index], self.variance[index], self.noise[index], self.coordinates[index])
+
+    def replace_rows(self, index: Tensor, other: Survey) -> Survey:
+        """With the rows of another survey at these indices."""
+        pairs = ((getattr(self, name).clone(), getattr(other, name)) for name in self.__dataclass_fields__)
+        return Survey(*(own.index_copy_(0, index, new) for own, new in pairs))
+
+
+def survey(mixture: Mixture, x: Tensor, y: Tensor | None = None) -> Survey:
+    """Predict rows x, and find their coordinates; with y, the rows are those of the posterior, each left out (L3)."""
+    experts = mixture.experts
+    found = [each.predict(x, variance=True) if y is None else each.leave_one_out(x, y) for each in experts]
+    means = [mean for mean, _, _ in found]
+    latent = [expert.map.latent(x) for expert in experts if isinstance(expert.map, RevisedMap)]
+    mean, variance, noise = mixture.combine(found)
+    assert variance is not None
+    return Survey(mean, variance, noise, torch.cat([each.float() for each in (x, *latent, *means)], 1))
+
+
+@dataclass(frozen=True)
+class SurveyRows:
+    """A pass: all rows, surveyed one by one left out; and their targets."""
+
+    mixture: Mixture
+
+    def over(
+        self,
+        chunks: Iterable[tuple[Tensor, Tensor]],
+        *,
+        rows: int,  # noqa: ARG002
+        q: int,  # noqa: ARG002
+    ) -> tuple[Survey, Tensor]:
+        found = [(survey(self.mixture, x, y.double()), y.double()) for x, y in chunks]
+        return Survey.join([each for each, _ in found]), torch.cat([y for _, y in found])
+
+    def merge(self, first: tuple[Survey, Tensor], second: tuple[Survey, Tensor]) -> tuple[Survey, Tensor]:
+        return Survey.join([first[0], second[0]]), torch.cat([first[1], second[1]])
+
+
+def start_lengthscales(mixture: Mixture, inputs: Array, view: View) -> Array:
+    """Length-scales to start from, one for each coordinate; ``inputs`` are those of the plain SSGP."""
+    if not view.latent:
+        return inputs
+    revised = [expert for expert in mixture.experts if isinstance(expert.map, RevisedMap)]
+    latent = [each.params.lengthscale[: -len(inputs)] * len(revised) ** 0.5 for each in revised]
+    means = np.full(len(mixture.experts) * len(mixture.temperature), len(mixture.experts) ** 0.5)
+    return np.concatenate([inputs, *latent, means])
+
+
+@dataclass(frozen=True)
+class Near:
+    """A neighbour GP beside a mixture."""
+
+    view: View
+    gp: LocalGP
+
+    def to(self, device: torch.device) -> Near:
+        return Near(self.view, self.gp.to(device))
+
+    def predict(self, seen: Survey) -> tuple[Tensor, Tensor, Tensor]:
+        """Mean, variance of the function and noise variance at surveyed rows, (n, q)."""
+        return combine(self.view, seen, *self.gp.predict(self._coordinates(seen)), self.gp.params.noise)
+
+    def covariance(self, seen: Survey, base: Tensor) -> Tensor:
+        """Of the function, (n, n, q); ``base`` is that of the mixture."""
+        local = self.gp.covariance(self._coordinates(seen))
+        if not self.view.residual:
+            return local
+        nu = torch.as_tensor(self.gp.params.noise).to(local)
+        return seen.scale[:, None] * seen.scale[None] * local + nu * base
+
+    def functions(self, seen: Survey, drawn: Tensor, base: Tensor) -> Tensor:
+        """Functions of the whole, (n, q, s), from those of the neighbour GP and of the mixture."""
+        if not self.view.residual:
+            return drawn
+        root = torch.as_tensor(self.gp.params.noise).to(drawn).sqrt()[:, None]
+        mean = seen.mean[:, :, None]
+        return mean + seen.scale[:, :, None] * drawn + root * (base - mean)
+
+    def extend(self, seen: Survey, y: Tensor) -> Near:
+        """With further rows, surveyed."""
+        return Near(self.view, self.gp.extend(*view_rows(self.view, seen, y, self.gp.coordinates.shape[1])))
+
+    def draw(self, count: int, rng: np.random.Generator) -> Callable[[Survey], Tensor]:
+        """Functions of the neighbour GP, which take surveyed rows: (n, q, count)."""
+        functions = self.gp.draw(count, rng)
+        return lambda seen: functions(self._coordinates(seen))
+
+    def _coordinates(self, seen: Survey) -> Tensor:
+        return seen.coordinates[:, : self.gp.coordinates.shape[1]]
+
+
+@dataclass(frozen=True)
+class LocalMixture(Predictor):
+    """A mixture of experts, and neighbour GPs on its residuals or beside it; predicts by the moments of them all."""
+
+    base: Mixture
+    near: tuple[Near, ...]
+    weights: Array  # of the mixture, which may be zero, and of the neighbour GPs, (1 + K,)
+    temperature: Array  # (q,), factor on all variances
+
+    @property
+    def params(self) -> Parameters:  # type: ignore[override]
+        return self.base.params
+
+    @property
+    def log_evidence(self) -> float:  # type: ignore[override]
+        return self.base.log_evidence
+
+    @property
+    def factors(self) -> tuple[Factor, ...]:  # type: ignore[override]
+        return self.base.factors
+
+    @property
+    def n_rows(self) -> int:
+        return self.base.n_rows
+
+    @property
+    def frequencies(self) -> Array:
+        return self.base.frequencies
+
+    @property
+    def noise_level(self) -> Array:
+        return self.base.noise_level
+
+    def kernel_input_scale(self, input_scale: Array) -> Array:
+        return self.base.kernel_input_scale(input_scale)
+
+    def status(self) -> dict[str, Any]:
+        return self.base.status()
+
+    def to(self, device: torch.device) -> LocalMixture:
+        return replace(self, base=self.base.to(device), near=tuple(each.to(device) for each in self.near))
+
+    def prediction_rows(self, device: torch.device) -> int:
+        return self.base.prediction_rows(device)
+
+    def predict(self, x: Tensor, *, variance: bool) -> tuple[Tensor, Tensor | None, Tensor]:  # noqa: ARG002
+        """Mean, variance of the function and noise variance, (n, q), in the model's units."""
+        return self._combine(self._survey(x))
+
+    def _combine(self, seen: Survey) -> tuple[Tensor, Tensor, Tensor]:
+        found = [(seen.mean, seen.variance, seen.noise), *(each.predict(seen) for each in self.near)]
+        return combine_moments(found, self.weights, self.temperature)
+
+    def _survey(self, x: Tensor) -> Survey:
+        if self.weights[0] > 0 or any(each.view.residual or each.view.latent for each in self.near):
+            return survey(self.base, x)
+        nothing = x.new_zeros(len(x), len(self.temperature), dtype=torch.float64)  # the neighbours see inputs alone
+        return Survey(nothing, nothing, nothing, x.float())
+
+    def covariance(self, x: Tensor) -> Tensor:
+        """Joint covariance of the function, (n, n, q)."""
+        seen = self._survey(x)
+        base = self.base.covariance(x)
+        means = torch.stack([seen.mean, *(each.predict(seen)[0] for each in self.near)])
+        weights = torch.as_tensor(self.weights).to(means)
+        away = means - torch.tensordot(weights, means, 1)
+        total = torch.einsum("k,kiq,kjq->ijq", weights, away, away) + weights[0] * base
+        for weight, each in zip(weights[1:], self.near, strict=True):
+            total = total + weight * each.covariance(seen, base)
+        return total * torch.as_tensor(self.temperature).to(total)
+
+    def sample(self, chunks: Iterable[Tensor], count: int, rng: np.random.Generator) -> Array:
+        """Functions drawn from the posterior, (n, q, count): the same functions whatever rows are asked for."""
+        owner, below, *streams = rng.spawn(2 + len(self.near))
+        owners = np.array([owner.choice(len(self.weights), p=self.weights) for _ in range(count)])
+        draws = [each.draw(count, stream) for each, stream in zip(self.near, streams, strict=True)]
+        blocks = list(chunks)
+        base = torch.as_tensor(self.base.sample(blocks, count, below))
+        parts, begin = [], 0
+        for x in blocks:
+            seen = self._survey(x)
+            mean = self._combine(seen)[0][:, :, None]
+            below_here = base[begin : begin + len(x)].to(mean)
+            begin += len(x)
+            values = below_here.clone()
+            for k, (each, draw) in enumerate(zip(self.near, draws, strict=True), start=1):
+                own = torch.as_tensor(owners == k, device=x.device)
+                if bool(own.any()):
+                    values[:, :, own] = each.functions(seen, draw(seen), below_here)[:, :, own]
+            root = torch.as_tensor(self.temperature).to(mean).sqrt()[:, None]
+            parts.append((mean + root * (values - mean)).cpu().numpy())
+        return np.concatenate(parts)
+
+    def update(self, rows: StandardisedRows) -> LocalMixture:  # type: ignore[override]
+        """The posteriors of the experts know more rows, exactly; the neighbours get these rows, and keep the others."""
+        base = self.base.update(rows)
+        seen, y = rows.chunks_of(self.prediction_rows(rows.device)).reduce(SurveyRows(base))
+        return replace(self, base=base, near=tuple(each.to(y.device).extend(seen, y) for each in self.near))
+
+
+def combine_moments(
+    found: Sequence[tuple[Tensor, Tensor, Tensor]], weights: Array, temperature: Array
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean, variance of the function and noise of a mixture, all variances times a temperature."""
+    means, variances, noises = (torch.stack(each) for each in zip(*found, strict=True))
+    shares, factor = torch.as_tensor(weights).to(means), torch.as_tensor(temperature).to(means)
+    mean = torch.tensordot(shares, means, 1)
+    variance = torch.tensordot(shares, variances + (means - mean).square(), 1)
+    return mean, factor * variance, factor * torch.tensordot(shares, noises, 1)
+
+
+def combine(view: View, seen: Survey, mean: Tensor, variance: Tensor, noise: Array) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean, variance of the function and noise of the whole from those of the neighbour GP."""
+    nu = torch.as_tensor(noise).to(mean)
+    if not view.residual:
+        return mean, variance, nu.expand_as(mean)
+    scale = seen.scale
+    return seen.mean + scale * mean, scale.square() * variance + nu * seen.variance, nu * seen.noise
+
+
+def view_rows(view: View, seen: Survey, y: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    """Coordinates and targets of surveyed rows, as the neighbour GP takes them."""
+    targets = (y - seen.mean) / seen.scale if view.residual else y
+    return seen.coordinates[:, :width].contiguous(), targets.double()
+
+
+def make_local(view: View, seen: Survey, y: Tensor, kernel: Kernel, lengthscale: Array, n_neighbors: int) -> LocalGP:
+    """A neighbour GP on surveyed rows, with parameters to start from."""
+    q = y.shape[1]
+    params = Parameters(np.log(lengthscale), np.zeros(q), np.zeros(q), np.zeros(q))
+    return LocalGP(kernel, params, *view_rows(view, seen, y, len(lengthscale)), n_neighbors)

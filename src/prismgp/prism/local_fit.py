@@ -1,0 +1,190 @@
+"""The local stage of a fit: neighbour GPs beside the mixture, learned and judged on held-out rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from prismgp._system import Streams
+from prismgp._types import Array, Tensor
+from prismgp.context import FitContext
+from prismgp.core.kernels import Kernel, Parameters
+from prismgp.data import ArraySource, StandardisedRows
+from prismgp.neighbors.fit import Examples, LocalTraining, fit_local, predict_examples
+from prismgp.neighbors.local import LocalGP
+from prismgp.prism.experts import Mixture
+from prismgp.prism.local import (
+    LocalMixture,
+    Near,
+    Survey,
+    SurveyRows,
+    View,
+    combine,
+    make_local,
+    start_lengthscales,
+    survey,
+)
+from prismgp.prism.stacking import MARGIN, HeldOut, mixture_moments, normal_nlpd, stack
+
+Indices = npt.NDArray[np.int64]
+
+VIEWS = (
+    View(residual=True, latent=True),
+    View(residual=True, latent=False),
+    View(residual=False, latent=True),
+    View(residual=False, latent=False),
+)
+FEW, MANY = LocalTraining(steps=200, searches=4), LocalTraining(steps=400, searches=8)  # examples
+LEAST_NOISE = {True: 0.01, False: 1e-5}  # of the residuals, whose variance is about one; of the targets
+_MOST_EXAMPLES = 10_000
+_CROSS_ROWS = 2_000  # with fewer examples each half is judged by parameters learned on the other
+_SEVERAL_VIEWS = 20_000  # rows; from here on the first view and the last are tried
+_MANY_ROWS = 200_000  # from here on residuals of the mixture without the held-out rows do
+_BASE_SHARE = 0.4  # prior weight of the mixture; the neighbour GPs share the rest
+_MOMENTS, _PARTS = ("mean", "total"), ("mean", "variance", "noise")
+_LENGTHSCALES = (1e-2, 1e3)
+_SILENT = 1e4  # length-scale of inputs that never varied
+
+
+@dataclass(frozen=True)
+class LocalResult:
+    """What the local stage found."""
+
+    predictor: LocalMixture | Mixture
+    held_out: HeldOut  # the predictor at the examples, in the model's units
+    targets: Array  # of the examples, (m, q)
+    status: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class LocalStage:
+    """Neighbour GPs beside a mixture."""
+
+    rows: StandardisedRows
+    sample: ArraySource  # the rows of the networks: all of them, or a part
+    held_out: Indices  # of the sample
+    mixture: Mixture  # with the posteriors of all rows
+    without: Mixture  # with posteriors that do not know the held-out rows
+    lengthscale: Array  # of the plain SSGP, (d,)
+    kernel: Kernel
+    n_neighbors: int
+    most_rows: int
+    always: bool  # use neighbours even if the mixture alone is no worse
+    views: tuple[View, ...] | None = None  # None: by the number of rows
+
+    def fit(self, streams: Streams, context: FitContext) -> LocalResult:  # noqa: ARG002
+        """Learn the neighbour GPs, and weigh them and the mixture by the density of the examples."""
+        rng = streams.generator("neighbours")
+        pool, own = self._pool(rng)
+        seen, y = self._survey(pool, self.without)
+        held = torch.as_tensor(own, device=y.device)
+        if self.whole:
+            seen = seen.replace_rows(held, self._predict_unknown(pool, own))
+        target = y[held].cpu().numpy()
+        known = seen.take(held)
+        base = HeldOut.of(known.mean, known.variance, known.noise)
+        learned: list[tuple[View, Parameters]] = []
+        found: list[HeldOut] = []
+        for view in self._views(seen):
+            gp = make_local(view, seen, y, self.kernel, self._start(view), self.n_neighbors)
+            params, judged = self._judge(view, gp, seen, held, rng)
+            learned.append((view, params))
+            found.append(judged)
+        chosen = stack(target, [*found, base], simple=1, share=_BASE_SHARE, margin=-np.inf if self.always else MARGIN)
+        status = {
+            "weights": {
+                name: float(weight)
+                for name, weight in zip([*(view.name for view, _ in learned), "mixture"], chosen.weights, strict=True)
+            },
+            "gain": float(normal_nlpd(target, base.mean, base.total).sum(1).mean() - chosen.nlpd),
+            "rows": len(y),
+        }
+        kept = np.flatnonzero(chosen.weights[:-1] > 0)
+        if not len(kept):
+            return LocalResult(self.mixture, base, target, status)
+        survey_again = any(learned[k][0].residual or learned[k][0].latent for k in kept)
+        if survey_again and self.whole and len(y) <= _MANY_ROWS:  # with more, the held-out rows make no difference
+            seen, y = self._survey(pool, self.mixture)
+        near = tuple(self._near(*learned[k], seen, y) for k in kept)
+        weights = chosen.weights[[len(learned), *kept]]
+        predictor = LocalMixture(self.mixture, near, weights, chosen.temperature)
+        mean, variance = mixture_moments(
+            weights, *(np.stack([getattr(each, n) for each in (base, *(found[k] for k in kept))]) for n in _MOMENTS)
+        )
+        total = variance * chosen.temperature
+        return LocalResult(predictor, HeldOut(mean, total, np.zeros_like(total)), target, status)
+
+    def _near(self, view: View, params: Parameters, seen: Survey, y: Tensor) -> Near:
+        gp = make_local(view, seen, y, self.kernel, params.lengthscale, self.n_neighbors)
+        return Near(view, gp.with_parameters(params))
+
+    def _views(self, seen: Survey) -> list[View]:
+        views = self.views or (VIEWS if seen.coordinates.shape[0] < _SEVERAL_VIEWS else VIEWS[::3])
+        plain = seen.coordinates.shape[1] == self.rows.n_inputs + self.rows.n_outputs  # there are no latent columns
+        return [view for view in views if not (plain and view.latent)]
+
+    @property
+    def whole(self) -> bool:
+        """Whether the networks' rows are all rows."""
+        return len(self.sample.x) == self.rows.n_rows
+
+    def _pool(self, rng: np.random.Generator) -> tuple[StandardisedRows, Indices]:
+        """Rows that may be neighbours, and which of them are the examples."""
+        if self.whole:
+            examples = self.held_out
+            if len(examples) > _MOST_EXAMPLES:
+                examples = np.sort(rng.choice(examples, _MOST_EXAMPLES, replace=False))
+            source = self.sample
+            if len(source.x) > self.most_rows:
+                others = np.setdiff1d(np.arange(len(source.x)), examples)
+                more = rng.choice(others, max(0, self.most_rows - len(examples)), replace=False)
+                kept = np.union1d(examples, more)
+                source, examples = source.take(kept), np.searchsorted(kept, examples)
+            return replace(self.rows, source=source), examples
+        # Most rows are not among those of the networks, and there are so many of them that none is remembered.
+        rows = self.rows
+        if rows.n_rows > self.most_rows:
+            rows = replace(rows, source=rows.source.subsamples([self.most_rows], rng)[0])
+        return rows, np.sort(rng.choice(rows.n_rows, min(_MOST_EXAMPLES, rows.n_rows), replace=False))
+
+    def _survey(self, pool: StandardisedRows, mixture: Mixture) -> tuple[Survey, Tensor]:
+        return pool.chunks_of(mixture.prediction_rows(pool.device)).reduce(SurveyRows(mixture))
+
+    def _predict_unknown(self, pool: StandardisedRows, own: Indices) -> Survey:
+        """The examples as rows that the posterior does not know: nothing is left out."""
+        x, _ = replace(pool, source=pool.source.take(own)).tensors()
+        x, step = x.to(pool.dtype), self.without.prediction_rows(pool.device)
+        return Survey.join([survey(self.without, x[start : start + step]) for start in range(0, len(x), step)])
+
+    def _start(self, view: View) -> Array:
+        silent = self.rows.standardiser.constant_inputs
+        inputs = np.where(silent, _SILENT, np.clip(self.lengthscale, *_LENGTHSCALES))
+        return start_lengthscales(self.mixture, inputs, view)
+
+    def _judge(
+        self, view: View, gp: LocalGP, seen: Survey, held: Tensor, rng: np.random.Generator
+    ) -> tuple[Parameters, HeldOut]:
+        """Parameters learned at the examples, and predictions of these, each by parameters that did not see it."""
+        rows, m = torch.arange(gp.n_rows, device=held.device), len(held)
+        examples = Examples(gp.coordinates[held], gp.targets[held], held, rows)
+        training = FEW if m < _CROSS_ROWS else MANY
+        least_noise = LEAST_NOISE[view.residual]
+        learned = fit_local(gp, examples, rng, training, least_noise=least_noise)
+        order = torch.as_tensor(rng.permutation(m), device=held.device)
+        parts, judges = [order], [learned]
+        if m < _CROSS_ROWS:
+            parts = [order[: m // 2], order[m // 2 :]]
+            others = [examples.take(part) for part in reversed(parts)]
+            judges = [fit_local(gp, each, rng, training, least_noise=least_noise) for each in others]
+        found = [torch.empty_like(examples.targets) for _ in _PARTS]
+        for part, judge in zip(parts, judges, strict=True):
+            near = predict_examples(judge, examples.take(part))
+            for into, values in zip(
+                found, combine(view, seen.take(held[part]), *near, judge.params.noise), strict=True
+            ):
+                into[part] = values
+        return learned.params, HeldOut.of(*found)
