@@ -29,6 +29,8 @@ class LocalTraining:
     batch_rows: int = 512
     searches: int = 4  # the neighbours are those of the metric at that many moments of the training
     learning_rate: float = 0.06
+    search_rows: int = 2_560  # examples whose neighbours are searched at a time; the steps until the next use these
+    degrees: float = math.inf  # of freedom of the density that is maximised
 
 
 @dataclass(frozen=True)
@@ -73,12 +75,11 @@ class _Fit:
         batch = min(training.batch_rows, m)
         for step in range(training.steps):
             if step % every == 0:
-                # Rows that later steps until the next search will use, so that no search is in vain.
-                used = self._draw(min(m, every * batch))
+                used = self._draw(min(m, max(batch, training.search_rows)))
                 near = self._neighbors(params, used)
             index = torch.as_tensor(self.rng.choice(len(used), batch, replace=False)).to(used.points.device)
             part = self.gp.gather(used.points[index], near[index])
-            _, gradient = log_density_and_gradient(self.gp.kernel, params, part, used.targets[index])
+            _, gradient = log_density_and_gradient(self.gp.kernel, params, part, used.targets[index], training.degrees)
             penalty = (params.log_lengthscale - centre) / (_METRIC_SPREAD**2 * m)
             gradient = replace(gradient, log_lengthscale=gradient.log_lengthscale - penalty)
             vector.grad = -torch.as_tensor(gradient.pack())
@@ -123,7 +124,9 @@ class _Fit:
                     log_noise=np.log(share * variance),
                 )
                 tried = self._limit(tried)
-                value = float(log_density_and_gradient(self.gp.kernel, tried, part, few.targets)[0].mean())
+                value = float(
+                    log_density_and_gradient(self.gp.kernel, tried, part, few.targets, self.training.degrees)[0].mean()
+                )
                 if best is None or value > best[0]:
                     best = value, tried
         assert best is not None

@@ -118,9 +118,13 @@ def row_normals(seed: int, rows: Tensor, q: int) -> Tensor:
 
 
 def log_density_and_gradient(
-    kernel: Kernel, params: Parameters, near: Neighborhoods, y: Tensor
+    kernel: Kernel, params: Parameters, near: Neighborhoods, y: Tensor, degrees: float = math.inf
 ) -> tuple[Tensor, Parameters]:
-    """Log density of the points' own targets y, (m, q), given their neighbours: (m,); the gradient of its mean (N4)."""
+    """Log density of the points' own targets y, (m, q), given their neighbours: (m,); the gradient of its mean (N4).
+
+    With finite ``degrees`` of freedom, above 2, it is that of Student's t with the same mean and variance, up to a
+    constant, so that a few rows far away do not decide.
+    """
     scale = torch.as_tensor(params.lengthscale).to(near.offsets)
     offsets = near.offsets / scale
     between, squares = _distances(offsets)
@@ -134,8 +138,13 @@ def log_density_and_gradient(
         solved = _solve(inner, r, near.targets, params, k)
         w, v = solved.weights, solved.variance + noise
         error = y[:, k] - solved.mean
-        total -= 0.5 * (error.square() / v + v.log() + math.log(2.0 * math.pi))
-        l_mu, l_v = (-error / v)[:, None], (0.5 * (1.0 / v - error.square() / v.square()))[:, None]
+        if math.isinf(degrees):
+            total -= 0.5 * (error.square() / v + v.log() + math.log(2.0 * math.pi))
+            pull = error / v
+        else:
+            total -= 0.5 * ((degrees + 1.0) * torch.log1p(error.square() / ((degrees - 2.0) * v)) + v.log())
+            pull = (degrees + 1.0) * error / ((degrees - 2.0) * v + error.square())
+        l_mu, l_v = -pull[:, None], (0.5 * (1.0 - pull * error) / v)[:, None]
         b = torch.cholesky_solve(solved.residuals[:, :, None], solved.lower)[:, :, 0] / noise
         point = l_mu * b - 2.0 * l_v * w
         # <d l / d (nu A), S R> = <..., nu A> - <..., nu I>, without forming the matrix.
@@ -152,8 +161,8 @@ def log_density_and_gradient(
     # sum_uv B_uv (a_uj - a_vj)^2 = 2 sum_u a_uj^2 (B 1)_u - 2 sum_u a_uj (B a)_uj.
     to_between *= inner_slope
     rows = 2.0 * to_between.sum(2) + to_point * r_slope
-    pull = (offsets * (offsets * rows[:, :, None] - 2.0 * torch.bmm(to_between, offsets))).sum((0, 1))
-    return total, Parameters((2.0 / m) * pull.cpu().numpy(), *gradients)
+    by_scale = (offsets * (offsets * rows[:, :, None] - 2.0 * torch.bmm(to_between, offsets))).sum((0, 1))
+    return total, Parameters((2.0 / m) * by_scale.cpu().numpy(), *gradients)
 
 
 @dataclass(frozen=True)

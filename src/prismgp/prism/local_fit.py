@@ -32,17 +32,17 @@ from prismgp.prism.stacking import MARGIN, HeldOut, mixture_moments, normal_nlpd
 
 Indices = npt.NDArray[np.int64]
 
-VIEWS = (
-    View(residual=True, latent=True),
-    View(residual=True, latent=False),
-    View(residual=False, latent=True),
-    View(residual=False, latent=False),
-)
-FEW, MANY = LocalTraining(steps=200, searches=4), LocalTraining(steps=400, searches=8)  # examples
+_RESIDUAL, _TARGET = View(residual=True, latent=True), View(residual=False, latent=True)
+_INPUTS = View(residual=False, latent=False)
+# With few held-out rows residuals of rows that the networks remember would be taken for those of new ones. With many
+# rows, neighbours in the latent space are worth it on the residuals only.
+_FEW_EXAMPLES, _MANY_POOLED = 300, 20_000
+# Student's t, so that the metric is not that of a few rows far away; with few examples, quickly.
+FEW = LocalTraining(steps=200, searches=4, batch_rows=256, degrees=10.0)
+MANY = LocalTraining(steps=400, searches=8, degrees=10.0)
 LEAST_NOISE = {True: 0.01, False: 1e-5}  # of the residuals, whose variance is about one; of the targets
 _MOST_EXAMPLES = 10_000
 _CROSS_ROWS = 2_000  # with fewer examples each half is judged by parameters learned on the other
-_SEVERAL_VIEWS = 20_000  # rows; from here on the first view and the last are tried
 _MANY_ROWS = 200_000  # from here on residuals of the mixture without the held-out rows do
 _BASE_SHARE = 0.4  # prior weight of the mixture; the neighbour GPs share the rest
 _MOMENTS, _PARTS = ("mean", "total"), ("mean", "variance", "noise")
@@ -74,7 +74,6 @@ class LocalStage:
     n_neighbors: int
     most_rows: int
     always: bool  # use neighbours even if the mixture alone is no worse
-    views: tuple[View, ...] | None = None  # None: by the number of rows
 
     def fit(self, streams: Streams, context: FitContext) -> LocalResult:  # noqa: ARG002
         """Learn the neighbour GPs, and weigh them and the mixture by the density of the examples."""
@@ -89,7 +88,7 @@ class LocalStage:
         base = HeldOut.of(known.mean, known.variance, known.noise)
         learned: list[tuple[View, Parameters]] = []
         found: list[HeldOut] = []
-        for view in self._views(seen):
+        for view in self._views(seen, len(held)):
             gp = make_local(view, seen, y, self.kernel, self._start(view), self.n_neighbors)
             params, judged = self._judge(view, gp, seen, held, rng)
             learned.append((view, params))
@@ -122,10 +121,12 @@ class LocalStage:
         gp = make_local(view, seen, y, self.kernel, params.lengthscale, self.n_neighbors)
         return Near(view, gp.with_parameters(params))
 
-    def _views(self, seen: Survey) -> list[View]:
-        views = self.views or (VIEWS if seen.coordinates.shape[0] < _SEVERAL_VIEWS else VIEWS[::3])
-        plain = seen.coordinates.shape[1] == self.rows.n_inputs + self.rows.n_outputs  # there are no latent columns
-        return [view for view in views if not (plain and view.latent)]
+    def _views(self, seen: Survey, examples: int) -> list[View]:
+        if seen.coordinates.shape[1] == self.rows.n_inputs + self.rows.n_outputs:
+            return [_INPUTS]  # no expert has latent columns
+        if examples < _FEW_EXAMPLES:
+            return [_TARGET, _INPUTS]
+        return [_RESIDUAL, _INPUTS] if len(seen.mean) > _MANY_POOLED else [_RESIDUAL, _TARGET, _INPUTS]
 
     @property
     def whole(self) -> bool:
@@ -173,6 +174,14 @@ class LocalStage:
         examples = Examples(gp.coordinates[held], gp.targets[held], held, rows)
         training = FEW if m < _CROSS_ROWS else MANY
         least_noise = LEAST_NOISE[view.residual]
+        if not (view.residual or view.latent):  # no network has seen the rows, so that others can be the examples
+            others = np.setdiff1d(np.arange(gp.n_rows), held.cpu().numpy())
+            count = min(_MOST_EXAMPLES, len(others))
+            these = torch.as_tensor(np.sort(rng.choice(others, count, replace=False)), device=held.device)
+            rest = Examples(gp.coordinates[these], gp.targets[these], these, rows)
+            learned = fit_local(gp, rest, rng, training, least_noise=least_noise)
+            near = predict_examples(learned, examples)
+            return learned.params, HeldOut.of(*combine(view, seen.take(held), *near, learned.params.noise))
         learned = fit_local(gp, examples, rng, training, least_noise=least_noise)
         order = torch.as_tensor(rng.permutation(m), device=held.device)
         parts, judges = [order], [learned]
