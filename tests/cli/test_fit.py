@@ -116,6 +116,18 @@ def test_quiet_says_nothing(run: Run, frame: pd.DataFrame, tmp_path: Path) -> No
     assert outcome == (0, "", "")
 
 
+def test_large_files_are_announced(
+    run: Run, frame: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frame.to_csv(tmp_path / "d.csv", index=False)
+    monkeypatch.setattr("prismgp.cli.fit._LARGE_FILE", 1_000)
+    command = ("fit", tmp_path / "d.csv", "-t", "price", "--inputs", "size", "-p", 2, "-o", tmp_path / "m")
+    outcome = run(*command)
+    assert outcome.err.startswith(f"Writing {tmp_path / 'm'}, about ")
+    assert f"Saved {tmp_path / 'm'} (" in outcome.out
+    assert run(*command, "-q") == (0, "", "")
+
+
 def test_drop_missing_drops_exactly_these_rows(run: Run, frame: pd.DataFrame, tmp_path: Path) -> None:
     broken = frame.copy()
     broken.loc[0, "size"] = np.nan

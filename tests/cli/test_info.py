@@ -11,6 +11,9 @@ import pytest
 
 import prismgp
 from prismgp import SSGPRegressor
+from prismgp.model import save_model
+from tests.prism import small
+from tests.prism.test_local_files import neighbors
 
 from .conftest import Run
 
@@ -24,7 +27,7 @@ def test_json(run: Run, model: Path) -> None:
     assert info["frequencies"] == 8
     assert info["rows"] == 150
     assert info["target"] == "price"
-    assert info["format_version"] == 3
+    assert info["format_version"] == 4
     assert info["gating"] is None
     assert info["bytes"] == model.stat().st_size
     assert info["noise_std"] == pytest.approx(loaded.noise_variance_**0.5)
@@ -38,7 +41,7 @@ def test_json(run: Run, model: Path) -> None:
 def test_text(run: Run, model: Path) -> None:
     outcome = run("info", model)
     assert (outcome.code, outcome.err) == (0, "")
-    for expected in ("SSGPRegressor (rbf, 8 frequencies)", "150", "price", "grade=high", "l-bfgs", "format version 3"):
+    for expected in ("SSGPRegressor (rbf, 8 frequencies)", "150", "price", "grade=high", "l-bfgs", "format version 4"):
         assert expected in outcome.out
 
 
@@ -62,3 +65,28 @@ def test_gates(run: Run, tmp_path: Path, kind: str) -> None:
     SSGPRegressor(2, gating=kind, n_components=3, optimize=False, random_state=0).fit(x, x[:, 0]).save(tmp_path / "m")
     assert f"{kind}, 3 clusters" in run("info", tmp_path / "m").out
     assert json.loads(run("info", tmp_path / "m", "--json").out)["gating"] == {"kind": kind, "clusters": 3}
+
+
+def test_neighbors(run: Run, tmp_path: Path) -> None:
+    x, y = small.data()
+    fit = small.model(local="always", n_neighbors=9).fit(x, y)
+    fit.save(tmp_path / "m")
+    found = json.loads(run("info", tmp_path / "m", "--json").out)["neighbors"]
+    near = fit.model_.predictor.near
+    assert [each["name"] for each in found] == [each.view.name for each in near]
+    assert all((each["rows"], each["neighbors"]) == (150, 9) for each in found)
+    weights = fit.fit_status_["local"]["weights"]
+    assert {each["name"]: each["weight"] for each in found}.items() <= weights.items()
+    assert run("info", tmp_path / "m").out.count("9 of 150 rows, in inputs") == len(near) > 0
+
+
+def test_neighbors_alone(run: Run, tmp_path: Path) -> None:
+    save_model(neighbors(k=7), tmp_path / "m")
+    text = run("info", tmp_path / "m").out
+    assert text.startswith("NeighborGPRegressor (matern32)")
+    assert "7 of 150 rows, in inputs alone, weight 100%" in text
+
+
+def test_models_without_neighbors(run: Run, model: Path) -> None:
+    assert json.loads(run("info", model, "--json").out)["neighbors"] is None
+    assert "Neighbours" not in run("info", model).out

@@ -16,7 +16,7 @@ import torch
 import prismgp
 from prismgp import ExactGPRegressor, SSGPRegressor
 from prismgp.exceptions import ModelFileError, PrismGPWarning
-from prismgp.model.file import _ZEROS, _digest_place
+from prismgp.model.container import ZEROS, digest_place
 
 
 def fitted(kind="ssgp", *, outputs=1, names=False):
@@ -116,16 +116,16 @@ def rewritten(data, edit, *, tensors=None):
         edit(config)
     if tensors:
         tensors(arrays)
-    metadata = {"prismgp": json.dumps(config), "sha256": _ZEROS.decode()}
+    metadata = {"prismgp": json.dumps(config), "sha256": ZEROS.decode()}
     out = bytearray(safetensors.torch.save(arrays, metadata=metadata))
     import hashlib
 
-    out[_digest_place(out)] = hashlib.sha256(out).hexdigest().encode()
+    out[digest_place(out)] = hashlib.sha256(out).hexdigest().encode()
     return bytes(out)
 
 
 HOSTILE = {
-    "wrong version": (lambda c: c.update(format_version=4), None, "format version 4"),
+    "wrong version": (lambda c: c.update(format_version=5), None, "format version 5"),
     "version text": (lambda c: c.update(format_version="1"), None, "format version"),
     "unknown estimator": (lambda c: c.update(estimator="os.system"), None, "unknown"),
     "unknown argument": (lambda c: c["arguments"].update(shell="rm"), None, "shell"),
@@ -225,9 +225,9 @@ def test_oversized_and_nested_headers(tmp_path):
     # Deep nesting behind a valid checksum must not exhaust the stack.
     import hashlib
 
-    header = b'{"__metadata__":{"sha256":"' + _ZEROS + b'","prismgp":"' + b"[" * 200_000 + b'"}}'
+    header = b'{"__metadata__":{"sha256":"' + ZEROS + b'","prismgp":"' + b"[" * 200_000 + b'"}}'
     data = bytearray(struct.pack("<Q", len(header)) + header)
-    data[_digest_place(data)] = hashlib.sha256(data).hexdigest().encode()
+    data[digest_place(data)] = hashlib.sha256(data).hexdigest().encode()
     path.write_bytes(data)
     with pytest.raises(ModelFileError):
         prismgp.load(path)

@@ -20,11 +20,13 @@ from prismgp.data import ArraySource, Source, TableEncoder, file_source
 from prismgp.data.scan import is_saved_index
 from prismgp.estimators import ExactGPRegressor, GPRegressor, PrismGPRegressor, SSGPRegressor
 from prismgp.exceptions import DataError
+from prismgp.model import file_bytes
 
 _DEFAULT_FREQUENCIES = {"prism": 32, "ssgp": 64}
 _LEVEL = 0.95
 _SHOWN_INPUTS = 5
 _SCORE_ROWS = 65_536
+_LARGE_FILE = 100 * 10**6  # bytes
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -134,6 +136,9 @@ def run(args: argparse.Namespace) -> int:
     }
     if held_out is not None:
         summary["holdout"] = _score(model, held_out, train)
+    size = file_bytes(model.model_)
+    if size > _LARGE_FILE and not args.quiet:  # before it fills the disk
+        say(f"Writing {args.output}, about {format_bytes(size)}", error=True)
     model.save(output)
     if args.checkpoint is not None:
         Path(args.checkpoint).unlink(missing_ok=True)

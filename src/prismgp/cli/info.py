@@ -13,9 +13,16 @@ from prismgp.cli import common
 from prismgp.cli.common import Parser, Subparsers, printable, say
 from prismgp.core.models import SpectralModel
 from prismgp.model import FORMAT_VERSION, FittedModel, load_model
+from prismgp.neighbors.model import NeighborModel
+from prismgp.prism.local import LocalMixture
 
 _SHOWN_INPUTS = 20
-_ESTIMATORS = {"exact": "ExactGPRegressor", "ssgp": "SSGPRegressor", "prism": "PrismGPRegressor"}
+_ESTIMATORS = {
+    "exact": "ExactGPRegressor",
+    "neighbors": "NeighborGPRegressor",
+    "ssgp": "SSGPRegressor",
+    "prism": "PrismGPRegressor",
+}
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -56,6 +63,7 @@ def _describe(model: FittedModel, path: str) -> dict[str, Any]:
         "kernel": model.kernel,
         "frequencies": model.arguments.get("n_frequencies"),
         "gating": _gating(model),
+        "neighbors": _neighbors(model),
         "rows": rows,
         "target": None if encoder is None else encoder.target,
         "columns": None if encoder is None else encoder.to_dict()["columns"],
@@ -82,6 +90,19 @@ def _gating(model: FittedModel) -> dict[str, Any] | None:
     return None if gate is None else {"kind": gate.kind, "clusters": gate.n_clusters}
 
 
+def _neighbors(model: FittedModel) -> list[dict[str, Any]] | None:
+    """The neighbour GPs of a model, if any: what each sees, its weight, and its rows, which are part of the file."""
+    predictor = model.predictor
+    if isinstance(predictor, NeighborModel):
+        found = [("neighbours in inputs alone", 1.0, predictor.gp)]
+    elif isinstance(predictor, LocalMixture):
+        pairs = zip(predictor.near, predictor.weights[1:], strict=True)
+        found = [(near.view.name, float(weight), near.gp) for near, weight in pairs]
+    else:
+        return None
+    return [{"name": name, "weight": weight, "rows": gp.n_rows, "neighbors": gp.k} for name, weight, gp in found]
+
+
 def _print(info: dict[str, Any]) -> None:
     frequencies = f", {info['frequencies']} frequencies" if info["frequencies"] else ""
     say(f"{info['estimator']} ({info['kernel']}{frequencies})")
@@ -92,6 +113,11 @@ def _print(info: dict[str, Any]) -> None:
     ]
     if info["gating"] is not None:
         rows.append(("Gating", f"{info['gating']['kind']}, {info['gating']['clusters']:,} clusters"))
+    for each in info["neighbors"] or []:
+        seen = each["name"].removeprefix("neighbours ")
+        rows.append(
+            ("Neighbours", f"{each['neighbors']:,} of {each['rows']:,} rows, {seen}, weight {each['weight']:.0%}")
+        )
     if info["target"] is not None:
         rows.append(("Target", printable(info["target"])))
     per_row = f" ({info['log_evidence_per_row']:.4f} per row)"

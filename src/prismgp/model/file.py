@@ -1,20 +1,16 @@
 """Model files: one safetensors file whose metadata is JSON. Nothing in it is ever executed.
 
-Layout (format version 3)
+Layout (format version 4)
 
-* The safetensors header's metadata has two entries. ``prismgp`` is a JSON object: format version,
-  estimator, constructor arguments, and what a fit learned that is not an array. ``sha256`` is the
-  digest of the whole file with the 64 digits of the digest itself replaced by zeros, so that every
-  flipped bit is noticed.
-* The tensors are named float64 arrays; their shapes are checked against the JSON.
+* The text of the file (:mod:`prismgp.model.container`) is a JSON object: format version, estimator,
+  constructor arguments, and what a fit learned that is not an array.
+* The tensors are named float64 arrays, coordinates of rows also float32; their shapes are checked
+  against the JSON.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-import math
-import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,29 +19,37 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import safetensors.torch
 import torch
 
-from prismgp._system import DEVICES, DTYPES, atomic_path, compute_device
+from prismgp._system import DEVICES, DTYPES, compute_device
 from prismgp._types import Array, Tensor
 from prismgp.core.kernels import Parameters
 from prismgp.data import Standardiser, TableEncoder
 from prismgp.exceptions import ModelFileError, PrismGPError, PrismGPWarning
+from prismgp.model.container import count_bytes, read_tensors, write_tensors
 from prismgp.model.fitted import FittedModel
-from prismgp.model.state import PARAMETERS, build_predictor, predictor_config, predictor_tensors, take, take_parameters
+from prismgp.model.local_state import is_coordinates
+from prismgp.model.state import build_predictor, predictor_config, predictor_tensors
+from prismgp.model.take import PARAMETERS, take, take_parameters
 
-FORMAT_VERSION = 3
-_MAX_HEADER = 64 * 2**20
+FORMAT_VERSION = 4
 # What reading numbers and text that do not fit together may raise; RuntimeError is torch's.
 _UNUSABLE = (PrismGPError, ValueError, TypeError, LookupError, AttributeError, OverflowError, MemoryError, RuntimeError)
-_ZEROS = b"0" * 64
-_DIGEST = re.compile(rb'"sha256":"([0-9a-f]{64})"')
 _STANDARDISER = ("x_shift", "x_scale", "y_shift", "y_scale", "fixed_mean")
 
 
 def save_model(model: FittedModel, path: str | PathLike[str]) -> None:
-    """Write a fitted model to a file that appears whole or not at all."""
-    _write(path, _config_of(model), _tensors_of(model))
+    """Write a fitted model to a file that appears whole or not at all.
+
+    Where the model predicts from neighbours, the training rows are part of the file: their coordinates, and their
+    targets or residuals. :func:`file_bytes` says how large it will be.
+    """
+    write_tensors(path, *_contents(model))
+
+
+def file_bytes(model: FittedModel) -> int:
+    """Size of the model's file, without writing it."""
+    return count_bytes(*_contents(model))
 
 
 def load_model(path: str | PathLike[str], *, device: str | None = None) -> FittedModel:
@@ -71,38 +75,23 @@ def _readable(path: str | PathLike[str]) -> Iterator[Path]:
         raise ModelFileError(f"{path}: {error}") from error
     except _UNUSABLE as error:
         raise ModelFileError(f"{path}: not a usable model file ({type(error).__name__}: {error})") from error
-    except safetensors.SafetensorError as error:
-        raise ModelFileError(f"{path}: not a usable model file ({error})") from error
-
-
-def _write(path: str | PathLike[str], config: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-    """Write a file that appears whole or not at all."""
-    metadata = {"prismgp": json.dumps(config, allow_nan=False), "sha256": _ZEROS.decode()}
-    data = bytearray(safetensors.torch.save(tensors, metadata=metadata))
-    place = _digest_place(data)
-    data[place] = hashlib.sha256(data).hexdigest().encode()
-    with atomic_path(path) as temporary:
-        temporary.write_bytes(data)
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """What a file says and the numbers it holds, after its checksum."""
-    data = path.read_bytes()
-    place = _digest_place(data)
-    view, digest = memoryview(data), hashlib.sha256()
-    for part in (view[: place.start], _ZEROS, view[place.stop :]):
-        digest.update(part)
-    if digest.hexdigest().encode() != data[place]:
-        raise ModelFileError("checksum mismatch: the file is damaged")
-    config = _config(data)
+    text, tensors = read_tensors(path)
+    config: dict[str, Any] = json.loads(text, parse_constant=_refuse_constant)
     version = config["format_version"]
     if version != FORMAT_VERSION or isinstance(version, bool):
         raise ModelFileError(f"format version {version!r}; this PrismGP reads version {FORMAT_VERSION}")
-    tensors = safetensors.torch.load(data)
     for name, tensor in tensors.items():
-        if tensor.dtype != torch.float64 or not _finite(tensor):
+        if tensor.dtype != torch.float64 and not is_coordinates(name):
             raise ModelFileError(f"tensor {name!r} is not made of finite float64 numbers")
     return config, tensors
+
+
+def _contents(model: FittedModel) -> tuple[str, dict[str, Tensor]]:
+    return json.dumps(_config_of(model), allow_nan=False), _tensors_of(model)
 
 
 def _config_of(model: FittedModel) -> dict[str, Any]:
@@ -126,7 +115,7 @@ def _config_of(model: FittedModel) -> dict[str, Any]:
 
 
 def _tensors_of(model: FittedModel) -> dict[str, Tensor]:
-    tensors = {name: value.detach().cpu().contiguous() for name, value in predictor_tensors(model.predictor).items()}
+    tensors = predictor_tensors(model.predictor)
     vectors = {f"s.{name}": getattr(model.standardiser, name) for name in _STANDARDISER}
     vectors |= {f"p.{name}": getattr(model.predictor.params, name) for name in PARAMETERS}
     tensors |= {name: torch.tensor(value, dtype=torch.float64) for name, value in vectors.items()}
@@ -150,7 +139,7 @@ def _build(config: dict[str, Any], tensors: dict[str, Tensor], device: str | Non
         raise ModelFileError("the history is not an object")
     arguments["device"] = _device(arguments["device"], device)
     there = compute_device(arguments["device"])
-    dtype = torch.float64 if kind == "exact" else DTYPES[arguments["dtype"]]
+    dtype = torch.float64 if kind == "exact" else DTYPES[arguments.get("dtype", "float64")]
     chunk_rows = None if arguments.get("chunk_size", "auto") == "auto" else arguments["chunk_size"]
     if chunk_rows is not None:
         _count(arguments, "chunk_size")
@@ -247,32 +236,6 @@ def _count(config: dict[str, Any], name: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < 2**53:
         raise ModelFileError(f"{name} is {value!r:.40}, not a positive integer")
     return value
-
-
-def _digest_place(data: bytes | bytearray) -> slice:
-    """Where the 64 digits of the digest stand in the file."""
-    if len(data) < 8:
-        raise ModelFileError("too short for a model file")
-    size = int.from_bytes(data[:8], "little")
-    if size > _MAX_HEADER or size > len(data) - 8:
-        raise ModelFileError(f"header claims {size:,} bytes; the file is truncated, damaged, or not a model file")
-    found = list(_DIGEST.finditer(bytes(data[8 : 8 + size])))
-    if len(found) != 1:
-        raise ModelFileError("no checksum in the header; damaged, or not a PrismGP model file")
-    start, end = found[0].span(1)
-    return slice(8 + start, 8 + end)
-
-
-def _finite(tensor: Tensor) -> bool:
-    """Whether all numbers are; by the extremes, which takes no memory."""
-    return not tensor.numel() or all(map(math.isfinite, tensor.aminmax()))
-
-
-def _config(data: bytes) -> dict[str, Any]:
-    """The JSON object of the header."""
-    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-    config: dict[str, Any] = json.loads(header["__metadata__"]["prismgp"], parse_constant=_refuse_constant)
-    return config
 
 
 def _refuse_constant(name: str) -> Any:

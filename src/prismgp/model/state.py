@@ -20,6 +20,9 @@ from prismgp.core.gating import RuleGate
 from prismgp.core.kernels import Parameters, get_kernel
 from prismgp.core.models import BlockPosterior, ExactModel, Predictor, SpectralModel, WeightPosterior
 from prismgp.exceptions import ModelFileError, PrismGPError
+from prismgp.model.local_state import build_local, build_neighbors, local_config, local_tensors
+from prismgp.model.take import PARAMETERS, take, take_parameters, under
+from prismgp.neighbors.model import NeighborModel
 from prismgp.prism import (
     Expert,
     FeatureMap,
@@ -30,11 +33,10 @@ from prismgp.prism import (
     ReconfiguredMap,
     RevisedMap,
 )
+from prismgp.prism.local import LocalMixture
 from prismgp.vae import MixtureVAE
 
-PARAMETERS = ("log_lengthscale", "log_signal", "log_noise", "mean")
 _MAX_EXPERTS = 1_000
-_MAX_LOG = 700.0  # beyond it, exp is infinite or zero
 _MAX_NETWORK_LOG = 50.0  # of what the network exponentiates, in single precision
 
 
@@ -44,6 +46,10 @@ def predictor_tensors(predictor: Predictor) -> dict[str, Tensor]:
         return {name: getattr(predictor.posterior, name) for name in ("x", "lower", "alpha")}
     if isinstance(predictor, SpectralModel):
         return _spectral_tensors(predictor)
+    if isinstance(predictor, NeighborModel):
+        return local_tensors(predictor)
+    if isinstance(predictor, LocalMixture):
+        return {**_mixture_tensors(predictor.base), **local_tensors(predictor)}
     assert isinstance(predictor, Mixture)
     return _mixture_tensors(predictor)
 
@@ -52,6 +58,10 @@ def predictor_config(predictor: Predictor) -> dict[str, Any]:
     """What the tensors do not say; JSON."""
     if isinstance(predictor, SpectralModel):
         return _spectral_config(predictor)
+    if isinstance(predictor, NeighborModel):
+        return local_config(predictor)
+    if isinstance(predictor, LocalMixture):
+        return {"experts": _mixture_config(predictor.base), **local_config(predictor)}
     return {"experts": _mixture_config(predictor)} if isinstance(predictor, Mixture) else {}
 
 
@@ -72,32 +82,12 @@ def build_predictor(
         return _build_exact(tensors, params, arguments["kernel"], log_evidence, n=n, d=d)
     if kind == "ssgp":
         return _build_spectral(tensors, config, arguments, params, log_evidence, n=n, d=d)
+    if kind == "neighbors":
+        return build_neighbors(tensors, config, params, log_evidence, n=n, d=d)
     if kind == "prism":
-        return _build_mixture(tensors, config["experts"], n=n, d=d, q=len(params.mean), dtype=dtype)
+        mixture = _build_mixture(tensors, config["experts"], n=n, d=d, q=len(params.mean), dtype=dtype)
+        return build_local(tensors, config, mixture, d=d) if "near" in config else mixture
     raise ModelFileError(f"estimator {kind!r} is unknown to this version")
-
-
-def take(tensors: dict[str, Tensor], **shapes: tuple[int, ...]) -> list[Tensor]:
-    """Tensors of a model file by name, after a check of their shapes."""
-    for name, shape in shapes.items():
-        found = tuple(tensors[name].shape) if name in tensors else None
-        if found != shape:
-            raise ModelFileError(f"tensor {name!r} has shape {found}, expected {shape}")
-    return [tensors[name] for name in shapes]
-
-
-def take_parameters(tensors: dict[str, Tensor], prefix: str, inputs: int, q: int) -> Parameters:
-    """Parameters of a kernel with that many inputs, after a check of their range."""
-    shapes = {prefix + name: (inputs if name == "log_lengthscale" else q,) for name in PARAMETERS}
-    params = Parameters(*(tensor.numpy() for tensor in take(tensors, **shapes)))
-    if np.abs(np.concatenate([params.log_lengthscale, params.log_signal, params.log_noise])).max() > _MAX_LOG:
-        raise ModelFileError("a parameter is out of range")
-    return params
-
-
-def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Those whose names begin with the prefix, without it."""
-    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
 def _build_exact(
@@ -210,8 +200,7 @@ def _mixture_tensors(mixture: Mixture) -> dict[str, Tensor]:
         own |= {name: torch.as_tensor(getattr(expert.params, name)) for name in PARAMETERS}
         own |= {f"map.{name}": value for name, value in _map_tensors(expert.map).items()}
         tensors |= {f"e{k}.{name}": value for name, value in own.items()}
-    # safetensors refuses tensors that share memory.
-    return {name: value.detach().to("cpu", torch.float64).contiguous().clone() for name, value in tensors.items()}
+    return {name: value.detach().to(torch.float64) for name, value in tensors.items()}
 
 
 def _build_mixture(tensors: dict[str, Tensor], config: Any, *, n: int, d: int, q: int, dtype: torch.dtype) -> Mixture:
@@ -222,7 +211,7 @@ def _build_mixture(tensors: dict[str, Tensor], config: Any, *, n: int, d: int, q
     temperature = take(tensors, temperature=(q,))[0].numpy()
     if (weights <= 0).any() or abs(weights.sum() - 1.0) > 1e-9 or (temperature <= 0).any():
         raise ModelFileError("weights or temperature of the experts are out of range")
-    parts = ((_under(f"e{k}.", tensors), entry) for k, entry in enumerate(config))
+    parts = ((under(f"e{k}.", tensors), entry) for k, entry in enumerate(config))
     experts = tuple(_build_expert(own, entry, d=d, q=q, dtype=dtype) for own, entry in parts)
     mixture = Mixture(experts, weights, temperature)
     if any(expert.statistics.n != n for expert in experts):
@@ -239,7 +228,7 @@ def _build_expert(own: dict[str, Tensor], entry: dict[str, Any], *, d: int, q: i
     noise_scale = take(own, noise_scale=(q,))[0].numpy()
     if (noise_scale <= 0).any():
         raise ModelFileError("a noise factor is not positive")
-    feature_map, width = _build_map(_under("map.", own), entry["kind"], entry["detail"], params, d=d, q=q, dtype=dtype)
+    feature_map, width = _build_map(under("map.", own), entry["kind"], entry["detail"], params, d=d, q=q, dtype=dtype)
     size = width + 1 + q
     moments, weight_mean, inverse_root = take(
         own, moments=(size, size), weight_mean=(width, q), inverse_root=(q, width, width)
@@ -301,10 +290,10 @@ def _build_map(
             raise ModelFileError(f"the plain SSGP has {inputs} inputs, the model {d}")
         if kind == "plain":
             return plain, 2 * p
-        network = _build_network(_under("network.", tensors), detail, d=d, q=q).to(dtype)
+        network = _build_network(under("network.", tensors), detail, d=d, q=q).to(dtype)
         (level,) = take(tensors, level=(1,))
         return InformedMap(plain, network, float(level)), 2 * p
-    vae = _build_vae(_under("vae.", tensors))
+    vae = _build_vae(under("vae.", tensors))
     columns = vae.prior.directions.shape[1] if detail == "latent" else d
     if detail not in ("latent", "reconstruction") or inputs != columns or vae.encoder.first_weight.shape[1] != d:
         raise ModelFileError("the re-configuration does not fit the model")

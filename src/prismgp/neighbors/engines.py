@@ -169,7 +169,11 @@ class Tree:
         from scipy.spatial import cKDTree
 
         self.space = space
-        self._tree: Any = cKDTree(space.place(space.points).numpy(), leafsize=32)
+        placed = torch.empty(space.n, space.d, dtype=torch.float64)
+        step = space.rows_per_block()
+        for begin, block in zip(range(0, space.n, step), space.blocks(step), strict=True):  # no copy of all points
+            placed[begin : begin + step] = space.place(block)
+        self._tree: Any = cKDTree(placed.numpy(), leafsize=32)  # which refers to them
 
     def nearest(self, placed: Tensor, count: int) -> tuple[Tensor, Tensor]:
         """Candidates of all queries."""

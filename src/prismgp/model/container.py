@@ -1,0 +1,213 @@
+"""The bytes of a model file: safetensors with a checksum, written in pieces and mapped when read.
+
+The header's metadata has two entries: ``prismgp``, a text, and ``sha256``, the digest of the whole file with the 64
+digits of the digest itself replaced by zeros, so that every flipped bit is noticed.
+
+Neither direction needs memory for the whole file. Tensors of more than a megabyte are views of a private map of the
+file: pages are read when they are used, the system may drop them, and a write would change the process's copy only.
+The map stays valid when the file is deleted or another is renamed over it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import mmap
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from io import BufferedReader
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from prismgp._system import atomic_path
+from prismgp._types import Tensor
+from prismgp.exceptions import ModelFileError
+
+ZEROS = b"0" * 64
+ROWS = "near."  # beginning of the names of tensors that are read row by row, wherever they lie in memory
+_TYPES = {"F64": torch.float64, "F32": torch.float32}
+_NAMES = {dtype: name for name, dtype in _TYPES.items()}
+_DIGEST = re.compile(rb'"sha256":"([0-9a-f]{64})"')
+_MAX_HEADER = 64 * 2**20
+_BLOCK = 2**22  # bytes read or written at a time
+_MAPPED = 2**20  # bytes, from which a tensor is mapped; smaller ones are copied
+_LINE = 64  # bytes; products of matrices that begin elsewhere may round differently
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """A tensor in the file."""
+
+    name: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    start: int  # from the end of the header, in bytes, and so is stop
+    stop: int
+
+
+def write_tensors(path: str | PathLike[str], text: str, tensors: dict[str, Tensor]) -> None:
+    """Write float64 and float32 tensors and a text to a file that appears whole or not at all."""
+    head, order = _layout(text, tensors)
+    digest = hashlib.sha256(head)
+    with atomic_path(path) as temporary, temporary.open("wb") as file:
+        file.write(head)
+        for name in order:
+            for piece in _pieces(tensors[name]):
+                digest.update(piece)
+                file.write(piece)
+        file.seek(digest_place(head).start)
+        file.write(digest.hexdigest().encode())
+
+
+def count_bytes(text: str, tensors: dict[str, Tensor]) -> int:
+    """Size of the file that :func:`write_tensors` would write."""
+    return len(_layout(text, tensors)[0]) + sum(map(_size, tensors.values()))
+
+
+def read_tensors(path: Path) -> tuple[str, dict[str, Tensor]]:
+    """Text and tensors of a file, all of them finite; a damaged file, or one of another kind, raises ModelFileError."""
+    with path.open("rb") as file:
+        total = os.fstat(file.fileno()).st_size
+        head = _read_head(file, total)
+        place = digest_place(head)
+        if _digest(file, head, place) != head[place]:
+            raise ModelFileError("checksum mismatch: the file is damaged")
+        header = json.loads(head[8:])
+        text = header.pop("__metadata__")["prismgp"]
+        entries = _entries(header, total - len(head))
+        # One map for all: it keeps the file, and lives as long as a tensor does.
+        large = any(entry.stop - entry.start > _MAPPED for entry in entries)
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) if large else None
+        tensors = {entry.name: _tensor(file, mapped, entry, len(head)) for entry in entries}
+    for name, tensor in tensors.items():
+        if not _finite(tensor):
+            raise ModelFileError(f"tensor {name!r} is not made of finite numbers")
+    return text, tensors
+
+
+def digest_place(head: bytes | bytearray) -> slice:
+    """Where the 64 digits of the digest stand in a file, from its first bytes, the header included."""
+    if len(head) < 8:
+        raise ModelFileError("too short for a model file")
+    size = int.from_bytes(head[:8], "little")
+    if size > _MAX_HEADER or size > len(head) - 8:
+        raise ModelFileError(f"header claims {size:,} bytes; the file is truncated, damaged, or not a model file")
+    found = list(_DIGEST.finditer(bytes(head[8 : 8 + size])))
+    if len(found) != 1:
+        raise ModelFileError("no checksum in the header; damaged, or not a PrismGP model file")
+    start, end = found[0].span(1)
+    return slice(8 + start, 8 + end)
+
+
+# -- writing -------------------------------------------------------------------------------------
+
+
+def _layout(text: str, tensors: dict[str, Tensor]) -> tuple[bytes, list[str]]:
+    """Length and header, with zeros for the digest; and the order of the tensors."""
+    # Those that fill whole lines of memory come first, then the largest, so that nearly every matrix that is large
+    # enough to be mapped begins a line; float64 before float32, so that every number is aligned to its size.
+    order = sorted(
+        tensors,
+        key=lambda name: (
+            name.startswith(ROWS),
+            _size(tensors[name]) % _LINE != 0,
+            -tensors[name].element_size(),
+            -_size(tensors[name]),
+        ),
+    )
+    header: dict[str, Any] = {"__metadata__": {"prismgp": text, "sha256": ZEROS.decode()}}
+    start = 0
+    for name in order:
+        tensor, stop = tensors[name], start + _size(tensors[name])
+        shape, offsets = list(tensor.shape), [start, stop]
+        header[name] = {"dtype": _NAMES[tensor.dtype], "shape": shape, "data_offsets": offsets}
+        start = stop
+    body = json.dumps(header, separators=(",", ":")).encode()
+    body += b" " * (-(8 + len(body)) % _LINE)
+    if len(body) > _MAX_HEADER:
+        raise ModelFileError(f"the description of the model takes {len(body):,} bytes, more than a file may have")
+    return len(body).to_bytes(8, "little") + body, order
+
+
+def _size(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def _pieces(tensor: Tensor) -> Iterator[memoryview]:
+    """The numbers in their order, a block at a time."""
+    flat = tensor.detach().reshape(-1)
+    step = _BLOCK // tensor.element_size()
+    for start in range(0, len(flat), step):
+        yield flat[start : start + step].cpu().numpy().data.cast("B")
+
+
+# -- reading -------------------------------------------------------------------------------------
+
+
+def _read_head(file: BufferedReader, total: int) -> bytes:
+    first = file.read(8)
+    size = int.from_bytes(first, "little")
+    # What is wrong with the length is for digest_place to say.
+    return first + file.read(size) if size <= min(_MAX_HEADER, total - 8) else first
+
+
+def _digest(file: BufferedReader, head: bytes, place: slice) -> bytes:
+    """Of a file that has been read to the end of its header."""
+    digest = hashlib.sha256(head[: place.start])
+    digest.update(ZEROS)
+    digest.update(head[place.stop :])
+    while block := file.read(_BLOCK):
+        digest.update(block)
+    return digest.hexdigest().encode()
+
+
+def _entries(header: dict[str, Any], room: int) -> list[_Entry]:
+    """The tensors that a header describes, which fill the room behind it without gaps."""
+    entries = [_entry(name, **about) for name, about in header.items()]
+    end = 0
+    for entry in sorted(entries, key=lambda entry: (entry.start, entry.stop)):
+        if entry.start != end:
+            raise ModelFileError(f"tensor {entry.name!r} does not begin where the one before it ends")
+        end = entry.stop
+    if end != room:
+        raise ModelFileError(f"the tensors take {end:,} bytes, but the file has {room:,} for them")
+    return entries
+
+
+def _entry(name: str, *, dtype: str, shape: list[int], data_offsets: list[int]) -> _Entry:
+    if dtype not in _TYPES:
+        raise ModelFileError(f"tensor {name!r} is of type {dtype!r:.40}, not float64 or float32")
+    start, stop = data_offsets
+    if not all(type(number) is int and 0 <= number < 2**63 for number in (*shape, start, stop)):
+        raise ModelFileError(f"shape or place of tensor {name!r} are no numbers")
+    if math.prod(shape) * _TYPES[dtype].itemsize != stop - start:
+        raise ModelFileError(f"tensor {name!r} of shape {shape!r:.40} does not take {stop - start:,} bytes")
+    return _Entry(name, _TYPES[dtype], tuple(shape), start, stop)
+
+
+def _tensor(file: BufferedReader, mapped: mmap.mmap | None, entry: _Entry, begin: int) -> Tensor:
+    """A view of the map, or a copy where that is small, or would begin in the middle of a line of memory."""
+    start, size = begin + entry.start, entry.stop - entry.start
+    usable = start % (entry.dtype.itemsize if entry.name.startswith(ROWS) else _LINE) == 0
+    if mapped is not None and size > _MAPPED and usable:
+        count = size // entry.dtype.itemsize
+        return torch.frombuffer(mapped, dtype=entry.dtype, count=count, offset=start).view(entry.shape)
+    tensor = torch.empty(entry.shape, dtype=entry.dtype)
+    if size:
+        file.seek(start)
+        if file.readinto(tensor.view(-1).numpy().data.cast("B")) != size:
+            raise ModelFileError("the file was changed while it was read")
+    return tensor
+
+
+def _finite(tensor: Tensor) -> bool:
+    """Whether all numbers are; by the extremes of blocks, which takes no memory."""
+    flat = tensor.view(-1)
+    parts = (flat[start : start + _BLOCK] for start in range(0, len(flat), _BLOCK))
+    return all(math.isfinite(extreme) for part in parts for extreme in part.aminmax())
