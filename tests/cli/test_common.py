@@ -7,7 +7,7 @@ import pytest
 
 from prismgp import metrics
 from prismgp.cli.common import Scores
-from prismgp.core.models import NORMAL_95
+from prismgp.core.normal import NORMAL_95
 
 
 def test_batches_add_up_to_the_metrics() -> None:

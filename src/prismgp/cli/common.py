@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from prismgp import metrics
 from prismgp._types import Array
-from prismgp.core.models import normal_quantile
+from prismgp.core.normal import normal_quantile
 from prismgp.data import TableFiles, open_tables
 from prismgp.exceptions import DataError
 
