@@ -75,6 +75,7 @@ def test_round_trip_equals_the_python_api(
     np.testing.assert_array_equal(output["std"], std)
     np.testing.assert_array_equal(output["lower"], mean - Z95 * std)
     np.testing.assert_array_equal(output["upper"], mean + Z95 * std)
+    np.testing.assert_array_equal(output[["lower", "upper"]], prismgp.load(model).predict_interval(fresh))
     assert summary["rows"] == len(fresh)
 
 
@@ -282,7 +283,7 @@ def test_interrupt_leaves_the_old_output(
 
     write(fresh, tmp_path / "d.csv")
     (tmp_path / "o.csv").write_bytes(b"old")
-    monkeypatch.setattr(FittedModel, "predict", interrupt)
+    monkeypatch.setattr(FittedModel, "predict_quantiles", interrupt)
     assert run("predict", model, tmp_path / "d.csv", "-o", tmp_path / "o.csv") == (130, "", "prismgp: interrupted\n")
     assert (tmp_path / "o.csv").read_bytes() == b"old"
     assert len(list(tmp_path.iterdir())) == 2
@@ -297,7 +298,7 @@ def test_memory_does_not_grow_with_the_rows(
     # that small files suffice to fill them.
     monkeypatch.setattr("prismgp.data.tables.BLOCK_BYTES", 2**15)
     monkeypatch.setattr("prismgp.data.tables.GROUP_BYTES", 2**20)
-    original = FittedModel.predict
+    original = FittedModel.predict_quantiles
     samples: list[int] = []
 
     def sampled(*args: object, **kwargs: object) -> object:
@@ -306,7 +307,7 @@ def test_memory_does_not_grow_with_the_rows(
 
     model = SSGPRegressor(8, random_state=0, max_iter=2).fit(frame[["size", "count"]], frame["price"])
     model.save(tmp_path / "m.prism")
-    monkeypatch.setattr(FittedModel, "predict", sampled)
+    monkeypatch.setattr(FittedModel, "predict_quantiles", sampled)
     rng = np.random.default_rng(0)
     output = tmp_path / f"o.{suffix}"
 
