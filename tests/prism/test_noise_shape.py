@@ -20,8 +20,13 @@ COVERAGES = [0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99]
 # All with mean 0 and variance 1.
 NOISES = {
     "heavy": lambda rng, n: rng.standard_t(3.0, n) / np.sqrt(3.0),
-    "skewed": lambda rng, n: rng.exponential(size=n) - 1.0,
+    "skewed": lambda rng, n: (rng.gamma(3.0, size=n) - 3.0) / np.sqrt(3.0),
+    "edge": lambda rng, n: rng.exponential(size=n) - 1.0,
 }
+# How far coverage may be off. The density of the exponential jumps at its edge, and where the edge is depends on the
+# error of the mean: over eight seeds, half with 1,500 held-out rows and half with 6,000, it was off by up to 4.4 and
+# 2.7 points.
+MOST_OFF = {"heavy": 0.025, "skewed": 0.025, "edge": 0.04}
 
 
 def noisy(kind, n, seed=0):
@@ -59,13 +64,17 @@ def test_the_shape_is_found(shaped):
     assert status["gain"] > 0.05
 
 
-def test_intervals_are_calibrated(shaped):
-    kind, fit, _, _ = shaped
-    x, y = noisy(kind, 20_000, seed=1)
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("kind", list(NOISES))
+def test_intervals_are_calibrated(kind, seed):
+    """With 6,000 held-out rows, of which a share has a standard error of 0.6 points."""
+    fit = model(**{**SETTINGS, "random_state": seed}).fit(*noisy(kind, 12_000, seed=seed))
+    x, y = noisy(kind, 20_000, seed=100 + seed)
     for coverage in COVERAGES:
         lower, upper = fit.predict_interval(x, coverage).T
         inside = np.mean((lower <= y) & (y <= upper))
-        assert abs(inside - coverage) < 0.025, (coverage, inside)
+        assert abs(inside - coverage) < MOST_OFF[kind], (coverage, inside)
 
 
 def test_density_is_better_than_normal(shaped):
