@@ -1,8 +1,8 @@
 """How good predictions are: their error, their density, and whether their intervals cover what they promise.
 
 All functions take arrays of the same shape, (n,) or (n, q), in any unit, and average over all entries. Those with
-``std`` are about normal distributions; the density of a model that is not normal is :meth:`log_density` of the
-regressor, and its NLPD is minus the mean of that.
+``std`` are about normal distributions. Of a model that is not normal, :meth:`log_density` of the regressor is the
+density, the NLPD is minus the mean of that, and :meth:`predict_interval` has the intervals.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from prismgp._types import Array
-from prismgp.core.models import normal_cdf, normal_log_density, normal_quantile
+from prismgp.core.normal import normal_cdf, normal_log_density, normal_quantile
 from prismgp.exceptions import DataError
 
 __all__ = ["calibration_curve", "coverage", "crps", "interval_score", "nlpd", "rmse"]

@@ -7,7 +7,7 @@ import pytest
 
 from prismgp import metrics
 from prismgp.cli.common import Scores
-from prismgp.core.models import NORMAL_95
+from prismgp.core.normal import NORMAL_95
 
 
 def test_batches_add_up_to_the_metrics() -> None:
@@ -27,6 +27,13 @@ def test_batches_add_up_to_the_metrics() -> None:
     assert found["coverage"] == pytest.approx(metrics.coverage(y, mean - NORMAL_95 * std, mean + NORMAL_95 * std))
     assert set(first.to_dict(density=False)) == {"rows", "rmse"}
     assert Scores(0.95).to_dict() == {"rows": 0}
+
+
+def test_intervals_of_the_model() -> None:
+    scores = Scores(0.5)
+    lower, upper = np.array([0.0, 0.0, 5.0, np.nan]), np.array([2.0, 0.5, 6.0, np.nan])
+    scores.add(np.array([1.0, 1.0, np.nan, 1.0]), np.array([1.0, 1.0, 1.0, np.nan]), np.ones(4), None, (lower, upper))
+    assert scores.to_dict()["coverage"] == 0.5
 
 
 def test_log_densities_of_the_model() -> None:

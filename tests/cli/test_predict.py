@@ -6,6 +6,7 @@ import gzip
 import json
 import tracemalloc
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from statistics import NormalDist
 
@@ -17,8 +18,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import prismgp
-from prismgp import SSGPRegressor
-from prismgp.model import FittedModel
+from prismgp import SSGPRegressor, metrics
+from prismgp.core.shape import SkewedShape, StudentShape
+from prismgp.model import FittedModel, load_model, save_model
 
 from .conftest import Run, make_frame
 
@@ -75,6 +77,7 @@ def test_round_trip_equals_the_python_api(
     np.testing.assert_array_equal(output["std"], std)
     np.testing.assert_array_equal(output["lower"], mean - Z95 * std)
     np.testing.assert_array_equal(output["upper"], mean + Z95 * std)
+    np.testing.assert_array_equal(output[["lower", "upper"]], prismgp.load(model).predict_interval(fresh))
     assert summary["rows"] == len(fresh)
 
 
@@ -153,6 +156,49 @@ def test_level_and_noise(run: Run, model: Path, fresh: pd.DataFrame, tmp_path: P
     mean, std = prismgp.load(model).predict(fresh, return_std=True, include_noise=False)
     np.testing.assert_array_equal(output["std"], std)
     np.testing.assert_allclose(output["upper"], mean + 0.6744897501960817 * std, rtol=1e-14)
+
+
+@pytest.fixture
+def skewed(model: Path, tmp_path: Path) -> Path:
+    """The model with a shape of the noise that is far from normal."""
+    path = tmp_path / "skewed.prism"
+    save_model(replace(load_model(model), shapes=(SkewedShape(3.0, 2.5),)), path)
+    return path
+
+
+def test_intervals_are_of_the_predictive_distribution(run: Run, skewed: Path, tmp_path: Path) -> None:
+    frame = make_frame(300, seed=7)
+    write(frame, tmp_path / "d.parquet")
+    scores = predict(run, skewed, tmp_path / "d.parquet", tmp_path / "o.parquet", "--level", 0.8)["scores"]
+    output, loaded = read(tmp_path / "o.parquet"), prismgp.load(skewed)
+    mean, std = loaded.predict(frame, return_std=True)
+    lower, upper = loaded.predict_interval(frame, 0.8).T
+    np.testing.assert_array_equal(output[ADDED], np.column_stack([mean, std, lower, upper]))
+    assert (upper - mean > 1.2 * (mean - lower)).all()
+    assert scores["coverage"] == metrics.coverage(frame["price"], lower, upper)
+    encoded = loaded.table_encoder_.encode_frame(frame)
+    assert scores["nlpd"] == pytest.approx(-loaded.log_density(encoded, frame["price"]).mean(), rel=1e-12)
+    normal = metrics.coverage(frame["price"], mean - 1.2816 * std, mean + 1.2816 * std)
+    assert scores["coverage"] != normal
+
+
+def test_intervals_of_the_function_are_without_the_shape(run: Run, model: Path, skewed: Path, tmp_path: Path) -> None:
+    write(make_frame(30, seed=7), tmp_path / "d.parquet")
+    for name, path in (("a", model), ("b", skewed)):
+        predict(run, path, tmp_path / "d.parquet", tmp_path / f"{name}.parquet", "--no-noise")
+    pd.testing.assert_frame_equal(read(tmp_path / "a.parquet"), read(tmp_path / "b.parquet"), check_exact=True)
+
+
+def test_intervals_of_several_outputs(run: Run, frame: pd.DataFrame, tmp_path: Path) -> None:
+    inputs, targets = frame[["size", "count"]], frame[["price", "size"]].to_numpy()
+    fit = SSGPRegressor(4, random_state=0, max_iter=2).fit(inputs, targets)
+    fit.model_ = replace(fit.model_, shapes=(StudentShape(3.0), SkewedShape(4.0, 0.5)))
+    fit.save(tmp_path / "m.prism")
+    write(inputs, tmp_path / "d.parquet")
+    predict(run, tmp_path / "m.prism", tmp_path / "d.parquet", tmp_path / "o.parquet")
+    output, expected = read(tmp_path / "o.parquet"), fit.predict_interval(inputs)
+    for k in range(2):
+        np.testing.assert_array_equal(output[[f"lower_{k}", f"upper_{k}"]], expected[:, k])
 
 
 def test_names_already_taken(run: Run, model: Path, fresh: pd.DataFrame, tmp_path: Path) -> None:
@@ -282,7 +328,7 @@ def test_interrupt_leaves_the_old_output(
 
     write(fresh, tmp_path / "d.csv")
     (tmp_path / "o.csv").write_bytes(b"old")
-    monkeypatch.setattr(FittedModel, "predict", interrupt)
+    monkeypatch.setattr(FittedModel, "predict_quantiles", interrupt)
     assert run("predict", model, tmp_path / "d.csv", "-o", tmp_path / "o.csv") == (130, "", "prismgp: interrupted\n")
     assert (tmp_path / "o.csv").read_bytes() == b"old"
     assert len(list(tmp_path.iterdir())) == 2
@@ -297,7 +343,7 @@ def test_memory_does_not_grow_with_the_rows(
     # that small files suffice to fill them.
     monkeypatch.setattr("prismgp.data.tables.BLOCK_BYTES", 2**15)
     monkeypatch.setattr("prismgp.data.tables.GROUP_BYTES", 2**20)
-    original = FittedModel.predict
+    original = FittedModel.predict_quantiles
     samples: list[int] = []
 
     def sampled(*args: object, **kwargs: object) -> object:
@@ -306,7 +352,7 @@ def test_memory_does_not_grow_with_the_rows(
 
     model = SSGPRegressor(8, random_state=0, max_iter=2).fit(frame[["size", "count"]], frame["price"])
     model.save(tmp_path / "m.prism")
-    monkeypatch.setattr(FittedModel, "predict", sampled)
+    monkeypatch.setattr(FittedModel, "predict_quantiles", sampled)
     rng = np.random.default_rng(0)
     output = tmp_path / f"o.{suffix}"
 

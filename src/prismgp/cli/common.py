@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from prismgp import metrics
 from prismgp._types import Array
-from prismgp.core.models import normal_quantile
+from prismgp.core.normal import normal_quantile
 from prismgp.data import TableFiles, open_tables
 from prismgp.exceptions import DataError
 
@@ -237,20 +237,31 @@ class Scores:
         self.rows = 0
         self._squares = self._covered = self._log_density = 0.0
 
-    def add(self, y: Array, mean: Array, std: Array, log_density: Array | None = None) -> None:
+    def add(
+        self,
+        y: Array,
+        mean: Array,
+        std: Array,
+        log_density: Array | None = None,
+        interval: tuple[Array, Array] | None = None,
+    ) -> None:
         """Compare predictions with observations, (n,); pairs with a NaN do not count.
 
-        The log densities are those of the observations under the model; None: under normal distributions.
+        The log densities are those of the observations under the model, and the interval is the model's; None: those of
+        normal distributions.
         """
         scored = np.isfinite(y) & np.isfinite(mean)
         rows = int(scored.sum())
         if not rows:
             return
+        if interval is None:
+            margin = half_width(self.level) * std
+            interval = mean - margin, mean + margin
+        lower, upper = (end[scored] for end in interval)
         y, mean, std = y[scored], mean[scored], std[scored]
-        margin = half_width(self.level) * std
         self.rows += rows
         self._squares += rows * metrics.rmse(y, mean) ** 2
-        self._covered += rows * metrics.coverage(y, mean - margin, mean + margin)
+        self._covered += rows * metrics.coverage(y, lower, upper)
         if log_density is None:
             self._log_density -= rows * metrics.nlpd(y, mean, std)
         else:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from prismgp._system import format_bytes
+from prismgp._validate import central_levels
 from prismgp.cli import common
 from prismgp.cli.common import Parser, Scores, Subparsers, printable, say
 from prismgp.core.kernels import KERNELS
@@ -75,7 +76,8 @@ def add_parser(subparsers: Subparsers) -> None:
         "--holdout",
         type=common.fraction,
         metavar="FRACTION",
-        help="keep a random part of the rows out of the fit and report the accuracy on it",
+        help="keep a random part of the rows out of the fit and report the accuracy on it, with the density and the "
+        "intervals of the model's own predictive distribution",
     )
     parser.add_argument("--seed", type=common.seed, default=0, help="of everything random (default: %(default)s)")
     parser.add_argument("--dtype", choices=("float64", "float32"), default="float64", help="default: %(default)s")
@@ -177,10 +179,11 @@ def _score(model: GPRegressor, held_out: Source, train: Source) -> dict[str, Any
 def _score_rows(source: Source, *, model: GPRegressor, average: float) -> tuple[Scores, float]:
     """Scores of the rows and the sum of their squared distances from the average."""
     scores, squares = Scores(_LEVEL), 0.0
+    fitted, levels = model.current_model(), central_levels(_LEVEL)
     for x, y in source.blocks(_SCORE_ROWS):
-        rows = ArraySource(x, y)
-        mean, std = model.predict(rows, return_std=True)
-        scores.add(y[:, 0], mean, std, model.log_density(rows))
+        mean, std, ends = (each[:, 0] for each in fitted.predict_quantiles(x, levels))
+        interval = ends[:, 0], ends[:, 1]
+        scores.add(y[:, 0], mean, std, model.log_density(ArraySource(x, y)), interval)
         squares += float(np.square(y - average).sum())
     return scores, squares
 

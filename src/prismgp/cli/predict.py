@@ -18,6 +18,7 @@ from tqdm import tqdm
 
 from prismgp._system import atomic_path
 from prismgp._types import Array
+from prismgp._validate import central_levels
 from prismgp.cli import common
 from prismgp.cli.common import Parser, Scores, Subparsers, printable, say
 from prismgp.data import RowBlock, TableFiles, TableReader
@@ -40,6 +41,8 @@ def add_parser(subparsers: Subparsers) -> None:
         help="predict the rows of a table",
         description="Predict the rows of a table. The output has the rows and columns of DATA, in their order, and "
         "four more columns: mean, std, lower and upper, the last two being the ends of the prediction interval. "
+        "They are quantiles of the model's predictive distribution, which may be skewed or have heavy tails, and not "
+        "mean -+ 1.96 std. "
         "If DATA has a column of that name already, an underscore is appended: mean_ (or mean__, ...). "
         "Memory does not grow with the number of rows, and OUT appears only when all of them are done.",
         epilog="From CSV to Parquet, columns the model does not use are kept as text. If DATA has the target of the "
@@ -51,7 +54,10 @@ def add_parser(subparsers: Subparsers) -> None:
         "-o", "--output", required=True, metavar="OUT", help="the same formats; - for CSV on standard output"
     )
     parser.add_argument(
-        "--level", type=common.fraction, default=0.95, help="probability of the interval (default: %(default)s)"
+        "--level",
+        type=common.fraction,
+        default=0.95,
+        help="probability of the central interval of the predictive distribution (default: %(default)s)",
     )
     parser.add_argument(
         "--no-noise",
@@ -153,7 +159,8 @@ class _Prediction:
         table, columns = block.table, self._predict(block)
         if self.target is not None:
             truth = to_numbers_or_nan(self.files.cells(table, [self.target]).column(0))
-            self.scores.add(truth, columns[0], columns[1], self._log_density(block, truth))
+            mean, std, lower, upper = columns[: len(_STATISTICS)]
+            self.scores.add(truth, mean, std, self._log_density(block, truth), (lower, upper))
         if self.typed:
             table = self._convert(block)
         for name, values in zip(self.columns, columns, strict=True):
@@ -166,10 +173,10 @@ class _Prediction:
         self.incomplete += rows - len(block.positions)
         result = np.full((len(_STATISTICS), rows, len(self.columns) // len(_STATISTICS)), np.nan)
         if len(block.positions):
-            mean, std = self.model.predict(block.x, include_noise=not self.args.no_noise)
-            assert std is not None
-            margin = common.half_width(self.args.level) * std
-            result[:, block.positions] = np.stack([mean, std, mean - margin, mean + margin])
+            mean, std, ends = self.model.predict_quantiles(
+                block.x, central_levels(self.args.level), include_noise=not self.args.no_noise
+            )
+            result[:, block.positions] = np.stack([mean, std, ends[:, :, 0], ends[:, :, 1]])
         return [result[index, :, output] for output in range(result.shape[2]) for index in range(len(_STATISTICS))]
 
     def _log_density(self, block: RowBlock, truth: Array) -> Array | None:

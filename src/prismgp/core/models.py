@@ -1,16 +1,13 @@
 """Fitted models in their own units: standardised inputs and targets, tensors in and out.
 
-The weight posterior of the sparse spectrum GP and what it predicts are equation 2 of the paper. The density and the
-quantiles of the normal distribution are written down here and nowhere else.
+The weight posterior of the sparse spectrum GP and what it predicts are equation 2 of the paper.
 """
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from statistics import NormalDist
 from typing import Any, Self
 
 import numpy as np
@@ -22,27 +19,9 @@ from prismgp.core.exact import ExactEvidence, ExactPosterior
 from prismgp.core.features import Gating, Statistics, projection, spectral_features
 from prismgp.core.gating import GateLabels
 from prismgp.core.kernels import Parameters
+from prismgp.core.normal import Marginals
 from prismgp.core.numerics import Factor, factor
 from prismgp.core.rows import Rows
-
-_STANDARD = NormalDist()
-NORMAL_95 = _STANDARD.inv_cdf(0.975)  # half-width of a central 95% interval, in standard deviations
-
-
-def normal_log_density(y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-    """Log density of y under N(mean, variance), entry by entry."""
-    return -0.5 * ((y - mean).square() / variance + variance.log() + math.log(2.0 * math.pi))
-
-
-def normal_cdf(z: Array) -> Array:
-    """Distribution function of the standard normal, entry by entry."""
-    found: Array = torch.special.ndtr(torch.from_numpy(np.ascontiguousarray(z))).numpy()
-    return found
-
-
-def normal_quantile(level: float) -> float:
-    """Quantile of the standard normal."""
-    return _STANDARD.inv_cdf(level)
 
 
 @dataclass(frozen=True)
@@ -193,11 +172,23 @@ class Predictor(ABC):
         """Rows to predict at a time, to bound the memory."""
         return PREDICTION_ROWS
 
-    def log_density(self, x: Tensor, y: Tensor) -> Tensor:
-        """Log density of targets y, (n, q), summed over outputs: (n,)."""
+    def marginals(self, x: Tensor, *, include_noise: bool = True) -> Marginals:
+        """The distribution of a new observation, or without noise of the function, output by output."""
         mean, variance, noise = self.predict(x, variance=True)
         assert variance is not None
-        return normal_log_density(y, mean, variance + noise).sum(1)
+        return Marginals.normal(mean, variance + noise if include_noise else variance)
+
+    def log_density(self, x: Tensor, y: Tensor) -> Tensor:
+        """Log density of targets y, (n, q), summed over outputs: (n,)."""
+        return self.marginals(x).log_density(y).sum(1)
+
+    def cdf(self, x: Tensor, y: Tensor) -> Tensor:
+        """Probability of targets up to y, (n, q), output by output."""
+        return self.marginals(x).cdf(y)
+
+    def quantiles(self, x: Tensor, levels: Sequence[float]) -> Tensor:
+        """The inverse of :meth:`cdf` at levels between 0 and 1, (n, q, len(levels))."""
+        return self.marginals(x).quantiles(levels)
 
     def update(self, rows: Rows) -> Self:  # noqa: ARG002
         """The model that knows more rows, at the same parameters."""

@@ -1,6 +1,6 @@
 """Shapes of the noise: distributions of standardised residuals ``z = (y - mean) / std``, all of mean 0 and variance 1.
 
-A shape changes densities, quantiles and samples of a prediction and leaves its mean and standard deviation alone.
+A shape changes densities and quantiles of a prediction and leaves its mean and standard deviation alone (Z2).
 ``fit_shape`` of :mod:`prismgp.core.shape_fit` learns one from residuals.
 
 The skewed t is that of Fernandez and Steel (1998), On Bayesian modeling of fat tails and skewness: two halves of a
@@ -89,7 +89,7 @@ class NormalShape(NoiseShape):
 
 @dataclass(frozen=True)
 class SkewedShape(NoiseShape):
-    """A skewed Student's t, centred and scaled.
+    """A skewed Student's t, centred and scaled (Z4).
 
     Parameters
     ----------
@@ -176,7 +176,7 @@ class SkewedShape(NoiseShape):
 
 @dataclass(frozen=True)
 class StudentShape(NoiseShape):
-    """Student's t, scaled to variance 1.
+    """Student's t, scaled to variance 1 (Z3).
 
     Parameters
     ----------
@@ -207,7 +207,7 @@ class StudentShape(NoiseShape):
 
 @dataclass(frozen=True)
 class SplineShape(NoiseShape):
-    """A skewed t whose density is multiplied by a spline, centred and scaled.
+    """A skewed t whose density is multiplied by a spline, centred and scaled (Z5).
 
     The logarithm of the factor is linear in ``u``, the distribution function of the skewed t, between the knots, and
     constant outside: the tails are those of the skewed t. Probabilities and quantiles have a closed form.

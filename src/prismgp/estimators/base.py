@@ -15,18 +15,19 @@ from sklearn.utils.validation import check_is_fitted
 
 from prismgp._system import DEVICES, DTYPES, Streams, compute_device
 from prismgp._types import AnyArray, Array, RandomState
-from prismgp._validate import check_choice, check_fit_data, check_inputs, check_number
+from prismgp._validate import central_levels, check_choice, check_fit_data, check_inputs, check_levels, check_number
 from prismgp.certificates import Certificate, certify
 from prismgp.context import FitContext, FitEvent
 from prismgp.core.kernels import KERNELS
 from prismgp.core.models import Predictor
-from prismgp.data import ArraySource, Source, StandardisedRows, Standardiser, prefetch
+from prismgp.data import ArraySource, Source, StandardisedRows, Standardiser
 from prismgp.estimators.sources import (
     adopt_source,
     apply_where_rows_are,
     as_source,
     encode_frame,
     forget_fit,
+    input_blocks,
     match_source,
     open_checkpoint,
 )
@@ -156,7 +157,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
 
         def tell(event: FitEvent) -> None:
             assert callback is not None
-            callback(replace(event, model=lambda: self._as_model(event.model(), rows)))
+            callback(replace(event, model=lambda: self._wrap(event.model(), rows)))
 
         return FitContext(
             type(self).__name__,
@@ -165,6 +166,9 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
             callback=None if callback is None else tell,
             log_scale=float(np.log(rows.standardiser.y_scale).sum()),
         )
+
+    def _wrap(self, found: Predictor | FittedModel, rows: StandardisedRows) -> FittedModel:
+        return found if isinstance(found, FittedModel) else self._as_model(found, rows)
 
     def _as_model(
         self,
@@ -248,13 +252,47 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
         if return_cov:
             mean, cov = model.covariance(self.read_inputs(X), include_noise=include_noise)
             return self._shape_out(mean), cov[:, :, 0] if model.target_ndim == 1 else cov
-        blocks: AnyArray | Iterable[AnyArray]
-        if isinstance(X, Source):
-            blocks = (x for x, _ in prefetch(match_source(self, X).blocks(model.prediction_rows)))
-        else:
-            blocks = self.read_inputs(X)
-        mean, std = model.predict(blocks, std=return_std, include_noise=include_noise)
+        mean, std = model.predict(
+            input_blocks(self, X, model.prediction_rows), std=return_std, include_noise=include_noise
+        )
         return self._shape_out(mean) if std is None else (self._shape_out(mean), self._shape_out(std))
+
+    def predict_interval(self, X: Any, coverage: float = 0.95) -> AnyArray:
+        """Central intervals for new observations, under the predictive distribution.
+
+        Parameters
+        ----------
+        X : array-like, (n, d), Dask array or frame, or source
+        coverage : float, default 0.95
+            Probability of the interval, between 0 and 1; as much of the rest is below it as above.
+
+        Returns
+        -------
+        ndarray, (n, 2), or (n, q, 2) for a two-dimensional y
+            Lower and upper ends.
+        """
+        return self.predict_quantiles(X, central_levels(coverage))
+
+    def predict_quantiles(self, X: Any, q: Any) -> AnyArray:
+        """Quantiles of new observations, under the predictive distribution.
+
+        Parameters
+        ----------
+        X : array-like, (n, d), Dask array or frame, or source
+        q : sequence of float
+            Probabilities between 0 and 1, in any order.
+
+        Returns
+        -------
+        ndarray, (n, len(q)), or (n, outputs, len(q)) for a two-dimensional y
+        """
+        check_is_fitted(self)
+        levels = check_levels(q)
+        X, _ = as_source(X)
+        if isinstance(X, Source) and X.distributed:
+            return np.asarray(apply_where_rows_are(self, match_source(self, X), "predict_quantiles", q=levels))
+        model = self.current_model()
+        return self._shape_out(model.quantiles(input_blocks(self, X, model.prediction_rows), levels))
 
     def log_density(self, X: Any, y: Any = None) -> Array:
         """Log density of observations y at rows X under the predictive distribution.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from functools import partial
 from numbers import Integral
 from os import PathLike
@@ -11,9 +12,10 @@ from typing import Any
 import numpy as np
 from sklearn.base import BaseEstimator
 
+from prismgp._types import AnyArray
 from prismgp._version import __version__
 from prismgp.context import Checkpoint
-from prismgp.data import Source, collection_source, is_collection
+from prismgp.data import Source, collection_source, is_collection, prefetch
 from prismgp.exceptions import DataError
 
 _WITHOUT_EFFECT = ("verbose", "checkpoint")  # on the result of a fit
@@ -65,6 +67,14 @@ def match_source(estimator: BaseEstimator, source: Source, y: Any = None, *, nee
             f"{estimator.n_features_in_} features as input"
         )
     return source
+
+
+def input_blocks(estimator: Any, X: Any, rows: int) -> AnyArray | Iterator[AnyArray]:
+    """Checked inputs of an estimator that is fitted: one array, or blocks of so many rows of a source."""
+    if isinstance(X, Source):
+        return (x for x, _ in prefetch(match_source(estimator, X).blocks(rows)))
+    checked: AnyArray = estimator.read_inputs(X)
+    return checked
 
 
 def encode_frame(estimator: BaseEstimator, X: Any) -> Any:

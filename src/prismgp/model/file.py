@@ -24,6 +24,7 @@ import torch
 from prismgp._system import DEVICES, DTYPES, compute_device
 from prismgp._types import Array, Tensor
 from prismgp.core.kernels import Parameters
+from prismgp.core.shape import NoiseShape, shape_from_dict
 from prismgp.data import Standardiser, TableEncoder
 from prismgp.exceptions import ModelFileError, PrismGPError, PrismGPWarning
 from prismgp.model.container import count_bytes, read_tensors, write_tensors
@@ -110,6 +111,7 @@ def _config_of(model: FittedModel) -> dict[str, Any]:
         "fit_status": model.status,
         "history": model.history,
         "n_iter": model.n_iter,
+        "noise_shape": None if model.shapes is None else [shape.to_dict() for shape in model.shapes],
         "state": predictor_config(model.predictor),
     }
 
@@ -170,6 +172,7 @@ def _build(config: dict[str, Any], tensors: dict[str, Tensor], device: str | Non
         device=there,
         chunk_rows=chunk_rows,
         input_lengthscale=_build_relevance(kind, tensors, params, d),
+        shapes=_build_shapes(config.get("noise_shape"), q),
         feature_names=names,
         encoder=encoder,
         status=dict(config["fit_status"]),
@@ -195,6 +198,14 @@ def _build_columns(config: dict[str, Any], d: int) -> tuple[list[str] | None, Ta
     if encoder is not None and encoder.feature_names != config["feature_names"]:
         raise ModelFileError("the table's columns are not the model's inputs")
     return names, encoder
+
+
+def _build_shapes(states: Any, q: int) -> tuple[NoiseShape, ...] | None:
+    if states is None:
+        return None
+    if not isinstance(states, list) or len(states) != q:
+        raise ModelFileError(f"the noise has no list of {q} shapes, one for each output")
+    return tuple(shape_from_dict(state) for state in states)
 
 
 def _build_relevance(kind: str, tensors: dict[str, Tensor], params: Parameters, d: int) -> Array | None:

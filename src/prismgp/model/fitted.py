@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,6 +11,8 @@ import torch
 
 from prismgp._types import AnyArray, Array, Tensor
 from prismgp.core.models import Predictor
+from prismgp.core.normal import Marginals, normal_quantile
+from prismgp.core.shape import NoiseShape, NormalShape
 from prismgp.data import StandardisedRows, Standardiser, TableEncoder, standardise
 
 _CPU = torch.device("cpu")
@@ -35,6 +37,8 @@ class FittedModel:
     chunk_rows: int | None = None  # to predict at a time; None: as suits the predictor
     # How quickly the function varies with each input, (d,), in the input's standard deviations, where that is known.
     input_lengthscale: Array | None = None
+    # Of the standardised residuals of each output, (q,); None: what the predictor says. A normal shape is that too.
+    shapes: tuple[NoiseShape, ...] | None = None
     feature_names: list[str] | None = None
     encoder: TableEncoder | None = None  # how raw columns of a table become the inputs
     status: dict[str, Any] = field(default_factory=dict)  # the estimator's fit_status_
@@ -158,13 +162,60 @@ class FittedModel:
             cov += np.eye(len(x))[:, :, None] * (noise.cpu().numpy() * s.y_scale**2)
         return mean.cpu().numpy() * s.y_scale + s.y_shift, cov
 
+    def quantiles(self, x: AnyArray | Iterable[AnyArray], levels: Sequence[float]) -> Array:
+        """Quantiles of a new observation at levels between 0 and 1, (n, q, len(levels)), at rows as in :meth:`predict`.
+
+        They are of the distribution whose density is :meth:`log_density`, output by output.
+        """
+        return self.predict_quantiles(x, levels)[2]
+
+    def predict_quantiles(
+        self, x: AnyArray | Iterable[AnyArray], levels: Sequence[float], *, include_noise: bool = True
+    ) -> tuple[Array, Array, Array]:
+        """Mean and standard deviation, as :meth:`predict`, and quantiles, (n, q, len(levels)), in one pass.
+
+        Those of the function, without noise, do not have the shape of the noise.
+        """
+        means, stds, found = [], [], []
+        s = self.standardiser
+        shapes = self._own_shapes() if include_noise else {}
+        standard = {k: shape.quantile(np.array(levels, dtype=np.float64)) for k, shape in shapes.items()}
+        for chunk in self._chunks(x):
+            marginals = self.predictor.marginals(chunk, include_noise=include_noise)
+            mean = marginals.mean.cpu().numpy() * s.y_scale + s.y_shift
+            std = np.sqrt(marginals.variance.cpu().numpy() * s.y_scale**2)
+            if marginals.is_normal:  # in the user's units, to the last digit
+                values = mean[:, :, None] + std[:, :, None] * np.array([normal_quantile(level) for level in levels])
+            elif len(shapes) < self.n_outputs:
+                values = marginals.quantiles(levels).cpu().numpy() * s.y_scale[:, None] + s.y_shift[:, None]
+            else:
+                values = np.empty((*mean.shape, len(levels)))
+            for k, z in standard.items():
+                values[:, k] = mean[:, k, None] + std[:, k, None] * z  # (Z2)
+            means.append(mean)
+            stds.append(std)
+            found.append(values)
+        return np.concatenate(means), np.concatenate(stds), np.concatenate(found)
+
     def log_density(self, blocks: Iterable[tuple[AnyArray, AnyArray]]) -> Array:
         """Log density of targets, (n, q), at rows, summed over outputs: (n,).
 
-        ``blocks`` are pairs (x, y) of at most :attr:`prediction_rows` rows.
+        ``blocks`` are pairs (x, y) of at most :attr:`prediction_rows` rows. If an output has a shape of its own, the
+        outputs are independent.
         """
-        parts = [self.predictor.log_density(self.to_model(x), self.target_to_model(y)) for x, y in blocks]
-        return np.asarray(torch.cat(parts).cpu().numpy() - np.log(self.standardiser.y_scale).sum())
+        shapes = self._own_shapes()
+        parts = []
+        for x, y in blocks:
+            rows, target = self.to_model(x), self.target_to_model(y)
+            if shapes:
+                parts.append(_shaped_log_density(self.predictor.marginals(rows), target, shapes))
+            else:
+                parts.append(self.predictor.log_density(rows, target).cpu().numpy())
+        return np.asarray(np.concatenate(parts) - np.log(self.standardiser.y_scale).sum())
+
+    def _own_shapes(self) -> dict[int, NoiseShape]:
+        """The shapes that are not normal, by output; the distribution of the other outputs is the predictor's."""
+        return {k: shape for k, shape in enumerate(self.shapes or ()) if not isinstance(shape, NormalShape)}
 
     def sample(self, x: AnyArray, count: int, rng: np.random.Generator) -> Array:
         """Functions drawn from the posterior, (n, q, count)."""
@@ -181,3 +232,13 @@ class FittedModel:
             return map(self.to_model, x)
         rows = self.prediction_rows
         return (self.to_model(x[start : start + rows]) for start in range(0, len(x), rows))
+
+
+def _shaped_log_density(marginals: Marginals, y: Tensor, shapes: dict[int, NoiseShape]) -> Array:
+    """Log density of targets, (n, q), summed over outputs, (n,), if some outputs are ``mean + std Z`` (Z2)."""
+    found = marginals.log_density(y).cpu().numpy()
+    variance = marginals.variance.cpu().numpy()
+    z = (y - marginals.mean).cpu().numpy() / np.sqrt(variance)
+    for k, shape in shapes.items():
+        found[:, k] = shape.log_density(z[:, k]) - 0.5 * np.log(variance[:, k])
+    return np.asarray(found.sum(1))

@@ -14,7 +14,8 @@ from prismgp._types import Array, Tensor
 from prismgp.core.evidence import solve_outputs
 from prismgp.core.features import Statistics, accumulate_features, projection, spectral_features
 from prismgp.core.kernels import Parameters
-from prismgp.core.models import Predictor, SpectralModel, WeightPosterior, normal_log_density
+from prismgp.core.models import Predictor, SpectralModel, WeightPosterior
+from prismgp.core.normal import Marginals, normal_log_density
 from prismgp.core.numerics import Factor
 from prismgp.data import StandardisedRows
 from prismgp.prism.network import RevisedMap
@@ -318,20 +319,26 @@ class Mixture(Predictor):
             total = total + weight * expert.covariance(x)
         return total * temperature
 
-    def log_density(self, x: Tensor, y: Tensor) -> Tensor:
-        """Log density of targets y, (n, q), under the mixture itself, summed over outputs: (n,).
+    def marginals(self, x: Tensor, *, include_noise: bool = True) -> Marginals:
+        """The mixture itself, output by output (Z1).
 
         The temperature stretches every expert about the common mean, so that the moments are those of
-        :meth:`predict`. Outputs share the expert that made them.
+        :meth:`predict`.
         """
         weights, temperature = self._tensors(x)
         found = [expert.predict(x, variance=True) for expert in self.experts]
-        means = torch.stack([mean for mean, _, _ in found])
-        common = torch.tensordot(weights, means, 1)
-        centres = common + temperature.sqrt() * (means - common)
-        totals = temperature * torch.stack([each + noise for _, each, noise in found if each is not None])
-        logs = normal_log_density(y, centres, totals).sum(2)
-        return torch.logsumexp(logs + weights.log()[:, None], 0)
+        mean, variance, noise = self.combine(found)
+        assert variance is not None
+        centers = mean + temperature.sqrt() * (torch.stack([each for each, _, _ in found]) - mean)
+        inner = [each + own if include_noise else each for _, each, own in found if each is not None]
+        total = variance + noise if include_noise else variance
+        return Marginals(mean, total, weights, centers, temperature * torch.stack(inner))
+
+    def log_density(self, x: Tensor, y: Tensor) -> Tensor:
+        """Log density of targets y, (n, q), under the mixture itself: (n,). Outputs share the expert that made them."""
+        parts = self.marginals(x)
+        logs = normal_log_density(y, parts.centers, parts.variances).sum(2)
+        return torch.logsumexp(logs + parts.weights.log()[:, None], 0)
 
     def sample(self, chunks: Iterable[Tensor], count: int, rng: np.random.Generator) -> Array:
         """Functions drawn from the mixture, at all rows of the chunks, (n, q, count).

@@ -15,6 +15,8 @@ from prismgp.context import FitContext
 from prismgp.core.fit import SSGPFit, SSGPSettings, fit_ssgp
 from prismgp.core.kernels import Kernel, Parameters
 from prismgp.core.models import SpectralModel
+from prismgp.core.shape import NoiseShape, NormalShape
+from prismgp.core.shape_fit import ShapeFit, fit_shape
 from prismgp.data import MappedSource, Source, StandardisedRows, Standardiser, standardise
 from prismgp.prism.experts import Expert, Mixture, PlainMap, ReconfiguredMap
 from prismgp.prism.joint import LOCAL_ROWS, JointFit, JointRecipe
@@ -78,6 +80,7 @@ class PrismSettings:
     local: str = "never"
     n_neighbors: int = 32
     local_rows: int | None = None
+    noise_shape: str = "auto"
 
     @classmethod
     def names(cls) -> list[str]:
@@ -115,6 +118,7 @@ class PrismFit:
     history: dict[str, list[Any]]
     steps: int
     plain_lengthscale: Array | None  # (d,), of the plain SSGP on the inputs, in their standard deviations, if any
+    shapes: tuple[NoiseShape, ...] | None = None  # of the noise of each output; None: normal
 
 
 def fit_prism(
@@ -172,7 +176,10 @@ class _Fit:
         names = ("interrupted", "weights", "members", "held_out_rows", "held_out_nlpd", "local")
         status = {"recipe": "joint", "message": message, **{name: getattr(fit, name) for name in names}}
         assert fit.predictor is not None
-        return PrismFit(fit.predictor, status, ssgp.stages, fit.history, fit.steps, ssgp.model.params.lengthscale)
+        residuals = None if fit.interrupted or self.settings.noise_shape == "normal" else fit.residuals
+        shapes, status["noise_shape"] = _find_shapes(residuals, rows.n_outputs)
+        lengthscale = ssgp.model.params.lengthscale
+        return PrismFit(fit.predictor, status, ssgp.stages, fit.history, fit.steps, lengthscale, shapes)
 
     def paper(self) -> PrismFit:
         """The two stages of the paper: an auto-encoder without labels, then an SSGP on its output."""
@@ -217,6 +224,7 @@ class _Fit:
             "message": training.message,
             "interrupted": training.interrupted,
             "weights": {mixture.leader.name: 1.0},
+            "noise_shape": _find_shapes(None, rows.n_outputs)[1],
         }
         return PrismFit(mixture, status, ssgp.stages, training.history, max(1, training.steps), None)
 
@@ -279,6 +287,18 @@ class _Fit:
             n_neighbors=settings.n_neighbors,
             local_rows=LOCAL_ROWS if settings.local_rows is None else settings.local_rows,
         )
+
+
+def _find_shapes(residuals: Array | None, q: int) -> tuple[tuple[NoiseShape, ...] | None, list[dict[str, Any]]]:
+    """Shapes of the noise from standardised residuals of held-out rows, (m, q), and what ``fit_status_`` says of them.
+
+    No shapes if all are normal, as they are without residuals.
+    """
+    found = [ShapeFit(NormalShape()) if residuals is None else fit_shape(residuals[:, k]) for k in range(q)]
+    status = [{"kind": each.shape.kind, "gain": float(each.gain)} for each in found]
+    if all(isinstance(each.shape, NormalShape) for each in found):
+        return None, status
+    return tuple(each.shape for each in found), status
 
 
 def _reconfigure(rows: StandardisedRows, encoder: ReconfiguredMap) -> Source:

@@ -27,7 +27,7 @@ MODELS = {
 
 def results(model, *data):
     mean, std = model.fit(*data).predict(data[0], return_std=True)
-    return model.log_evidence_, mean, std, model.log_density(*data)
+    return model.log_evidence_, mean, std, model.log_density(*data), model.predict_interval(data[0], 0.8)
 
 
 def assert_alike(found, expected):

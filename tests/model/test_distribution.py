@@ -1,0 +1,203 @@
+"""The predictive distribution of a fitted model: density, quantiles and intervals, with and without shapes."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import prismgp
+from prismgp import ExactGPRegressor, SSGPRegressor
+from prismgp.core.shape import NormalShape, SkewedShape, SplineShape, StudentShape
+from prismgp.exceptions import DataError, ModelFileError
+from tests.model.test_io import rewritten
+
+SPLINE = SplineShape(5.0, 1.3, (0.1, 0.4, 0.6, 0.9), (0.3, -0.5, 0.7, 0.1))
+SHAPES = [StudentShape(3.0), SkewedShape(4.0, 2.0), SPLINE]
+LEVELS = [0.01, 0.3, 0.5, 0.95, 0.999]
+COVERAGES = [0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99]
+
+
+def shaped(*shapes, kind=SSGPRegressor, q=None, n=80, chunk_size=None):
+    """A model with parameters as they start, and the given shapes; rows of other units."""
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-2, 2, (n, 2)) * [1.0, 10.0]
+    y = 50.0 + 7.0 * np.sin(x[:, 0]) + rng.normal(size=n)
+    y = y if q is None else np.column_stack([y, *(-3.0 * y + rng.normal(size=n) for _ in range(q - 1))])
+    model = kind(optimize=False, random_state=0).fit(x, y)
+    if chunk_size is not None:
+        model.set_params(chunk_size=chunk_size)
+    model.model_ = replace(model.model_, shapes=shapes or None)
+    return model, x, y
+
+
+# -- density and quantiles -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.kind)
+@pytest.mark.parametrize("kind", [SSGPRegressor, ExactGPRegressor])
+def test_density_and_quantiles_have_the_shape(kind, shape):
+    model, x, y = shaped(shape, kind=kind)
+    mean, std = model.predict(x, return_std=True)
+    expected = shape.log_density((y - mean) / std) - np.log(std)
+    np.testing.assert_allclose(model.log_density(x, y), expected, rtol=1e-9, atol=1e-9)
+    found = model.predict_quantiles(x, LEVELS)
+    assert found.shape == (len(x), len(LEVELS))
+    np.testing.assert_allclose(found, mean[:, None] + std[:, None] * shape.quantile(np.array(LEVELS)), rtol=1e-12)
+
+
+def test_student_density_is_scipys():
+    model, x, y = shaped(StudentShape(3.0))
+    mean, std = model.predict(x, return_std=True)
+    expected = stats.t.logpdf(y, 3.0, mean, std / np.sqrt(3.0))
+    np.testing.assert_allclose(model.log_density(x, y), expected, rtol=1e-9)
+    np.testing.assert_allclose(
+        model.predict_interval(x, 0.8)[:, 0], stats.t.ppf(0.1, 3.0, mean, std / np.sqrt(3.0)), rtol=1e-10
+    )
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.kind)
+def test_quantiles_integrate_the_density(shape):
+    """In the user's units."""
+    model, x, _ = shaped(shape)
+    ends = model.predict_quantiles(x[:1], [0.2, 0.7])[0]
+    grid = np.linspace(*ends, 20_001)
+    density = np.exp(model.log_density(np.repeat(x[:1], len(grid), 0), grid))
+    assert np.trapezoid(density, grid) == pytest.approx(0.5, abs=1e-6)
+
+
+def test_normal_shapes_change_nothing():
+    plain, x, y = shaped()
+    model, _, _ = shaped(NormalShape())
+    np.testing.assert_array_equal(model.log_density(x, y), plain.log_density(x, y))
+    np.testing.assert_array_equal(model.predict_quantiles(x, LEVELS), plain.predict_quantiles(x, LEVELS))
+    mean, std = plain.predict(x, return_std=True)
+    expected = np.column_stack([stats.norm.ppf(level, mean, std) for level in LEVELS])
+    np.testing.assert_allclose(plain.predict_quantiles(x, LEVELS), expected, rtol=1e-12)
+
+
+def test_shapes_leave_moments_and_functions_alone():
+    plain, x, _ = shaped()
+    model, _, _ = shaped(StudentShape(3.0))
+    for got, expected in zip(model.predict(x, return_std=True), plain.predict(x, return_std=True), strict=True):
+        np.testing.assert_array_equal(got, expected)
+    np.testing.assert_array_equal(model.sample_y(x, 2, random_state=0), plain.sample_y(x, 2, random_state=0))
+    without = [m.model_.predict_quantiles(x, LEVELS, include_noise=False)[2] for m in (model, plain)]
+    np.testing.assert_array_equal(*without)
+
+
+def test_several_outputs_have_shapes_of_their_own():
+    shapes = (SkewedShape(5.0, 0.5), NormalShape(), StudentShape(4.0))
+    model, x, y = shaped(*shapes, q=3)
+    mean, std = model.predict(x, return_std=True)
+    z = (y - mean) / std
+    expected = sum(shape.log_density(z[:, k]) - np.log(std[:, k]) for k, shape in enumerate(shapes))
+    np.testing.assert_allclose(model.log_density(x, y), expected, rtol=1e-9, atol=1e-9)
+    found = model.predict_quantiles(x, LEVELS)
+    assert found.shape == (len(x), 3, len(LEVELS))
+    for k, shape in enumerate(shapes):
+        expected = mean[:, k, None] + std[:, k, None] * shape.quantile(np.array(LEVELS))
+        np.testing.assert_allclose(found[:, k], expected, rtol=1e-12)
+    assert model.predict_interval(x).shape == (len(x), 3, 2)
+
+
+def test_chunks_make_no_difference():
+    model, x, _ = shaped(SPLINE)
+    parts, _, _ = shaped(SPLINE, chunk_size=7)
+    np.testing.assert_allclose(parts.predict_interval(x), model.predict_interval(x), rtol=1e-12)
+
+
+def test_intervals_are_quantiles():
+    model, x, _ = shaped(SkewedShape(4.0, 2.0))
+    np.testing.assert_allclose(model.predict_interval(x), model.predict_quantiles(x, [0.025, 0.975]), rtol=1e-12)
+    np.testing.assert_array_equal(model.predict_interval(x, coverage=0.5), model.predict_quantiles(x, [0.25, 0.75]))
+
+
+# -- arguments -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("coverage", [0, 1, -0.1, 95, float("nan"), "0.95", None, True, [0.5], 1 - 2.0**-53])
+def test_coverage_is_checked(coverage):
+    model, x, _ = shaped()
+    with pytest.raises(DataError, match="coverage="):
+        model.predict_interval(x, coverage)
+
+
+@pytest.mark.parametrize("q", [0.5, [], [0.0, 0.5], [0.5, 1.0], [float("nan")], [[0.5]], "median", None, ["a"]])
+def test_levels_are_checked(q):
+    model, x, _ = shaped()
+    with pytest.raises(DataError, match="q="):
+        model.predict_quantiles(x, q)
+
+
+def test_levels_come_in_any_order_and_type():
+    model, x, _ = shaped()
+    np.testing.assert_array_equal(
+        model.predict_quantiles(x, np.array([0.9, 0.1], dtype=np.float32)).argsort(1), [[1, 0]] * len(x)
+    )
+
+
+# -- calibration -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.kind)
+def test_intervals_cover_what_they_promise(shape):
+    """New observations with noise of the shape; the normal intervals do not."""
+    model, x, _ = shaped(shape)
+    rows = np.repeat(x, 500, 0)
+    mean, std = model.predict(rows, return_std=True)
+    y = mean + std * shape.sample(np.random.default_rng(1), len(rows))
+    for coverage in COVERAGES:
+        lower, upper = model.predict_interval(rows, coverage).T
+        inside = np.mean((lower <= y) & (y <= upper))
+        assert abs(inside - coverage) < 5 * np.sqrt(coverage * (1 - coverage) / len(rows))
+
+
+# -- files -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("copy", ["file", "pickle"])
+def test_shapes_survive_exactly(tmp_path, copy):
+    model, x, y = shaped(SPLINE, SkewedShape(7.1, 1 / 3), NormalShape(), q=3)
+    model.log_density(x, y)  # which caches numbers in the shapes
+    if copy == "file":
+        model.save(tmp_path / "m")
+        other = prismgp.load(tmp_path / "m")
+    else:
+        other = pickle.loads(pickle.dumps(model))
+    assert other.model_.shapes == model.model_.shapes
+    np.testing.assert_array_equal(other.log_density(x, y), model.log_density(x, y))
+    np.testing.assert_array_equal(other.predict_interval(x), model.predict_interval(x))
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        [],
+        [{"kind": "normal"}] * 2,
+        {"kind": "normal"},
+        "normal",
+        [None],
+        [{"kind": "cauchy"}],
+        [{"kind": "student", "degrees": 1.0}],
+        [{"kind": "student", "degrees": "3"}],
+        [{"kind": "student"}],
+        [{"kind": "spline", "degrees": 3.0, "skew": 1.0, "knots": [0.5, 0.2], "log_ratio": [0.0, 0.0]}],
+    ],
+    ids=str,
+)
+def test_hostile_shapes_are_refused(tmp_path, shapes):
+    model, _, _ = shaped(StudentShape(3.0))
+    model.save(tmp_path / "m")
+    path = tmp_path / "hostile"
+    path.write_bytes(rewritten((tmp_path / "m").read_bytes(), lambda config: config.update(noise_shape=shapes)))
+    with pytest.raises(ModelFileError, match="nois"):
+        prismgp.load(path)
+
+
+def test_updates_keep_the_shape():
+    model, x, y = shaped(StudentShape(3.0))
+    assert model.partial_fit(x[:5], y[:5]).model_.shapes == (StudentShape(3.0),)
