@@ -12,6 +12,8 @@ import pytest
 
 import prismgp
 from prismgp import ExactGPRegressor, NeighborGPRegressor, SSGPRegressor
+from prismgp.neighbors import fit_model
+from prismgp.neighbors.fit import LocalTraining
 from prismgp.prism.fit import DEFAULTS
 
 from .conftest import Run, make_frame
@@ -78,6 +80,7 @@ def test_neighbor_model(
         Path(path).touch()
 
     monkeypatch.setattr(NeighborGPRegressor, "save", save)
+    monkeypatch.setattr(fit_model, "LocalTraining", lambda **_: LocalTraining(steps=3, searches=1))
     options = [] if kernel is None else ["--kernel", kernel]
     options += ["--checkpoint", str(tmp_path / "checkpoint")]
     summary = fit(
