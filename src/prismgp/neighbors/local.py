@@ -82,7 +82,7 @@ def _factor(a: Tensor) -> Tensor:
     """Lower factors of matrices whose eigenvalues are at least one, (m, k, k)."""
     lower: Tensor
     lower, info = torch.linalg.cholesky_ex(a)
-    failed = info.nonzero()[:, 0]
+    failed = ((info != 0) | ~lower[:, -1, -1].isfinite()).nonzero()[:, 0]
     if len(failed):
         lower[failed] = torch.stack([factor(each).lower for each in a[failed]])
     return lower
