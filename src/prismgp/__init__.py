@@ -9,6 +9,7 @@ __all__ = [
     "Certificate",
     "ConditionReport",
     "ExactGPRegressor",
+    "NeighborGPRegressor",
     "PrismGPRegressor",
     "Reconfigurer",
     "SSGPRegressor",
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from prismgp.complexity import ConditionReport, SampleSizes, check_conditions, sample_size
     from prismgp.estimators import (
         ExactGPRegressor,
+        NeighborGPRegressor,
         PrismGPRegressor,
         Reconfigurer,
         SpectralFeatures,
@@ -39,7 +41,14 @@ if TYPE_CHECKING:
     )
 
 # Loaded when asked for: a prediction on the command line takes some 100 MB less without scikit-learn.
-_ESTIMATORS = ("ExactGPRegressor", "PrismGPRegressor", "Reconfigurer", "SSGPRegressor", "SpectralFeatures")
+_ESTIMATORS = (
+    "ExactGPRegressor",
+    "NeighborGPRegressor",
+    "PrismGPRegressor",
+    "Reconfigurer",
+    "SSGPRegressor",
+    "SpectralFeatures",
+)
 _MODULES = ("data", "datasets", "exceptions", "metrics")
 _HOMES = {
     **dict.fromkeys(_ESTIMATORS, "prismgp.estimators"),

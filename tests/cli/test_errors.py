@@ -83,6 +83,7 @@ def test_too_many_categories(refused: Refused, run: Run, tmp_path: Path) -> None
         (["--holdout", "0.95"], "leaves 0 of 10 rows"),
         (["--holdout", "1.5"], "'1.5' is not a number between 0 and 1"),
         (["--model", "exact", "-p", "4"], "for --model prism and ssgp"),
+        (["--model", "neighbors", "-p", "4"], "for --model prism and ssgp; the neighbors model"),
         (["-p", "0"], "'0' is not a whole number of at least 1"),
         (["--kernel", "cubic"], "invalid choice: 'cubic'"),
         (["--seed", "-1"], "--seed: '-1' is not a whole number between 0 and 2^32 - 1"),

@@ -11,7 +11,9 @@ import pandas as pd
 import pytest
 
 import prismgp
-from prismgp import ExactGPRegressor, SSGPRegressor
+from prismgp import ExactGPRegressor, NeighborGPRegressor, SSGPRegressor
+from prismgp.neighbors import fit_model
+from prismgp.neighbors.fit import LocalTraining
 from prismgp.prism.fit import DEFAULTS
 
 from .conftest import Run, make_frame
@@ -64,6 +66,31 @@ def test_exact_model(run: Run, frame: pd.DataFrame, tmp_path: Path) -> None:
     assert summary["features"] == ["count", "size"]  # in the order asked for
     direct = ExactGPRegressor(random_state=0).fit(row_major(frame[["count", "size"]]), frame["price"])
     assert summary["log_evidence"] == direct.log_evidence_
+
+
+@pytest.mark.parametrize("kernel", [None, "rbf"])
+def test_neighbor_model(
+    run: Run, frame: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernel: str | None
+) -> None:
+    frame.to_csv(tmp_path / "d.csv", index=False)
+    saved: list[NeighborGPRegressor] = []
+
+    def save(self: NeighborGPRegressor, path: Path) -> None:  # files are tested elsewhere
+        saved.append(self)
+        Path(path).touch()
+
+    monkeypatch.setattr(NeighborGPRegressor, "save", save)
+    monkeypatch.setattr(fit_model, "LocalTraining", lambda **_: LocalTraining(steps=3, searches=1))
+    options = [] if kernel is None else ["--kernel", kernel]
+    options += ["--checkpoint", str(tmp_path / "checkpoint")]
+    summary = fit(
+        run, tmp_path / "d.csv", tmp_path / "m", "--model", "neighbors", "--inputs", "count,size", "--seed", 3, *options
+    )
+    assert summary["estimator"] == "NeighborGPRegressor"
+    assert summary["frequencies"] is None
+    expected = NeighborGPRegressor(kernel=kernel or "matern32", random_state=3)
+    direct = expected.fit(row_major(frame[["count", "size"]]), frame["price"])
+    assert summary["log_evidence"] == direct.log_evidence_ == saved[0].log_evidence_
 
 
 def test_summary_in_the_targets_units(run: Run, frame: pd.DataFrame, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.stats import multivariate_normal
 from sklearn.preprocessing import StandardScaler
 
-from prismgp import ExactGPRegressor, PrismGPRegressor, SSGPRegressor
+from prismgp import ExactGPRegressor, NeighborGPRegressor, PrismGPRegressor, SSGPRegressor
 from prismgp.data import ArraySource, Standardiser
 
 INPUTS = ("normal", "constant", "duplicate columns", "duplicate rows", "collinear", "binary", "one outlier", "grid")
@@ -135,7 +135,8 @@ def test_extreme_fixed_parameters_do_not_fail(noise):
     x = np.repeat(rng.normal(size=(20, 2)), 5, axis=0)
     y = rng.normal(size=100)
     options = {"lengthscale": 5.0, "signal_variance": 1.0, "noise_variance": noise, "optimize": False}
-    for model in (SSGPRegressor(64, random_state=0, **options), ExactGPRegressor(**options)):
+    models = (SSGPRegressor(64, random_state=0), ExactGPRegressor(), NeighborGPRegressor(8), NeighborGPRegressor(100))
+    for model in (each.set_params(**options) for each in models):
         mean, std = model.fit(x, y).predict(x, return_std=True)
         assert np.isfinite(mean).all()
         assert np.isfinite(std).all()
@@ -150,7 +151,11 @@ def test_constant_inputs_are_ignored_at_prediction():
     x[:, 1] = 0.1 + 0.2
     moved = x.copy()
     moved[:, 1] = 1e6
-    for model in (SSGPRegressor(24, random_state=0), ExactGPRegressor()):
+    for model in (
+        SSGPRegressor(24, random_state=0),
+        ExactGPRegressor(),
+        NeighborGPRegressor(8, max_iter=5, random_state=0),
+    ):
         model.fit(x, y)
         np.testing.assert_allclose(model.predict(moved), model.predict(x), atol=1e-9)
 

@@ -8,12 +8,17 @@ import polars as pl
 import pytest
 import torch
 
-from prismgp import ExactGPRegressor, SpectralFeatures, SSGPRegressor
+from prismgp import ExactGPRegressor, NeighborGPRegressor, SpectralFeatures, SSGPRegressor
 from prismgp.exceptions import DataError, PrismGPError
 
 X = np.arange(12.0).reshape(6, 2)
 Y = np.arange(6.0)
-MODELS = [SSGPRegressor(2, optimize=False), ExactGPRegressor(optimize=False), SpectralFeatures(2)]
+MODELS = [
+    SSGPRegressor(2, optimize=False),
+    ExactGPRegressor(optimize=False),
+    NeighborGPRegressor(2, optimize=False),
+    SpectralFeatures(2),
+]
 
 
 def put(value, row=3, column=1, dtype=None):

@@ -17,8 +17,10 @@ from prismgp.certificates.certify_problem import certify_problem
 from prismgp.certificates.models import REFERENCES, Certifiable, problems_of
 from prismgp.certificates.problem import PARTS, Effort, Findings, Problem
 from prismgp.exceptions import DataError
+from prismgp.neighbors import NeighborModel
 from prismgp.prism import Mixture
 
+_PREDICTIONS = PARTS[0]
 _ASSUMPTIONS = (
     "the exact GP has the model's kernel, parameters, noise and constant mean; nothing is said of other parameters",
     "rounding follows the usual model of floating point; its bounds are included in the intervals",
@@ -44,7 +46,7 @@ def certify(
 
     Parameters
     ----------
-    model : SSGPRegressor or PrismGPRegressor
+    model : SSGPRegressor, PrismGPRegressor or NeighborGPRegressor
         Fitted, with any frequencies: nothing is assumed of how they were drawn or learned.
     X, y : array-like
         The rows the model was fitted on, in any order; or a source, which holds both. They are held in memory.
@@ -66,7 +68,8 @@ def certify(
         For kernels with gates: whether the exact GP has the gates too, which is the limit of more frequencies, or
         the kernel without. "auto": gated for PrismGPRegressor, full for SSGPRegressor.
     parts : {"predictions", "evidence", "kernel"}, or several of them, optional
-        What to certify: mean and variance at ``X_test``, the log evidence, the norms of ``K - K'``. None: all of it.
+        What to certify: mean and variance at ``X_test``, the log evidence, the norms of ``K - K'``. None: all of it,
+        or for a NeighborGPRegressor, which has predictions alone to compare, these.
         Predictions alone usually take 0.5 to 0.85 of the time.
     random_state : int, RandomState or None, default None
 
@@ -98,7 +101,7 @@ def certify(
     check_number("certify", "products", products, low=0, integer=True, optional=True)
     check_number("certify", "seconds", seconds, low=0, optional=True)
     check_number("certify", "tolerance", tolerance, low=0)
-    parts = _check_parts(parts, X_test)
+    parts = _check_parts(_default_parts(model, parts), X_test)
     check_choice("certify", "reference", reference, REFERENCES)
     if not isinstance(delta, (int, float)) or not 0.0 <= delta < 1.0:
         raise DataError(f"certify: delta={delta!r} must be at least 0 and below 1")
@@ -114,6 +117,18 @@ def certify(
     certificates = [_certificate(model, problem, each) for problem, each in zip(problems, found, strict=True)]
     mixture = model.model_.predictor
     return _ensemble(model, mixture, problems, found, certificates) if isinstance(mixture, Mixture) else certificates[0]
+
+
+def _default_parts(model: Certifiable, parts: str | Sequence[str] | None) -> str | Sequence[str] | None:
+    """Predictions alone for a neighbour GP."""
+    if not isinstance(model.model_.predictor, NeighborModel):
+        return parts
+    if parts not in (None, _PREDICTIONS, [_PREDICTIONS], (_PREDICTIONS,)):
+        raise DataError(
+            f"certify: parts={parts!r}, but a {type(model).__name__} has no kernel matrix and no evidence that "
+            'approximate those of the exact GP; certify its predictions: X_test=..., parts="predictions"'
+        )
+    return _PREDICTIONS
 
 
 def _check_parts(parts: str | Sequence[str] | None, X_test: Any) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from prismgp.core.models import ExactModel, SpectralModel
 from prismgp.data import Source, standardise
 from prismgp.exceptions import DataError
 from prismgp.model import FittedModel
+from prismgp.neighbors import NeighborModel
 from prismgp.prism import Expert, Mixture, ReconfiguredMap, RevisedMap, clip_inputs
 
 REFERENCES = ("auto", "gated", "full")
@@ -80,6 +81,8 @@ def problems_of(estimator: Certifiable, X: Any, y: Any, X_test: Any, *, referenc
     data = _Data(x, target, x_test, get_kernel(model.kernel))
     if isinstance(predictor, Mixture):
         return [_expert_problem(expert, data, gated=reference != "full") for expert in predictor.experts]
+    if isinstance(predictor, NeighborModel):
+        return [_neighbor_problem(predictor, data, dtype=model.dtype)]
     assert isinstance(predictor, SpectralModel)
     return [_ssgp_problem(predictor, data, gated=reference == "gated", dtype=model.dtype, labels=rows.labels)]
 
@@ -101,6 +104,19 @@ def _ssgp_problem(
 
     common: dict[str, Any] = {"gated": gated, "dtype": dtype, "tolerance": _SAME[dtype]}
     return _problem(predictor, see, predictor.blocks, data, name="sparse spectrum GP", inputs="inputs", **common)
+
+
+def _neighbor_problem(predictor: NeighborModel, data: _Data, *, dtype: torch.dtype) -> Problem:
+    """The problem of a neighbour GP, which has no kernel matrix of its own: only its predictions can be certified."""
+    gp, lengthscale = predictor.gp, torch.as_tensor(predictor.params.lengthscale).to(data.x)
+    kept = torch.cat([gp.coordinates.double(), torch.ones_like(gp.targets[:, :1]), gp.targets], 1)
+    sums = Statistics(gp.n_rows, gp.targets.shape[1], kept.T @ kept)  # as if the inputs were features
+
+    def see(rows: Tensor, _: slice | None) -> _Seen:
+        return _Seen(rows / lengthscale, Features(rows, None), None)
+
+    common: dict[str, Any] = {"gated": False, "dtype": dtype, "tolerance": _SAME[dtype]}
+    return _problem(predictor, see, [sums], data, name="neighbour GP", inputs="inputs", **common)
 
 
 def _expert_problem(expert: Expert, data: _Data, *, gated: bool) -> Problem:
@@ -128,7 +144,7 @@ def _expert_problem(expert: Expert, data: _Data, *, gated: bool) -> Problem:
 
 
 def _problem(
-    predictor: SpectralModel | Expert,
+    predictor: SpectralModel | Expert | NeighborModel,
     see: _See,
     blocks: Sequence[Statistics],
     data: _Data,

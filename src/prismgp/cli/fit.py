@@ -19,11 +19,12 @@ from prismgp.cli.common import Parser, Scores, Subparsers, printable, say
 from prismgp.core.kernels import KERNELS
 from prismgp.data import ArraySource, Source, TableEncoder, file_source
 from prismgp.data.scan import is_saved_index
-from prismgp.estimators import ExactGPRegressor, GPRegressor, PrismGPRegressor, SSGPRegressor
+from prismgp.estimators import ExactGPRegressor, GPRegressor, NeighborGPRegressor, PrismGPRegressor, SSGPRegressor
 from prismgp.exceptions import DataError
 from prismgp.model import file_bytes
 
 _DEFAULT_FREQUENCIES = {"prism": 32, "ssgp": 64}
+_KERNEL, _NEIGHBOR_KERNEL = "rbf", "matern32"
 _LEVEL = 0.95
 _SHOWN_INPUTS = 5
 _SCORE_ROWS = 65_536
@@ -44,10 +45,10 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument("-o", "--output", required=True, metavar="MODEL", help="model file to write, e.g. model.prism")
     parser.add_argument(
         "--model",
-        choices=("prism", "ssgp", "exact"),
+        choices=("prism", "ssgp", "neighbors", "exact"),
         default="ssgp",
-        help="prism: re-configured inputs, the most accurate, minutes; ssgp: seconds; exact: up to some ten thousand "
-        "rows (default: %(default)s)",
+        help="prism: re-configured inputs, the most accurate, minutes; ssgp: seconds; neighbors: by the nearest rows, "
+        "which the model file holds; exact: up to some ten thousand rows (default: %(default)s)",
     )
     parser.add_argument(
         "-p",
@@ -57,7 +58,9 @@ def add_parser(subparsers: Subparsers) -> None:
         help="spectral frequencies of the prism and ssgp models "
         f"(default: {_DEFAULT_FREQUENCIES['prism']} and {_DEFAULT_FREQUENCIES['ssgp']})",
     )
-    parser.add_argument("--kernel", choices=tuple(KERNELS), default="rbf", help="default: %(default)s")
+    parser.add_argument(
+        "--kernel", choices=tuple(KERNELS), help=f"default: {_NEIGHBOR_KERNEL} for neighbors, else {_KERNEL}"
+    )
     names: dict[str, Any] = {"type": common.columns, "metavar": "A,B,..."}
     parser.add_argument("--inputs", **names, help="input columns, in order (default: all but the target)")
     parser.add_argument("--exclude", **names, default=[], help="columns to ignore")
@@ -102,9 +105,9 @@ def add_parser(subparsers: Subparsers) -> None:
 def run(args: argparse.Namespace) -> int:
     """Fit, save, report."""
     if args.model == "exact" and args.checkpoint is not None:
-        raise DataError("--checkpoint is for --model prism and ssgp; the exact model is fitted in one step")
-    if args.model == "exact" and args.frequencies is not None:
-        raise DataError("-p/--frequencies is for --model prism and ssgp; the exact model has no frequencies")
+        raise DataError("--checkpoint is for --model prism, ssgp and neighbors; the exact model is fitted in one step")
+    if args.model not in _DEFAULT_FREQUENCIES and args.frequencies is not None:
+        raise DataError(f"-p/--frequencies is for --model prism and ssgp; the {args.model} model has no frequencies")
     files = common.open_data(args)
     output = common.writable(args.output, inputs=[str(file.path) for file in files.files])
     if args.checkpoint is not None:
@@ -161,9 +164,12 @@ def _left_out(args: argparse.Namespace, names: list[str]) -> list[str]:
 
 
 def _new_model(args: argparse.Namespace) -> GPRegressor:
-    options = {"kernel": args.kernel, "dtype": args.dtype, "device": args.device, "random_state": args.seed}
+    kernel = args.kernel or (_NEIGHBOR_KERNEL if args.model == "neighbors" else _KERNEL)
+    options = {"kernel": kernel, "dtype": args.dtype, "device": args.device, "random_state": args.seed}
     if args.model == "exact":
         return ExactGPRegressor(**options)
+    if args.model == "neighbors":
+        return NeighborGPRegressor(checkpoint=args.checkpoint, **options)
     cls = PrismGPRegressor if args.model == "prism" else SSGPRegressor
     frequencies = args.frequencies or _DEFAULT_FREQUENCIES[args.model]
     return cls(n_frequencies=frequencies, checkpoint=args.checkpoint, **options)

@@ -67,6 +67,24 @@ def fit_exact(
     return ExactModel.solve(objective, params), [*tried, *done]
 
 
+def start_rows(n: int, d: int) -> int:
+    """Rows of the exact GP that finds a start, of n: to find length-scales, more inputs need more rows."""
+    return min(n, 500 + 16 * min(d, 64))
+
+
+def exact_start(small: Rows, start: Parameters, kernel: Kernel, monitor: Monitor) -> tuple[Parameters, dict[str, Any]]:
+    """Parameters of an exact GP on a small subsample, and what was done.
+
+    With few frequencies and many irrelevant inputs, the sparse spectrum evidence has poor local optima around
+    isotropic length-scales, and so have densities given neighbours, which depend on the metric; the exact GP's
+    evidence finds out which inputs matter.
+    """
+    runner = (ExactEvidence(*small.tensors(), kernel), start)
+    boxes = bounds(start, dtype="float64")
+    _, found, report = race([runner], boxes, rounds=[_START_ITER], monitor=monitor, method="exact GP start")
+    return found, report[0]
+
+
 @dataclass(frozen=True)
 class SSGPSettings:
     """How a sparse spectrum GP is fitted; the names are those of the estimator's parameters."""
@@ -123,7 +141,7 @@ class _Fit:
         samples = self._subsamples() if self.settings.optimize else None
         report = []
         if samples is not None and self.settings.find_start:
-            start, stage = self._exact_start(samples[0], start)
+            start, stage = exact_start(samples[0], start, self.settings.kernel, self.monitor)
             report.append(stage)
         self.gating = gate(start)
         objective = self._objective(self.rows)
@@ -138,21 +156,9 @@ class _Fit:
     def _subsamples(self) -> Sequence[Rows]:
         """Rows of the exact GP, of the race, and of the stage before the finish where it is worth it."""
         n, d = self.rows.n_rows, self.rows.n_inputs
-        exact = min(n, 500 + 16 * min(d, 64))  # to find length-scales, more inputs need more rows
         main = min(SSGP_STAGES.main_rows, n)
-        sizes = [exact, min(SSGP_STAGES.race_rows, n), *([main] if main * _LARGER < n else [])]
+        sizes = [start_rows(n, d), min(SSGP_STAGES.race_rows, n), *([main] if main * _LARGER < n else [])]
         return self.rows.subsamples(sizes, self.streams.generator("subsamples"))
-
-    def _exact_start(self, small: Rows, start: Parameters) -> tuple[Parameters, dict[str, Any]]:
-        """Parameters of an exact GP on a small subsample.
-
-        With few frequencies and many irrelevant inputs, the sparse spectrum evidence has poor local optima around
-        isotropic length-scales; the exact GP's evidence finds out which inputs matter.
-        """
-        runner = (ExactEvidence(*small.tensors(), self.settings.kernel), start)
-        boxes = bounds(start, dtype="float64")
-        _, found, report = race([runner], boxes, rounds=[_START_ITER], monitor=self.monitor, method="exact GP start")
-        return found, report[0]
 
     def _learn(
         self, objective: BlockEvidence, samples: Sequence[Rows], start: Parameters

@@ -5,6 +5,7 @@ from os import PathLike
 from prismgp.estimators.base import GPRegressor
 from prismgp.estimators.exact import ExactGPRegressor
 from prismgp.estimators.features import SpectralFeatures
+from prismgp.estimators.neighbors import NeighborGPRegressor
 from prismgp.estimators.prism import PrismGPRegressor
 from prismgp.estimators.reconfigurer import Reconfigurer
 from prismgp.estimators.ssgp import SSGPRegressor
@@ -14,6 +15,7 @@ from prismgp.model import load_model
 __all__ = [
     "ExactGPRegressor",
     "GPRegressor",
+    "NeighborGPRegressor",
     "PrismGPRegressor",
     "Reconfigurer",
     "SSGPRegressor",
@@ -21,7 +23,7 @@ __all__ = [
     "load",
 ]
 
-_REGRESSORS: tuple[type[GPRegressor], ...] = (ExactGPRegressor, SSGPRegressor, PrismGPRegressor)
+_REGRESSORS: tuple[type[GPRegressor], ...] = (ExactGPRegressor, SSGPRegressor, PrismGPRegressor, NeighborGPRegressor)
 _CLASSES = {each._kind: each for each in _REGRESSORS}
 
 

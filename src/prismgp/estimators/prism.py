@@ -163,7 +163,7 @@ class PrismGPRegressor(UpdatableRegressor):
         random_state: RandomState = None,
         verbose: int = 0,
         checkpoint: Any = None,
-        local: str = "never",
+        local: str = "auto",
         n_neighbors: int = 32,
         local_rows: int | None = None,
         noise_shape: str = "auto",

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 import torch
 
-from prismgp._types import Tensor
+from prismgp._types import Array, Tensor
 from prismgp.core.kernels import Parameters
+from prismgp.core.normal import normal_log_density
+from prismgp.core.rows import Callback
 from prismgp.neighbors.local import LocalGP, conditionals, log_density_and_gradient
 
 _FACTORS = tuple(4.0**power for power in (-1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5))  # on all length-scales, for the start
 _START_ROWS = 1_024
+_MOST_EXAMPLES = 10_000
 _LOG_LENGTHSCALES = (math.log(1e-3), math.log(1e4))
 _LOG_SIGNAL = (math.log(1e-4), math.log(1e3))
 _MOST_LOG_NOISE = math.log(1e2)
@@ -50,23 +56,42 @@ class Examples:
 
 
 def fit_local(
-    gp: LocalGP, examples: Examples, rng: np.random.Generator, training: LocalTraining, *, least_noise: float = 1e-6
+    gp: LocalGP,
+    examples: Examples,
+    rng: np.random.Generator,
+    training: LocalTraining,
+    *,
+    least_noise: float = 1e-6,
+    starts: Sequence[Parameters] = (),
+    callback: Callback | None = None,
+    model: Callable[[LocalGP], Any] = lambda gp: gp,
 ) -> LocalGP:
-    """Learn length-scales, signal and noise; the given length-scales say what the metric is like at the start."""
-    return _Fit(gp, examples, rng, training, least_noise).run()
+    """Learn length-scales, signal and noise; the given length-scales say what the metric is like at the start.
+
+    ``starts`` are further starting points, which compete with those made from the length-scales. ``callback`` is told
+    of every evaluation, and of every step with what ``model`` makes of it.
+    """
+    return _Fit(gp, examples, rng, training, least_noise, callback or Callback(), model).run(starts)
 
 
 class _Fit:
     def __init__(
-        self, gp: LocalGP, examples: Examples, rng: np.random.Generator, training: LocalTraining, least_noise: float
+        self,
+        gp: LocalGP,
+        examples: Examples,
+        rng: np.random.Generator,
+        training: LocalTraining,
+        least_noise: float,
+        callback: Callback,
+        model: Callable[[LocalGP], Any],
     ) -> None:
-        self.examples, self.rng, self.training = examples, rng, training
+        self.examples, self.rng, self.training, self.callback, self.model = examples, rng, training, callback, model
         self.log_noise = (math.log(least_noise), _MOST_LOG_NOISE)
         self.gp = replace(gp, params=self._limit(gp.params))
 
-    def run(self) -> LocalGP:
+    def run(self, starts: Sequence[Parameters]) -> LocalGP:
         training, m = self.training, len(self.examples)
-        params = self._start()
+        params = self._start(starts)
         centre = params.log_lengthscale
         vector = torch.as_tensor(params.pack()).clone().requires_grad_(True)
         optimiser = torch.optim.Adam([vector], lr=training.learning_rate)
@@ -75,20 +100,23 @@ class _Fit:
         batch = min(training.batch_rows, m)
         for step in range(training.steps):
             if step % every == 0:
-                used = self._draw(min(m, max(batch, training.search_rows)))
-                near = self._neighbors(params, used)
-            index = torch.as_tensor(self.rng.choice(len(used), batch, replace=False)).to(used.points.device)
-            part = self.gp.gather(used.points[index], near[index])
-            _, gradient = log_density_and_gradient(self.gp.kernel, params, part, used.targets[index], training.degrees)
+                near = _Near(self.gp, params, self._draw(min(m, max(batch, training.search_rows))))
+            index = torch.as_tensor(self.rng.choice(len(near.examples), batch, replace=False))
+            total, slope = self._evaluate(near, params, index)
+            gradient = params.unpack(slope / batch)
             penalty = (params.log_lengthscale - centre) / (_METRIC_SPREAD**2 * m)
             gradient = replace(gradient, log_lengthscale=gradient.log_lengthscale - penalty)
             vector.grad = -torch.as_tensor(gradient.pack())
+            self.callback.report("adam", batch, partial(self._model_at, params), total)
             optimiser.step()
             schedule.step()
             params = self._limit(params.unpack(vector.detach().numpy()))
             with torch.no_grad():
                 vector.copy_(torch.as_tensor(params.pack()))
         return self.gp.with_parameters(params)
+
+    def _model_at(self, params: Parameters) -> Any:
+        return self.model(self.gp.with_parameters(params))
 
     def _limit(self, params: Parameters) -> Parameters:
         """Limited to the range of float64 factorisations, and to what examples can show."""
@@ -105,43 +133,83 @@ class _Fit:
         index = np.sort(self.rng.choice(len(self.examples), count, replace=False))
         return self.examples.take(torch.as_tensor(index).to(self.examples.points.device))
 
-    def _neighbors(self, params: Parameters, examples: Examples) -> Tensor:
-        search = self.gp.with_parameters(params).search
-        return search.query(examples.points, _usable(self.gp, examples), groups=examples.groups, own=examples.own)
+    def _evaluate(self, near: _Near, params: Parameters, index: Tensor | None = None) -> tuple[float, Array]:
+        """Sum of the log densities of some examples, and its gradient."""
+        examples = near.examples if index is None else near.examples.take(index.to(near.examples.points.device))
 
-    def _start(self) -> Parameters:
-        """The best of several scales of the metric and shares of the noise."""
-        few = self._draw(min(len(self.examples), _START_ROWS))
-        part = self.gp.gather(few.points, self._neighbors(self.gp.params, few))
-        variance = few.targets.var(0, correction=0).clamp_min(1e-6).cpu().numpy()
-        best: tuple[float, Parameters] | None = None
-        for factor in _FACTORS:
-            for share in _START_RATIOS:
-                tried = replace(
-                    self.gp.params,
-                    log_lengthscale=self.gp.params.log_lengthscale + math.log(factor),
-                    log_signal=np.log((1.0 - share) * variance),
-                    log_noise=np.log(share * variance),
-                )
-                tried = self._limit(tried)
-                value = float(
-                    log_density_and_gradient(self.gp.kernel, tried, part, few.targets, self.training.degrees)[0].mean()
-                )
-                if best is None or value > best[0]:
-                    best = value, tried
-        assert best is not None
-        return best[1]
+        def compute() -> tuple[float, Array]:
+            rows = near.rows if index is None else near.rows[index.to(near.rows.device)]
+            part = self.gp.gather(examples.points, rows)
+            degrees = self.training.degrees
+            values, gradient = log_density_and_gradient(self.gp.kernel, params, part, examples.targets, degrees)
+            return float(values.sum()), gradient.pack() * len(examples)
+
+        return self.callback.evaluate(len(examples), params.pack(), compute)
+
+    def _start(self, starts: Sequence[Parameters]) -> Parameters:
+        """The best of several scales of the metric and shares of the noise, and of the given starts."""
+        near = _Near(self.gp, self.gp.params, self._draw(min(len(self.examples), _START_ROWS)))
+        variance = near.examples.targets.var(0, correction=0).clamp_min(1e-6).cpu().numpy()
+        tried = [
+            replace(
+                self.gp.params,
+                log_lengthscale=self.gp.params.log_lengthscale + math.log(factor),
+                log_signal=np.log((1.0 - share) * variance),
+                log_noise=np.log(share * variance),
+            )
+            for factor in _FACTORS
+            for share in _START_RATIOS
+        ]
+        limited = [self._limit(each) for each in (*starts, *tried)]
+        values = [self._evaluate(near, each)[0] for each in limited]
+        return limited[int(np.argmax(values))]
+
+
+class _Near:
+    """Examples and their neighbours, found when they are needed: a checkpoint may know all that depends on them."""
+
+    def __init__(self, gp: LocalGP, params: Parameters, examples: Examples) -> None:
+        self.examples = examples
+        self._gp = gp.with_parameters(params)
+
+    @cached_property
+    def rows(self) -> Tensor:
+        """Of the neighbours, (m, k)."""
+        return neighbors_of(self._gp, self.examples)
+
+
+def neighbors_of(gp: LocalGP, examples: Examples) -> Tensor:
+    """Rows of the examples' neighbours among the others, (m, k)."""
+    k = min(gp.n_neighbors, gp.n_rows - int(torch.bincount(examples.groups).max()))  # that every example has
+    return gp.search.query(examples.points, k, groups=examples.groups, own=examples.own)
 
 
 def predict_examples(gp: LocalGP, examples: Examples) -> tuple[Tensor, Tensor]:
     """Mean and variance of the function at examples given their neighbours among the others, both (m, q)."""
-    rows = gp.search.query(examples.points, _usable(gp, examples), groups=examples.groups, own=examples.own)
+    rows = neighbors_of(gp, examples)
     size = gp.block_rows()
     blocks = [slice(start, start + size) for start in range(0, len(examples), size)]
     parts = [conditionals(gp.kernel, gp.params, gp.gather(examples.points[block], rows[block])) for block in blocks]
     return torch.cat([mean for mean, _ in parts]), torch.cat([variance for _, variance in parts])
 
 
-def _usable(gp: LocalGP, examples: Examples) -> int:
-    """Neighbours that every example has."""
-    return min(gp.n_neighbors, gp.n_rows - int(torch.bincount(examples.groups).max()))
+def draw_examples(gp: LocalGP, rng: np.random.Generator) -> Examples:
+    """Some rows, each alone in its group: only the row itself is no neighbour of it."""
+    n, device = gp.n_rows, gp.coordinates.device
+    index = np.arange(n) if n <= _MOST_EXAMPLES else np.sort(rng.choice(n, _MOST_EXAMPLES, replace=False))
+    own = torch.as_tensor(index).to(device)
+    return Examples(gp.coordinates[own], gp.targets[own], own, torch.arange(n, device=device))
+
+
+def log_evidence(gp: LocalGP) -> float:
+    """Log density of all rows: exact where all rows are neighbours, else of each row given its neighbours, summed.
+
+    The sum is estimated from at most 10,000 rows, chosen by their numbers alone, so that the value depends on nothing
+    but the rows and the parameters.
+    """
+    if gp.n_rows <= gp.n_neighbors:
+        return gp.evidence.value(gp.params)
+    examples = draw_examples(gp, np.random.default_rng(0))
+    mean, variance = predict_examples(gp, examples)
+    total = variance + torch.as_tensor(gp.params.noise).to(variance)
+    return gp.n_rows * float(normal_log_density(examples.targets, mean, total).sum(1).mean())

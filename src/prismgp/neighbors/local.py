@@ -13,28 +13,33 @@ its derivatives by mean and variance:
 - (N4) ``d l / d (S r) = l_mu b - 2 l_v w``, ``d l / d (nu A) = l_v w w' - l_mu (w b' + b w') / 2``,
   ``d l / d m = l_mu (1 - 1'w)``.
 
-All eigenvalues of A are at least one, so factorisations do not fail while S / nu is bounded.
+All eigenvalues of A are at least one, so factorisations do not fail while S / nu is bounded. Where rounding makes them
+fail, :func:`prismgp.core.numerics.factor` mends the few matrices concerned.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
 
 from prismgp._types import Array, Tensor
+from prismgp.core.exact import ExactEvidence, ExactPosterior
 from prismgp.core.features import spectral_features
 from prismgp.core.kernels import Kernel, Parameters, draw_frequencies
+from prismgp.core.numerics import factor
 from prismgp.exceptions import TooLargeError
 from prismgp.neighbors.search import NeighborSearch
 
 VARIANCE_FLOOR = 1e-12  # share of the prior variance; below it the subtraction has no digits left
 _BLOCK_BYTES = {"cpu": 2**24, "cuda": 2**28}  # of the neighbours' coordinates and kernel matrices of one block
 _DRAW_FREQUENCIES = 1_024  # of functions drawn from the prior
+_FARTHEST = 1e30  # of a standardised coordinate: every kernel is zero there, and squares stay in range
 _MOST_JOINT = 8_192  # neighbours of points that are predicted jointly
 
 
@@ -60,15 +65,27 @@ class _Solved:
     residuals: Tensor  # t_N - m, (m, k)
 
 
-def _distances(offsets: Tensor) -> tuple[Tensor, Tensor]:
+def _distances(offsets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Squared distances between the neighbours, (m, k, k), and to the point, (m, k), of scaled offsets (m, k, D).
 
-    The offsets are small numbers, because they begin at the point, so the product form loses no digits that matter.
+    The product form loses digits where rows are far from the origin, so that lies amid the neighbours: the point may be
+    far from all of them. Also returns the offsets from there.
     """
-    squares = offsets.square().sum(2)
-    between = torch.baddbmm(squares[:, :, None] + squares[:, None, :], offsets, offsets.mT, alpha=-2.0)
+    centred = offsets - offsets.mean(1, keepdim=True)
+    norms = centred.square().sum(2)
+    between = torch.baddbmm(norms[:, :, None] + norms[:, None, :], centred, centred.mT, alpha=-2.0)
     between.clamp_(min=0.0).diagonal(dim1=1, dim2=2).zero_()
-    return between, squares
+    return between, offsets.square().sum(2), centred
+
+
+def _factor(a: Tensor) -> Tensor:
+    """Lower factors of matrices whose eigenvalues are at least one, (m, k, k)."""
+    lower: Tensor
+    lower, info = torch.linalg.cholesky_ex(a)
+    failed = ((info != 0) | ~lower[:, -1, -1].isfinite()).nonzero()[:, 0]
+    if len(failed):
+        lower[failed] = torch.stack([factor(each).lower for each in a[failed]])
+    return lower
 
 
 def _solve(r_inner: Tensor, r: Tensor, targets: Tensor, params: Parameters, k: int) -> _Solved:
@@ -77,7 +94,7 @@ def _solve(r_inner: Tensor, r: Tensor, targets: Tensor, params: Parameters, k: i
     ratio = signal / noise
     a = r_inner * ratio
     a.diagonal(dim1=1, dim2=2).add_(1.0)
-    lower = torch.linalg.cholesky(a)
+    lower = _factor(a)
     residuals = targets[:, :, k] - mean
     weights = ratio * torch.cholesky_solve(r[:, :, None], lower)[:, :, 0]
     variance = signal * (1.0 - (weights * r).sum(1)).clamp_min(VARIANCE_FLOOR)
@@ -87,7 +104,7 @@ def _solve(r_inner: Tensor, r: Tensor, targets: Tensor, params: Parameters, k: i
 def conditionals(kernel: Kernel, params: Parameters, near: Neighborhoods) -> tuple[Tensor, Tensor]:
     """Mean and variance of the function at the points, both (m, q), float64."""
     scale = torch.as_tensor(params.lengthscale).to(near.offsets)
-    between, squares = _distances(near.offsets / scale)
+    between, squares, _ = _distances(near.offsets / scale)
     inner, r = kernel.value(between), kernel.value(squares)
     solved = [_solve(inner, r, near.targets, params, k) for k in range(near.targets.shape[2])]
     return torch.stack([each.mean for each in solved], 1), torch.stack([each.variance for each in solved], 1)
@@ -96,7 +113,7 @@ def conditionals(kernel: Kernel, params: Parameters, near: Neighborhoods) -> tup
 def weights_of(kernel: Kernel, params: Parameters, near: Neighborhoods) -> Tensor:
     """The weights w of the neighbours, (m, k, q)."""
     scale = torch.as_tensor(params.lengthscale).to(near.offsets)
-    between, squares = _distances(near.offsets / scale)
+    between, squares, _ = _distances(near.offsets / scale)
     inner, r = kernel.value(between), kernel.value(squares)
     return torch.stack([_solve(inner, r, near.targets, params, k).weights for k in range(near.targets.shape[2])], 2)
 
@@ -127,7 +144,7 @@ def log_density_and_gradient(
     """
     scale = torch.as_tensor(params.lengthscale).to(near.offsets)
     offsets = near.offsets / scale
-    between, squares = _distances(offsets)
+    between, squares, centred = _distances(offsets)
     (inner, inner_slope), (r, r_slope) = kernel.value_and_slope(between), kernel.value_and_slope(squares)
     m, q = y.shape
     total = torch.zeros_like(squares[:, 0])
@@ -160,8 +177,8 @@ def log_density_and_gradient(
     # d s / d log lengthscale_j = -2 (difference_j)^2, and for symmetric B
     # sum_uv B_uv (a_uj - a_vj)^2 = 2 sum_u a_uj^2 (B 1)_u - 2 sum_u a_uj (B a)_uj.
     to_between *= inner_slope
-    rows = 2.0 * to_between.sum(2) + to_point * r_slope
-    by_scale = (offsets * (offsets * rows[:, :, None] - 2.0 * torch.bmm(to_between, offsets))).sum((0, 1))
+    inside = centred * to_between.sum(2)[:, :, None] - torch.bmm(to_between, centred)
+    by_scale = (2.0 * centred * inside + offsets.square() * (to_point * r_slope)[:, :, None]).sum((0, 1))
     return total, Parameters((2.0 / m) * by_scale.cpu().numpy(), *gradients)
 
 
@@ -189,6 +206,20 @@ class LocalGP:
         """Of nearest rows in the metric of the parameters."""
         return NeighborSearch(self.coordinates, torch.as_tensor(1.0 / self.params.lengthscale))
 
+    @cached_property
+    def whole(self) -> ExactPosterior | None:
+        """The exact GP, where all rows are neighbours of every point: one factorisation serves all points."""
+        return self.evidence.posterior(self.params)[0] if self.n_rows <= self.n_neighbors else None
+
+    @property
+    def evidence(self) -> ExactEvidence:
+        """Of the exact GP on all rows."""
+        return ExactEvidence(self.coordinates.double(), self.targets, self.kernel)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what can be computed again."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
+
     def to(self, device: torch.device) -> LocalGP:
         if self.coordinates.device == device:
             return self
@@ -201,7 +232,7 @@ class LocalGP:
         """With further rows, at the same parameters."""
         return replace(
             self,
-            coordinates=torch.cat([self.coordinates, coordinates.to(self.coordinates)]),
+            coordinates=torch.cat([self.coordinates, self.round(coordinates)]),
             targets=torch.cat([self.targets, targets.to(self.targets)]),
         )
 
@@ -219,6 +250,10 @@ class LocalGP:
     def predict(self, points: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance of the function at points, (m, D): both (m, q), float64."""
         points = self.round(points)
+        if self.whole is not None:
+            mean, variance = self.whole.predict(points.double(), variance=True)
+            assert variance is not None
+            return mean, variance
         rows = self.search.query(points, self.k)
         parts = [
             conditionals(self.kernel, self.params, self.gather(points[block], rows[block]))
@@ -228,11 +263,13 @@ class LocalGP:
 
     def round(self, points: Tensor) -> Tensor:
         """In the precision of the rows' coordinates, so that a row is at distance zero from itself."""
-        return points.to(self.coordinates)
+        return points.to(self.coordinates).clamp(-_FARTHEST, _FARTHEST)
 
     def covariance(self, points: Tensor) -> Tensor:
         """Joint covariance of the function at points, (m, m, q), given the union of their neighbours."""
         points = self.round(points)
+        if self.whole is not None:
+            return self.whole.covariance(points.double())
         rows = torch.unique(self.search.query(points, self.k))
         if len(rows) > _MOST_JOINT:
             raise TooLargeError(
@@ -246,8 +283,7 @@ class LocalGP:
         parts = []
         for k in range(self.targets.shape[1]):
             signal, noise = float(self.params.signal[k]), float(self.params.noise[k])
-            lower = torch.linalg.cholesky(torch.eye(len(rows)).to(inner) + signal / noise * inner)
-            half = torch.linalg.solve_triangular(lower, cross, upper=False)
+            half = factor(torch.eye(len(rows)).to(inner) + signal / noise * inner).half_solve(cross)
             block = prior - signal / noise * half.T @ half
             diagonal = block.diagonal()
             diagonal.copy_(diagonal.clamp_min(VARIANCE_FLOOR))
@@ -281,19 +317,37 @@ class LocalGP:
             parts = [row_normals(seed, rows, q) for seed in noise_seeds]
             return root * torch.stack(parts, 2)
 
+        def unexplained(rows: Tensor) -> Tensor:
+            return self.targets[rows][:, :, None] - mean - prior(self.coordinates[rows]) - noise(rows)
+
+        def near(points: Tensor) -> Tensor:
+            rows = self.search.query(points, self.k)
+            unique, place = torch.unique(rows, return_inverse=True)
+            weight = weights_of(self.kernel, self.params, self.gather(points, rows))  # (m, k, q)
+            return torch.einsum("mkq,mkqs->mqs", weight, unexplained(unique)[place])
+
         def functions(points: Tensor) -> Tensor:
             points = self.round(points)
-            rows = self.search.query(points, self.k)
-            values = []
-            for block in self._blocks(len(points)):
-                unique, place = torch.unique(rows[block], return_inverse=True)
-                known = self.targets[unique][:, :, None] - mean - prior(self.coordinates[unique]) - noise(unique)
-                weight = weights_of(self.kernel, self.params, self.gather(points[block], rows[block]))  # (m, k, q)
-                change = torch.einsum("mkq,mkqs->mqs", weight, known[place])
-                values.append(mean + prior(points[block]) + change)
-            return torch.cat(values)
+            if self.whole is not None:
+                all_rows = torch.arange(self.n_rows, device=device)
+                change = torch.einsum("mkq,kqs->mqs", self.whole_weights(points), unexplained(all_rows))
+                return mean + prior(points) + change
+            # The neighbours' values take memory for each function.
+            step = max(1, self.block_rows() // (1 + count // self.k))
+            blocks = (points[start : start + step] for start in range(0, len(points), step))
+            return torch.cat([mean + prior(block) + near(block) for block in blocks])
 
         return functions
+
+    def whole_weights(self, points: Tensor) -> Tensor:
+        """The weights w of all rows, (m, n, q), where all are neighbours."""
+        whole = self.whole
+        assert whole is not None
+        scale = whole.lengthscale
+        cross = self._value(self.coordinates.double() / scale, points.double() / scale)
+        ratios = (whole.signal / whole.noise).tolist()
+        solved = (ratio * torch.cholesky_solve(cross, lower) for ratio, lower in zip(ratios, whole.lower, strict=True))
+        return torch.stack([each.T for each in solved], 2)
 
     def _value(self, a: Tensor, b: Tensor) -> Tensor:
         return self.kernel.value(torch.cdist(a, b, compute_mode="donot_use_mm_for_euclid_dist").square_())

@@ -14,7 +14,34 @@ from prismgp.core.kernels import Parameters
 from prismgp.core.models import Predictor
 from prismgp.core.numerics import Factor
 from prismgp.data import StandardisedRows
+from prismgp.neighbors.fit import log_evidence
 from prismgp.neighbors.local import LocalGP
+
+_PREDICTION_ROWS = 16_384  # of a search; their matrices come in smaller blocks
+_PASS_FREQUENCIES = 1  # chunks of a pass that collects rows
+
+
+@dataclass(frozen=True)
+class CollectRows:
+    """A pass: all rows, with targets in float64."""
+
+    def over(
+        self,
+        chunks: Iterable[tuple[Tensor, Tensor]],
+        *,
+        rows: int,  # noqa: ARG002
+        q: int,  # noqa: ARG002
+    ) -> tuple[Tensor, Tensor]:
+        found = [(x, y.double()) for x, y in chunks]
+        return torch.cat([x for x, _ in found]), torch.cat([y for _, y in found])
+
+    def merge(self, first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        return torch.cat([first[0], second[0]]), torch.cat([first[1], second[1]])
+
+
+def collect_rows(rows: StandardisedRows) -> tuple[Tensor, Tensor]:
+    """Inputs, in the precision of the computation, and targets, float64, of all rows."""
+    return rows.chunks(_PASS_FREQUENCIES).reduce(CollectRows())
 
 
 @dataclass(frozen=True)
@@ -22,8 +49,13 @@ class NeighborModel(Predictor):
     """A GP on the nearest training rows, whose coordinates are the standardised inputs."""
 
     gp: LocalGP
-    log_evidence: float  # log density of rows, each given its neighbours among the others, times the number of rows
-    factors: tuple[Factor, ...] = ()
+    log_evidence: float  # as neighbors.fit.log_evidence defines it
+    factors: tuple[Factor, ...] = (Factor(torch.empty(0)),)  # matrices are factored when rows are predicted
+
+    @classmethod
+    def of(cls, gp: LocalGP) -> NeighborModel:
+        """The model with its evidence."""
+        return cls(gp, log_evidence(gp))
 
     @property
     def params(self) -> Parameters:  # type: ignore[override]
@@ -32,6 +64,9 @@ class NeighborModel(Predictor):
     @property
     def n_rows(self) -> int:
         return self.gp.n_rows
+
+    def prediction_rows(self, device: torch.device) -> int:  # noqa: ARG002
+        return _PREDICTION_ROWS
 
     def predict(self, x: Tensor, *, variance: bool) -> tuple[Tensor, Tensor | None, Tensor]:
         mean, spread = self.gp.predict(x)
@@ -52,5 +87,4 @@ class NeighborModel(Predictor):
         return {"neighbors": self.gp.k}
 
     def update(self, rows: StandardisedRows) -> NeighborModel:  # type: ignore[override]
-        x, y = rows.tensors()
-        return replace(self, gp=self.gp.to(rows.device).extend(x, y))
+        return NeighborModel.of(self.gp.to(rows.device).extend(*collect_rows(rows)))

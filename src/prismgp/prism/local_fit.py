@@ -175,9 +175,9 @@ class LocalStage:
         training = FEW if m < _CROSS_ROWS else MANY
         least_noise = LEAST_NOISE[view.residual]
         if not (view.residual or view.latent):  # no network has seen the rows, so that others can be the examples
-            others = np.setdiff1d(np.arange(gp.n_rows), held.cpu().numpy())
-            count = min(_MOST_EXAMPLES, len(others))
-            these = torch.as_tensor(np.sort(rng.choice(others, count, replace=False)), device=held.device)
+            free = np.setdiff1d(np.arange(gp.n_rows), held.cpu().numpy())
+            drawn = rng.choice(free, min(_MOST_EXAMPLES, len(free)), replace=False)
+            these = torch.as_tensor(np.sort(drawn), device=held.device)
             rest = Examples(gp.coordinates[these], gp.targets[these], these, rows)
             learned = fit_local(gp, rest, rng, training, least_noise=least_noise)
             near = predict_examples(learned, examples)

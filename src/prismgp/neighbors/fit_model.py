@@ -1,0 +1,118 @@
+"""The fit of a neighbour GP alone: from standardised rows to a model, by the density of rows given their neighbours."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from prismgp._system import Streams
+from prismgp.context import FitContext
+from prismgp.core.fit import exact_start, fit_exact, start_rows
+from prismgp.core.kernels import Kernel, Parameters, perturb
+from prismgp.core.optimise import Monitor
+from prismgp.data import StandardisedRows
+from prismgp.neighbors.fit import LocalTraining, draw_examples, fit_local
+from prismgp.neighbors.local import LocalGP
+from prismgp.neighbors.model import NeighborModel, collect_rows
+
+MOST_ROWS = 4_000_000
+_STEPS_PER_SEARCH = 50
+_LEAST_NOISE = {torch.float64: 1e-6, torch.float32: 1e-5}
+_LEARNED = "neighbors"  # entry of the checkpoint
+
+
+@dataclass(frozen=True)
+class NeighborSettings:
+    """How a neighbour GP is fitted; the names are those of the estimator's parameters."""
+
+    kernel: Kernel
+    n_neighbors: int
+    find_start: bool = True  # by an exact GP on a subsample, which finds the length-scales
+    optimize: bool = True
+    max_iter: int = 400
+    n_restarts: int = 0
+    most_rows: int = MOST_ROWS
+
+
+def fit_neighbors(
+    rows: StandardisedRows, start: Parameters, settings: NeighborSettings, streams: Streams, context: FitContext
+) -> tuple[NeighborModel, list[dict[str, Any]]]:
+    """Learn the parameters and keep the rows; also returns what each stage did.
+
+    ``start`` are starting values, or the values to keep where ``settings.optimize`` is False. Where all rows are
+    neighbours of every point, this is the exact GP, and the parameters maximise its evidence.
+    """
+    if rows.n_rows > settings.most_rows:
+        chosen = rows.source.subsamples([settings.most_rows], streams.generator("neighbours kept"))[0]
+        rows = replace(rows, source=chosen)
+    gp = LocalGP(settings.kernel, start, *collect_rows(rows), settings.n_neighbors)
+    context.report("start", rows.n_rows, lambda: NeighborModel.of(gp))
+    stages: list[dict[str, Any]] = []
+    if settings.optimize:
+        params, stages = _recall(context, start) or _learn(rows, gp, settings, streams, context)
+        gp = gp.with_parameters(params)
+    return NeighborModel.of(gp), stages
+
+
+def _recall(context: FitContext, layout: Parameters) -> tuple[Parameters, list[dict[str, Any]]] | None:
+    """What was learned before the fit was interrupted, with its history."""
+    saved = context.checkpoint.get(_LEARNED)
+    if saved is None:
+        return None
+    tensors, info = saved
+    context.history.update(info["history"])
+    return layout.unpack(tensors["parameters"].numpy()), info["stages"]
+
+
+def _learn(
+    rows: StandardisedRows, gp: LocalGP, settings: NeighborSettings, streams: Streams, context: FitContext
+) -> tuple[Parameters, list[dict[str, Any]]]:
+    if gp.n_rows <= gp.n_neighbors:
+        exact, stages = fit_exact(
+            rows,
+            gp.params,
+            settings.kernel,
+            streams,
+            max_iter=settings.max_iter,
+            n_restarts=settings.n_restarts,
+            callback=context,
+        )
+        params = exact.params
+    else:
+        params, stages = _learn_by_neighbors(rows, gp, settings, streams, context)
+    vector = torch.as_tensor(params.pack())
+    context.checkpoint.put(
+        _LEARNED, lambda: ({"parameters": vector}, {"stages": stages, "history": context.history}), now=True
+    )
+    return params, stages
+
+
+def _learn_by_neighbors(
+    rows: StandardisedRows, gp: LocalGP, settings: NeighborSettings, streams: Streams, context: FitContext
+) -> tuple[Parameters, list[dict[str, Any]]]:
+    start, stages = gp.params, []
+    if settings.find_start:
+        small = rows.subsamples([start_rows(rows.n_rows, rows.n_inputs)], streams.generator("subsamples"))[0]
+        monitor = Monitor(context, lambda _, params: NeighborModel.of(gp.with_parameters(params)))
+        start, stage = exact_start(small, start, settings.kernel, monitor)
+        stages.append(stage)
+    began, rng, steps = time.perf_counter(), streams.generator("neighbours"), settings.max_iter
+    restarts = streams.generator("restarts")
+    examples = draw_examples(gp, rng)
+    learned = fit_local(
+        gp.with_parameters(start),
+        examples,
+        rng,
+        LocalTraining(steps=steps, searches=-(-steps // _STEPS_PER_SEARCH)),
+        least_noise=_LEAST_NOISE[rows.dtype],
+        starts=[start, *(perturb(start, restarts) for _ in range(settings.n_restarts))],
+        callback=context,
+        model=NeighborModel.of,
+    )
+    stages.append(
+        {"rows": len(examples), "method": "adam", "iterations": steps, "seconds": time.perf_counter() - began}
+    )
+    return learned.params, stages
