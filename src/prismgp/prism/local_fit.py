@@ -33,14 +33,14 @@ from prismgp.prism.stacking import MARGIN, HeldOut, mixture_moments, normal_nlpd
 Indices = npt.NDArray[np.int64]
 
 _RESIDUAL, _TARGET = View(residual=True, latent=True), View(residual=False, latent=True)
-_INPUTS = View(residual=False, latent=False)
+_PLAIN_RESIDUAL, _INPUTS = View(residual=True, latent=False), View(residual=False, latent=False)
 # With few held-out rows residuals of rows that the networks remember would be taken for those of new ones. With many
 # rows, neighbours in the latent space are worth it on the residuals only.
 _FEW_EXAMPLES, _MANY_POOLED = 300, 20_000
 # Student's t, so that the metric is not that of a few rows far away; with few examples, quickly.
 FEW = LocalTraining(steps=200, searches=4, batch_rows=256, degrees=10.0)
 MANY = LocalTraining(steps=400, searches=8, degrees=10.0)
-LEAST_NOISE = {True: 0.01, False: 1e-5}  # of the residuals, whose variance is about one; of the targets
+LEAST_NOISE = {True: 0.05, False: 1e-5}  # of the residuals, whose variance is about one; of the targets
 LEAST_EXAMPLES, _MOST_EXAMPLES = 20, 10_000
 _CROSS_ROWS = 2_000  # with fewer examples each half is judged by parameters learned on the other
 _MANY_ROWS = 200_000  # from here on residuals of the mixture without the held-out rows do
@@ -125,7 +125,7 @@ class LocalStage:
 
     def _views(self, seen: Survey, examples: int) -> list[View]:
         if seen.coordinates.shape[1] == self.rows.n_inputs + self.rows.n_outputs:
-            return [_INPUTS]  # no expert has latent columns
+            return [_PLAIN_RESIDUAL, _INPUTS]  # no expert has latent columns
         if examples < _FEW_EXAMPLES:
             return [_TARGET, _INPUTS]
         return [_RESIDUAL, _INPUTS] if len(seen.mean) > _MANY_POOLED else [_RESIDUAL, _TARGET, _INPUTS]
