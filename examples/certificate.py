@@ -59,11 +59,11 @@ def main() -> None:
     pd.DataFrame({"time": np.linspace(0, 10, 400)}).to_csv(out / "grid.csv", index=False)
     sensor(arguments.rows, rng).to_csv(out / "sensor.csv", index=False)
 
-    run("fit", out / "curve.csv", "--target", "signal", "-p", 24, "-o", out / "curve.prism", "-q")
+    run("fit", out / "curve.csv", "--model", "ssgp", "--target", "signal", "-p", 24, "-o", out / "curve.prism", "-q")
     files = ["--json", out / "curve.json", "--figure", out / "certificate_curve.png"]
     run("certify", out / "curve.prism", out / "curve.csv", "--test", out / "grid.csv", *files)
     fit = ["--target", "gas", "-p", arguments.frequencies, "--holdout", 0.2, "-o", out / "sensor.prism"]
-    run("fit", out / "sensor.csv", *fit, "-q")
+    run("fit", out / "sensor.csv", "--model", "ssgp", *fit, "-q")
     files = ["--json", out / "sensor.json", "--figure", out / "certificate_sensor.png"]
     run("certify", out / "sensor.prism", out / "sensor.csv", "--holdout", 0.2, *files)
 

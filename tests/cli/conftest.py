@@ -78,7 +78,21 @@ def model(frame: pd.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> Path
     folder = tmp_path_factory.mktemp("model")
     frame.to_csv(folder / "train.csv", index=False)
     path = folder / "model.prism"
-    argv = ["fit", str(folder / "train.csv"), "-t", "price", "-p", "8", "--exclude", "id", "-q", "-o", str(path)]
+    argv = [
+        "fit",
+        str(folder / "train.csv"),
+        "--model",
+        "ssgp",
+        "-t",
+        "price",
+        "-p",
+        "8",
+        "--exclude",
+        "id",
+        "-q",
+        "-o",
+        str(path),
+    ]
     assert main(argv) == 0
     return path
 

@@ -171,7 +171,7 @@ def test_figure_of_a_curve(run: Run, tmp_path: Path) -> None:
     frame["signal"] = np.sin(frame["time"]) + 0.1 * rng.standard_normal(60)
     frame.to_csv(tmp_path / "d.csv", index=False)
     pd.DataFrame({"time": [2.5]}).to_csv(tmp_path / "one.csv", index=False)
-    run("fit", tmp_path / "d.csv", "-t", "signal", "-p", 4, "-q", "-o", tmp_path / "m.prism")
+    run("fit", tmp_path / "d.csv", "--model", "ssgp", "-t", "signal", "-p", 4, "-q", "-o", tmp_path / "m.prism")
     for options in ([], ["--test", tmp_path / "one.csv"]):
         outcome = run("certify", tmp_path / "m.prism", tmp_path / "d.csv", "--figure", tmp_path / "c.svg", *options)
         assert (outcome.code, outcome.err) == (0, "")

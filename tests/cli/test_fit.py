@@ -20,7 +20,7 @@ from .conftest import Run, make_frame
 
 
 def fit(run: Run, data: Path, output: Path, *options: object) -> dict:
-    outcome = run("fit", data, "-t", "price", "-o", output, "--json", *options)
+    outcome = run("fit", data, "--model", "ssgp", "-t", "price", "-o", output, "--json", *options)
     assert outcome.code == 0, outcome.err
     assert outcome.err == ""
     return json.loads(outcome.out)
@@ -111,7 +111,7 @@ def test_human_summary(run: Run, frame: pd.DataFrame, tmp_path: Path) -> None:
     broken.loc[[3, 7], "size"] = np.nan
     broken.to_csv(tmp_path / "d.csv")  # with the index, as it happens
     options = ["-p", 4, "--exclude", "id", "--drop-missing", "--holdout", 0.25]
-    outcome = run("fit", tmp_path / "d.csv", "-t", "price", "-o", tmp_path / "m.prism", *options)
+    outcome = run("fit", tmp_path / "d.csv", "--model", "ssgp", "-t", "price", "-o", tmp_path / "m.prism", *options)
     assert outcome.code == 0
     assert outcome.err == ""
     for expected in (
@@ -139,7 +139,21 @@ def test_constant_inputs_are_not_relevant(run: Run, frame: pd.DataFrame, tmp_pat
 
 def test_quiet_says_nothing(run: Run, frame: pd.DataFrame, tmp_path: Path) -> None:
     frame.to_csv(tmp_path / "d.csv", index=False)
-    outcome = run("fit", tmp_path / "d.csv", "-t", "price", "--inputs", "size", "-p", 2, "-q", "-o", tmp_path / "m")
+    outcome = run(
+        "fit",
+        tmp_path / "d.csv",
+        "--model",
+        "ssgp",
+        "-t",
+        "price",
+        "--inputs",
+        "size",
+        "-p",
+        2,
+        "-q",
+        "-o",
+        tmp_path / "m",
+    )
     assert outcome == (0, "", "")
 
 
@@ -148,7 +162,20 @@ def test_large_files_are_announced(
 ) -> None:
     frame.to_csv(tmp_path / "d.csv", index=False)
     monkeypatch.setattr("prismgp.cli.fit._LARGE_FILE", 1_000)
-    command = ("fit", tmp_path / "d.csv", "-t", "price", "--inputs", "size", "-p", 2, "-o", tmp_path / "m")
+    command = (
+        "fit",
+        tmp_path / "d.csv",
+        "--model",
+        "ssgp",
+        "-t",
+        "price",
+        "--inputs",
+        "size",
+        "-p",
+        2,
+        "-o",
+        tmp_path / "m",
+    )
     outcome = run(*command)
     assert outcome.err.startswith(f"Writing {tmp_path / 'm'}, about ")
     assert f"Saved {tmp_path / 'm'} (" in outcome.out
@@ -216,11 +243,24 @@ def test_failed_fit_leaves_the_old_model(
     frame.to_csv(tmp_path / "d.csv", index=False)
     (tmp_path / "m.prism").write_bytes(b"old")
 
-    def full_disk(self: Path, data: bytes) -> int:
+    def full_disk(handle: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_bytes", full_disk)
-    outcome = run("fit", tmp_path / "d.csv", "-t", "price", "--inputs", "size", "-p", 2, "-o", tmp_path / "m.prism")
+    monkeypatch.setattr("prismgp._system.os.fsync", full_disk)  # where a full disk is noticed at the latest
+    outcome = run(
+        "fit",
+        tmp_path / "d.csv",
+        "--model",
+        "ssgp",
+        "-t",
+        "price",
+        "--inputs",
+        "size",
+        "-p",
+        2,
+        "-o",
+        tmp_path / "m.prism",
+    )
     assert (outcome.code, outcome.out) == (2, "")
     assert outcome.err == "prismgp: error: No space left on device\n"
     assert (tmp_path / "m.prism").read_bytes() == b"old"

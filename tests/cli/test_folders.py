@@ -74,7 +74,9 @@ def test_rows_read_with_a_holdout(tmp_path: Path, run: Run, monkeypatch: pytest.
     monkeypatch.setattr("prismgp.data.sources.MOMENT_ROWS", 16)
     monkeypatch.setattr("prismgp.data.sources.KEPT_BYTES", 0)
     parts = folder(tmp_path / "parts", frame(), "parquet")
-    done = run("fit", parts, "-t", "y", "-o", tmp_path / "m.prism", "-p", 4, "--holdout", "0.3", "--json")
+    done = run(
+        "fit", parts, "--model", "ssgp", "-t", "y", "-o", tmp_path / "m.prism", "-p", 4, "--holdout", "0.3", "--json"
+    )
     summary = json.loads(done.out)
     assert (summary["rows_read"], summary["rows_dropped"], summary["rows"]) == (240, 0, 168)
 
@@ -114,5 +116,8 @@ def test_a_true_or_false_target(tmp_path: Path, run: Run) -> None:
     table = frame()
     table["y"] = np.where(table["x"] > 0, "True", "False")
     table.to_csv(tmp_path / "t.csv", index=False)
-    assert run("fit", tmp_path / "t.csv", "-t", "y", "-o", tmp_path / "m.prism", "-p", 4, "-q").code == 0
+    assert (
+        run("fit", tmp_path / "t.csv", "--model", "ssgp", "-t", "y", "-o", tmp_path / "m.prism", "-p", 4, "-q").code
+        == 0
+    )
     assert prismgp.load(tmp_path / "m.prism").predict(table).max() > 0.7

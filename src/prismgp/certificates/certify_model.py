@@ -14,7 +14,7 @@ from prismgp._types import Array, RandomState
 from prismgp._validate import check_choice, check_number
 from prismgp.certificates.certificate import Certificate, Interval
 from prismgp.certificates.certify_problem import certify_problem
-from prismgp.certificates.models import REFERENCES, Certifiable, problems_of
+from prismgp.certificates.models import REFERENCES, Certifiable, problems_of, spectral_part
 from prismgp.certificates.problem import PARTS, Effort, Findings, Problem
 from prismgp.exceptions import DataError
 from prismgp.neighbors import NeighborModel
@@ -115,7 +115,7 @@ def certify(
             for k, problem in enumerate(problems)
         ]
     certificates = [_certificate(model, problem, each) for problem, each in zip(problems, found, strict=True)]
-    mixture = model.model_.predictor
+    mixture = spectral_part(model.model_.predictor)
     return _ensemble(model, mixture, problems, found, certificates) if isinstance(mixture, Mixture) else certificates[0]
 
 
@@ -150,7 +150,7 @@ def _certificate(model: Certifiable, problem: Problem, found: Findings) -> Certi
     noise = None if problem.test is None else problem.test.noise
     mean, variance, noise = _to_data_units(model, found.mean, found.variance, noise)
     return Certificate(
-        name=f"{name}, {problem.name}" if isinstance(model.model_.predictor, Mixture) else name,
+        name=f"{name}, {problem.name}" if isinstance(spectral_part(model.model_.predictor), Mixture) else name,
         statement=problem.statement,
         rows=problem.n,
         kernel_error=found.spectral,
@@ -208,7 +208,7 @@ def _ensemble(
     spent = {key: sum(each.spent[key] for each in certificates) for key in ("products", "seconds")}
     return Certificate(
         name=type(model).__name__,
-        statement=f"the same mixture with every member replaced by {what}",
+        statement=f"the same mixture with every member replaced by {what}" + _without_neighbors(mixture, model),
         rows=certificates[0].rows,
         kernel_error=None,
         kernel_error_frobenius=None,
@@ -223,6 +223,12 @@ def _ensemble(
         spent={"rank": max(each.spent["rank"] for each in certificates), **spent},
         members=tuple(certificates),
     )
+
+
+def _without_neighbors(mixture: Mixture, model: Certifiable) -> str:
+    if mixture is model.model_.predictor:
+        return ""
+    return "; the neighbours that the model adds to this mixture are left out, and nothing is said of them"
 
 
 def mix_intervals(

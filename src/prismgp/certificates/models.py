@@ -14,12 +14,12 @@ from prismgp.certificates.problem import Features, Problem, TestPoints
 from prismgp.core.features import Statistics, spectral_features
 from prismgp.core.gating import hard_gates
 from prismgp.core.kernels import Kernel, get_kernel
-from prismgp.core.models import ExactModel, SpectralModel
+from prismgp.core.models import ExactModel, Predictor, SpectralModel
 from prismgp.data import Source, standardise
 from prismgp.exceptions import DataError
 from prismgp.model import FittedModel
 from prismgp.neighbors import NeighborModel
-from prismgp.prism import Expert, Mixture, ReconfiguredMap, RevisedMap, clip_inputs
+from prismgp.prism import Expert, LocalMixture, Mixture, ReconfiguredMap, RevisedMap, clip_inputs
 
 REFERENCES = ("auto", "gated", "full")
 _ROWS = 16_384  # of the networks and features at a time
@@ -63,6 +63,11 @@ class _Data:
 _See = Callable[[Tensor, slice | None], _Seen]  # standardised rows, and which training rows they are
 
 
+def spectral_part(predictor: Predictor) -> Predictor:
+    """The mixture of experts of a model with neighbours, which is all that is certified of it."""
+    return predictor.base if isinstance(predictor, LocalMixture) else predictor
+
+
 def problems_of(estimator: Certifiable, X: Any, y: Any, X_test: Any, *, reference: str) -> list[Problem]:
     """The problems of a fitted model, one per member, in the model's units."""
     if isinstance(estimator.model_.predictor, ExactModel):
@@ -79,6 +84,7 @@ def problems_of(estimator: Certifiable, X: Any, y: Any, X_test: Any, *, referenc
     test = None if X_test is None else estimator.read_inputs(X_test)
     x_test = None if test is None else standardise(test, s.x_shift, s.x_scale, **place)
     data = _Data(x, target, x_test, get_kernel(model.kernel))
+    predictor = spectral_part(predictor)
     if isinstance(predictor, Mixture):
         return [_expert_problem(expert, data, gated=reference != "full") for expert in predictor.experts]
     if isinstance(predictor, NeighborModel):

@@ -46,7 +46,7 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--model",
         choices=("prism", "ssgp", "neighbors", "exact"),
-        default="ssgp",
+        default="prism",
         help="prism: re-configured inputs, the most accurate, minutes; ssgp: seconds; neighbors: by the nearest rows, "
         "which the model file holds; exact: up to some ten thousand rows (default: %(default)s)",
     )

@@ -24,7 +24,7 @@ class PrismGPRegressor(UpdatableRegressor):
     With ``recipe="joint"`` a network, the latent mixture and the sparse spectrum GP are trained together,
     on the evidence of mini-batches plus a weighted augmented ELBO; several such members are stacked with
     a plain :class:`SSGPRegressor` by the density of held-out rows, and every posterior is then exact
-    on all rows. Cost is linear in the rows; memory, beside the data, that of one chunk.
+    on all rows. What this mixture of experts leaves, GPs on the nearest rows may model (``local``).
 
     With ``recipe="paper"`` the two stages of the paper are followed: a :class:`Reconfigurer` without labels, then
     an SSGP on its output. It is there for comparison; on every data set we
@@ -84,6 +84,16 @@ class PrismGPRegressor(UpdatableRegressor):
         1 shows a progress bar with the held-out density and the time left.
     checkpoint : path or None, default None
         As in :class:`SSGPRegressor`; networks in training are put down every few seconds.
+    local : {"auto", "always", "never"}, default "auto"
+        Whether GPs on the nearest rows model what the experts leave. Auto: neighbour GPs on the standardised residuals
+        or on the targets, in the inputs or also in the latent columns, get weights beside the mixture of experts, by
+        the density of the held-out rows; none, unless that is significantly better. Always: the best weights, even if
+        they are no better. Not used by the paper's recipe. With neighbours the model holds coordinates and targets of
+        the training rows, and so does its file.
+    n_neighbors : int, default 32
+        Rows that a neighbour GP looks at.
+    local_rows : int or None, default None
+        Most rows that may be neighbours, a random choice of all; None: 4,000,000.
     noise_shape : {"auto", "normal"}, default "auto"
         Auto: heavy tails, skewness and other departures from the normal distribution are learned from the residuals of
         the held-out rows, where cross-validation finds them to be there. They change :meth:`log_density`,
@@ -107,7 +117,9 @@ class PrismGPRegressor(UpdatableRegressor):
         "weights" of the members and of the plain SSGP, "temperature", "members", "stages" of the plain SSGP,
         "held_out_rows", "held_out_nlpd" (of the whole mixture at these rows, on which its weights were chosen, so a
         little optimistic, with normal noise), "noise_shape" (for each output the "kind" and the "gain" in log density
-        over a normal distribution, per held-out row, cross-validated), "interrupted", "message", jitter used.
+        over a normal distribution, per held-out row, cross-validated), "local" (the "weights" of the mixture and of
+        the neighbour GPs, the "gain" in log density per held-out row, and how many "rows" may be neighbours),
+        "interrupted", "message", jitter used.
     n_iter_ : int
         Steps of all members.
 
@@ -243,11 +255,12 @@ class PrismGPRegressor(UpdatableRegressor):
         check_choice(name, "gating", self.gating, ("soft", "hard", "none"))
         check_choice(name, "noise_model", self.noise_model, ("auto", "constant", "input"))
         check_choice(name, "noise_shape", self.noise_shape, ("auto", "normal"))
+        check_choice(name, "local", self.local, ("auto", "always", "never"))
         check_choice(name, "output", self.output, ("reconstruction", "latent"))
         check_choice(name, "frequencies", self.frequencies, FREQUENCY_KINDS)
-        for count in ("n_frequencies", "n_components"):
+        for count in ("n_frequencies", "n_components", "n_neighbors"):
             check_number(name, count, getattr(self, count), low=1, integer=True)
-        for count in ("n_members", "latent_dim", "batch_size", "max_steps", "patience"):
+        for count in ("n_members", "latent_dim", "batch_size", "max_steps", "patience", "local_rows"):
             check_number(name, count, getattr(self, count), low=1, integer=True, optional=True)
         for number in ("alpha", "beta", "elbo_weight"):
             check_number(name, number, getattr(self, number), low=0)

@@ -22,7 +22,22 @@ def test_fit_with_a_scheduler(folder, frame, cluster, tmp_path, capsys, monkeypa
 
     def fitted(name, *more):
         path = tmp_path / name
-        argv = ["fit", folder / "part-1.parquet", "-t", "y", "-o", path, "-p", 4, "--holdout", 0.2, "--json", *more]
+        argv = [
+            "fit",
+            folder / "part-1.parquet",
+            "--model",
+            "ssgp",
+            "-t",
+            "y",
+            "-o",
+            path,
+            "-p",
+            4,
+            "--holdout",
+            0.2,
+            "--json",
+            *more,
+        ]
         assert main([str(each) for each in argv]) == 0
         return json.loads(capsys.readouterr().out), load(path)
 
