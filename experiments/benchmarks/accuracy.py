@@ -36,7 +36,8 @@ MANY_TEST_ROWS = 1_000  # below, one row in a hundred moves the coverage by too 
 INTRODUCTION = (
     "Held-out rows of real data sets. RMSE and NLPD (mean negative log density) are in units of the training "
     "target's standard deviation; the NLPD is of the Gaussian with the predicted mean and standard deviation, "
-    "unless it is said to be of the mixture. Made by `make bench-accuracy`; seeds are the numbers of the splits."
+    "unless it is said to be of the model's own distribution, with the shape of the noise. "
+    "Made by `make bench-accuracy`; seeds are the numbers of the splits."
 )
 SHORT = ("exact", "ssgp", "prism")  # models of the table for the README
 SUITE = Suite(
@@ -74,7 +75,9 @@ class Results:
         self.columns = [Column(model, "nlpd", MODELS[model]) for model in models]
         if any("nlpd_mixture" in result for run, result in self.done.items() if run.model == "prism"):
             place = [column.model for column in self.columns].index("prism") + 1
-            self.columns.insert(place, Column("prism", "nlpd_mixture", f"{MODELS['prism']}, NLPD of the mixture"))
+            self.columns.insert(
+                place, Column("prism", "nlpd_mixture", f"{MODELS['prism']}, NLPD of its own distribution")
+            )
 
     def splits(self, dataset: str) -> list[int]:
         return sorted({run.split for run in self.plan if run.dataset == dataset})

@@ -22,6 +22,7 @@ from experiments.scores import score
 from prismgp import ExactGPRegressor, PrismGPRegressor, SSGPRegressor
 from prismgp.datasets import data_folder, load_abalone, load_uci
 from prismgp.exceptions import DataError
+from prismgp.metrics import coverage
 
 __all__ = [
     "DATASETS",
@@ -77,6 +78,7 @@ EXACT_ROWS = 8_000  # on which the exact GP learns its parameters when there are
 # The evidence has local optima: from one start, the energy data ends in a poor one for some orders of the rows.
 EXACT_RESTARTS = 4
 EXACT_LIMIT = 9_000
+LEVELS = (10, 25, 50, 75, 90, 95, 99)  # per cent, of central intervals whose coverage is measured
 _NOMINAL_BYTES = 2**30  # memory set aside for a run that is not an exact GP
 
 
@@ -252,8 +254,12 @@ def measure(order: dict[str, Any]) -> dict[str, Any]:
     scale = float(y.std())
     found = score(y_test, mean, std, scale)
     if run.model not in ("exact", "ssgp"):
-        # Of the mixture of the members itself, in the same units as the NLPD of the Gaussian.
+        # Of the model's own distribution, in the same units as the NLPD of the Gaussian.
         found["nlpd_mixture"] = float(-np.mean(model.log_density(x_test, y_test)) - np.log(scale))
+        ends = model.predict_quantiles(x_test, [0.5 + half for c in LEVELS for half in (-c / 200, c / 200)])
+        inside = [coverage(y_test, ends[:, 2 * k], ends[:, 2 * k + 1]) for k in range(len(LEVELS))]
+        found["calibration"] = dict(zip(map(str, LEVELS), inside, strict=True))
+        found["weights"] = model.fit_status_.get("local", {}).get("weights", {})
     sizes = {"rows": len(y), "inputs": x.shape[1], "test_rows": len(y_test)}
     return {**sizes, **special, **found, **seconds}
 

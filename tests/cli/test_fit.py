@@ -243,10 +243,10 @@ def test_failed_fit_leaves_the_old_model(
     frame.to_csv(tmp_path / "d.csv", index=False)
     (tmp_path / "m.prism").write_bytes(b"old")
 
-    def full_disk(self: Path, data: bytes) -> int:
+    def full_disk(handle: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_bytes", full_disk)
+    monkeypatch.setattr("prismgp._system.os.fsync", full_disk)  # where a full disk is noticed at the latest
     outcome = run(
         "fit",
         tmp_path / "d.csv",

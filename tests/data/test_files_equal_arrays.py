@@ -19,7 +19,15 @@ from prismgp.exceptions import DataError, PrismGPWarning
 from .conftest import FORMS, as_source, table
 
 INPUTS = ["a", "b", "c"]
-PRISM = {"n_members": 2, "max_steps": 12, "hidden": 8, "latent_dim": 2, "n_components": 2, "max_iter": 5}
+PRISM = {
+    "n_members": 2,
+    "max_steps": 12,
+    "hidden": 8,
+    "latent_dim": 2,
+    "n_components": 2,
+    "max_iter": 5,
+    "local": "never",
+}
 
 
 @pytest.fixture(autouse=True)

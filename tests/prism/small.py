@@ -27,6 +27,7 @@ SMALL = {
     "n_components": 3,
     "max_iter": 3,
     "random_state": 0,
+    "local": "never",  # these are tests of the mixture of experts; test_local.py adds neighbours
 }
 
 

@@ -13,7 +13,7 @@ from prismgp.core.exact import check_memory
 from prismgp.core.kernels import get_kernel
 from prismgp.data import Source
 from prismgp.estimators.base import UpdatableRegressor
-from prismgp.neighbors import MOST_ROWS, NeighborSettings, fit_neighbors
+from prismgp.neighbors.fit_model import MOST_ROWS, NeighborSettings, fit_neighbors
 
 
 class NeighborGPRegressor(UpdatableRegressor):

@@ -11,7 +11,7 @@ The data flow of the joint recipe:
 """
 
 from prismgp.prism.experts import Expert, FeatureMap, InformedMap, MapStatistics, Mixture, PlainMap, ReconfiguredMap
-from prismgp.prism.local import LocalMixture, Near, Survey, View
+from prismgp.prism.local import LocalMixture
 from prismgp.prism.network import (
     NetworkOutput,
     NetworkSizes,
@@ -27,6 +27,7 @@ __all__ = [
     "FeatureMap",
     "HeldOut",
     "InformedMap",
+    "LocalMixture",
     "MapStatistics",
     "Mixture",
     "NetworkOutput",

@@ -20,7 +20,7 @@ from prismgp.core.kernels import Kernel, Parameters, draw_frequencies, get_kerne
 from prismgp.data import ArraySource, StandardisedRows, standardise
 from prismgp.prism.experts import Expert, InformedMap, MapStatistics, Mixture
 from prismgp.prism.local import LocalMixture
-from prismgp.prism.local_fit import LocalStage
+from prismgp.prism.local_fit import LEAST_EXAMPLES, LocalStage
 from prismgp.prism.network import NetworkSizes, RevisedMap
 from prismgp.prism.stacking import HeldOut, mixture_moments, noise_scale, normal_nlpd, stack
 from prismgp.prism.train import MemberSettings, MemberTraining, TrainingRows, held_out_rows
@@ -109,7 +109,8 @@ class JointRecipe:
                     break
         self._stack(result, held_out, context)
         result.predictor = result.mixture
-        if self.local != "never" and result.without is not None and not result.interrupted:
+        enough = len(held_out) >= LEAST_EXAMPLES
+        if self.local != "never" and enough and result.without is not None and not result.interrupted:
             self._localise(result, held_out, streams, context)
         return result
 

@@ -41,7 +41,7 @@ _FEW_EXAMPLES, _MANY_POOLED = 300, 20_000
 FEW = LocalTraining(steps=200, searches=4, batch_rows=256, degrees=10.0)
 MANY = LocalTraining(steps=400, searches=8, degrees=10.0)
 LEAST_NOISE = {True: 0.01, False: 1e-5}  # of the residuals, whose variance is about one; of the targets
-_MOST_EXAMPLES = 10_000
+LEAST_EXAMPLES, _MOST_EXAMPLES = 20, 10_000
 _CROSS_ROWS = 2_000  # with fewer examples each half is judged by parameters learned on the other
 _MANY_ROWS = 200_000  # from here on residuals of the mixture without the held-out rows do
 _BASE_SHARE = 0.4  # prior weight of the mixture; the neighbour GPs share the rest
@@ -79,6 +79,8 @@ class LocalStage:
         """Learn the neighbour GPs, and weigh them and the mixture by the density of the examples."""
         rng = streams.generator("neighbours")
         pool, own = self._pool(rng)
+        if len(own) < LEAST_EXAMPLES:
+            raise ValueError(f"{len(own)} examples are too few")
         seen, y = self._survey(pool, self.without)
         held = torch.as_tensor(own, device=y.device)
         if self.whole:
@@ -152,7 +154,7 @@ class LocalStage:
         rows = self.rows
         if rows.n_rows > self.most_rows:
             rows = replace(rows, source=rows.source.subsamples([self.most_rows], rng)[0])
-        return rows, np.sort(rng.choice(rows.n_rows, min(_MOST_EXAMPLES, rows.n_rows), replace=False))
+        return rows, np.sort(rng.choice(rows.n_rows, min(_MOST_EXAMPLES, rows.n_rows // 10), replace=False))
 
     def _survey(self, pool: StandardisedRows, mixture: Mixture) -> tuple[Survey, Tensor]:
         return pool.chunks_of(mixture.prediction_rows(pool.device)).reduce(SurveyRows(mixture))
