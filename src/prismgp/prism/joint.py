@@ -28,7 +28,7 @@ from prismgp.vae import BatchRows, Indices, TrainingResult, run_training, torch_
 
 _MOST_HELD_OUT = 10_000
 LOCAL_ROWS = 4_000_000  # that may be neighbours, at most
-_LEAST_LOCAL_ROWS = 40  # at most half of them are examples, of which fewer decide nothing
+_LEAST_LOCAL_ROWS = 2 * LEAST_EXAMPLES  # at most half of them are examples
 LOCAL_KERNEL = "matern32"  # what the spectrum leaves is rough
 _TRAINED = "trained"  # a member, in a checkpoint
 _LOG_LENGTHSCALES = (float(np.log(1e-3)), float(np.log(1e4)))  # as in the core

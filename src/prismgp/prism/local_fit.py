@@ -154,7 +154,8 @@ class LocalStage:
         rows = self.rows
         if rows.n_rows > self.most_rows:
             rows = replace(rows, source=rows.source.subsamples([self.most_rows], rng)[0])
-        return rows, np.sort(rng.choice(rows.n_rows, min(_MOST_EXAMPLES, rows.n_rows // 10), replace=False))
+        count = min(_MOST_EXAMPLES, max(LEAST_EXAMPLES, rows.n_rows // 10))
+        return rows, np.sort(rng.choice(rows.n_rows, count, replace=False))
 
     def _survey(self, pool: StandardisedRows, mixture: Mixture) -> tuple[Survey, Tensor]:
         return pool.chunks_of(mixture.prediction_rows(pool.device)).reduce(SurveyRows(mixture))
