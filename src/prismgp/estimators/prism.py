@@ -93,7 +93,7 @@ class PrismGPRegressor(UpdatableRegressor):
     n_neighbors : int, default 32
         Rows that a neighbour GP looks at.
     local_rows : int or None, default None
-        Most rows that may be neighbours, a random choice of all; None: 4,000,000.
+        Most rows that may be neighbours, a random choice of all; None: 4,000,000. Fewer than 40: no neighbours.
     noise_shape : {"auto", "normal"}, default "auto"
         Auto: heavy tails, skewness and other departures from the normal distribution are learned from the residuals of
         the held-out rows, where cross-validation finds them to be there. They change :meth:`log_density`,

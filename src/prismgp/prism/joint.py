@@ -28,6 +28,7 @@ from prismgp.vae import BatchRows, Indices, TrainingResult, run_training, torch_
 
 _MOST_HELD_OUT = 10_000
 LOCAL_ROWS = 4_000_000  # that may be neighbours, at most
+_LEAST_LOCAL_ROWS = 2 * LEAST_EXAMPLES  # at most half of them are examples
 LOCAL_KERNEL = "matern32"  # what the spectrum leaves is rough
 _TRAINED = "trained"  # a member, in a checkpoint
 _LOG_LENGTHSCALES = (float(np.log(1e-3)), float(np.log(1e4)))  # as in the core
@@ -116,6 +117,8 @@ class JointRecipe:
     def _localise(self, result: JointFit, held_out: Indices, streams: Streams, context: FitContext) -> None:
         """Let neighbours model what the mixture leaves, where the held-out rows say so."""
         assert result.without is not None
+        if self.local_rows < _LEAST_LOCAL_ROWS:
+            return
         stage = LocalStage(
             rows=self.rows,
             sample=self.sample,
@@ -128,7 +131,11 @@ class JointRecipe:
             most_rows=self.local_rows,
             always=self.local == "always",
         )
-        found = stage.fit(streams, context)
+        try:
+            found = stage.fit(streams, context)
+        except KeyboardInterrupt:  # the mixture will do
+            result.interrupted = True
+            return
         result.predictor, result.local = found.predictor, found.status
         result.residuals = (found.targets - found.held_out.mean) / np.sqrt(found.held_out.total)
         nlpd = normal_nlpd(found.targets, found.held_out.mean, found.held_out.total)

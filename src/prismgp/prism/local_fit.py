@@ -138,13 +138,15 @@ class LocalStage:
     def _pool(self, rng: np.random.Generator) -> tuple[StandardisedRows, Indices]:
         """Rows that may be neighbours, and which of them are the examples."""
         if self.whole:
-            examples = self.held_out
-            if len(examples) > _MOST_EXAMPLES:
-                examples = np.sort(rng.choice(examples, _MOST_EXAMPLES, replace=False))
-            source = self.sample
-            if len(source.x) > self.most_rows:
-                others = np.setdiff1d(np.arange(len(source.x)), examples)
-                more = rng.choice(others, max(0, self.most_rows - len(examples)), replace=False)
+            examples, source = self.held_out, self.sample
+            limited = len(source.x) > self.most_rows
+            most = min(_MOST_EXAMPLES, self.most_rows // 2) if limited else _MOST_EXAMPLES
+            if len(examples) > most:
+                examples = np.sort(rng.choice(examples, most, replace=False))
+            if limited:
+                # Other held-out rows are no neighbours: the posterior does not know them, so nothing can be left out.
+                others = np.setdiff1d(np.arange(len(source.x)), self.held_out)
+                more = rng.choice(others, min(len(others), self.most_rows - len(examples)), replace=False)
                 kept = np.union1d(examples, more)
                 source, examples = source.take(kept), np.searchsorted(kept, examples)
             return replace(self.rows, source=source), examples
@@ -152,7 +154,8 @@ class LocalStage:
         rows = self.rows
         if rows.n_rows > self.most_rows:
             rows = replace(rows, source=rows.source.subsamples([self.most_rows], rng)[0])
-        return rows, np.sort(rng.choice(rows.n_rows, min(_MOST_EXAMPLES, rows.n_rows // 10), replace=False))
+        count = min(_MOST_EXAMPLES, max(LEAST_EXAMPLES, rows.n_rows // 10))
+        return rows, np.sort(rng.choice(rows.n_rows, count, replace=False))
 
     def _survey(self, pool: StandardisedRows, mixture: Mixture) -> tuple[Survey, Tensor]:
         return pool.chunks_of(mixture.prediction_rows(pool.device)).reduce(SurveyRows(mixture))
