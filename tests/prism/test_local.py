@@ -429,6 +429,19 @@ def test_local_rows(monkeypatch, local_rows, validation_fraction):
     assert np.isfinite(fit.predict(x)).all()
 
 
+def test_rows_kept_are_examples_or_known_to_the_posterior(monkeypatch):
+    """Of a row that is held out but no example there is no prediction without itself (L3)."""
+    stages, run = [], LocalStage.fit
+    monkeypatch.setattr(LocalStage, "fit", lambda self, *rest: (stages.append(self), run(self, *rest))[1])
+    local_model(local_rows=100, validation_fraction=0.5).fit(*data(300))
+    (stage,) = stages
+    pool, own = stage._pool(np.random.default_rng(0))
+    held_out = {tuple(row) for row in stage.sample.x[stage.held_out]}
+    among = [k for k, row in enumerate(pool.source.x) if tuple(row) in held_out]
+    np.testing.assert_array_equal(among, own)
+    assert (len(own), len(pool.source.x)) == (50, 100)
+
+
 @pytest.mark.parametrize("local_rows", [None, 40])
 def test_more_rows_than_the_networks_see(monkeypatch, local_rows):
     monkeypatch.setattr(recipes, "TRAINING_ROWS", 250)
