@@ -68,16 +68,16 @@ def test_gates(run: Run, tmp_path: Path, kind: str) -> None:
 
 
 def test_neighbors(run: Run, tmp_path: Path) -> None:
-    x, y = small.data()
+    x, y = small.data(n=300)
     fit = small.model(local="always", n_neighbors=9).fit(x, y)
     fit.save(tmp_path / "m")
     found = json.loads(run("info", tmp_path / "m", "--json").out)["neighbors"]
     near = fit.model_.predictor.near
     assert [each["name"] for each in found] == [each.view.name for each in near]
-    assert all((each["rows"], each["neighbors"]) == (150, 9) for each in found)
+    assert all((each["rows"], each["neighbors"]) == (300, 9) for each in found)
     weights = fit.fit_status_["local"]["weights"]
     assert {each["name"]: each["weight"] for each in found}.items() <= weights.items()
-    assert run("info", tmp_path / "m").out.count("9 of 150 rows, in inputs") == len(near) > 0
+    assert run("info", tmp_path / "m").out.count("9 of 300 rows, in inputs") == len(near) > 0
 
 
 def test_neighbors_alone(run: Run, tmp_path: Path) -> None:

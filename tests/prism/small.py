@@ -7,7 +7,7 @@ import torch
 
 from prismgp import PrismGPRegressor
 from prismgp.core.kernels import Parameters
-from prismgp.prism import NetworkSizes, RevisedMap, batch_log_evidence
+from prismgp.prism import LocalMixture, NetworkSizes, RevisedMap, batch_log_evidence
 from tests import reference
 
 GATINGS = ["none", "soft", "hard"]
@@ -46,7 +46,9 @@ def model(**changes):
 
 def has_members(fit):
     """Whether the mixture of a fit holds trained networks."""
-    return any(isinstance(expert.map, RevisedMap) for expert in fit.model_.predictor.experts)
+    predictor = fit.model_.predictor
+    mixture = predictor.base if isinstance(predictor, LocalMixture) else predictor
+    return any(isinstance(expert.map, RevisedMap) for expert in mixture.experts)
 
 
 def assert_same_predictions(a, b, x):
