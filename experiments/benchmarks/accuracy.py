@@ -17,6 +17,7 @@ from experiments.benchmarks.suite import (
     DATASETS,
     EXACT_LIMIT,
     EXACT_ROWS,
+    LEVELS,
     MODELS,
     Run,
     Suite,
@@ -255,6 +256,18 @@ def bars_table(results: Results) -> list[str]:
     return [markdown_table(["", *(column.title for column in columns)], rows), ""]
 
 
+def calibration_table(results: Results) -> list[str]:
+    """Coverage of central intervals of PrismGP's own distribution."""
+
+    def cell(dataset: str, level: int) -> str:
+        found = [run for run in results.over_splits(dataset, "prism") if "calibration" in run]
+        return f"{100 * mean(run['calibration'][str(level)] for run in found):.1f}%" if found else "not run"
+
+    rows = ([name, *(cell(name, level) for level in LEVELS)] for name in results.datasets)
+    header = ["data set", *(f"{level}%" for level in LEVELS)]
+    return ["Share of test rows inside central intervals, mean over splits.", "", markdown_table(header, rows), ""]
+
+
 def frequencies_table(results: Results) -> list[str]:
     """The first split at every p."""
 
@@ -389,6 +402,9 @@ def markdown(study: Study) -> str:
         f"## In short, p = {MAIN_P}",
         "",
         *bars_table(results),
+        f"## Calibration of {MODELS['prism']} at every level, p = {MAIN_P}",
+        "",
+        *calibration_table(results),
         "## By number of frequencies, first split",
         "",
         *frequencies_table(results),

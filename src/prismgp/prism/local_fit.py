@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -75,10 +77,9 @@ class LocalStage:
     most_rows: int
     always: bool  # use neighbours even if the mixture alone is no worse
 
-    def fit(self, streams: Streams, context: FitContext) -> LocalResult:  # noqa: ARG002
+    def fit(self, streams: Streams, context: FitContext) -> LocalResult:
         """Learn the neighbour GPs, and weigh them and the mixture by the density of the examples."""
-        rng = streams.generator("neighbours")
-        pool, own = self._pool(rng)
+        pool, own = self._pool(streams.generator("neighbours"))
         if len(own) < LEAST_EXAMPLES:
             raise ValueError(f"{len(own)} examples are too few")
         seen, y = self._survey(pool, self.without)
@@ -90,11 +91,15 @@ class LocalStage:
         base = HeldOut.of(known.mean, known.variance, known.noise)
         learned: list[tuple[View, Parameters]] = []
         found: list[HeldOut] = []
-        for view in self._views(seen, len(held)):
-            gp = make_local(view, seen, y, self.kernel, self._start(view), self.n_neighbors)
-            params, judged = self._judge(view, gp, seen, held, rng)
-            learned.append((view, params))
-            found.append(judged)
+        views = self._views(seen, len(held))
+        with context.progress("view", len(views)):
+            for view in views:
+                context.advance(view.name)
+                gp = make_local(view, seen, y, self.kernel, self._start(view), self.n_neighbors)
+                learn = partial(self._judge, view, gp, seen, held, streams.generator(view.name))
+                params, judged = self._recall(view, gp, learn, context)
+                learned.append((view, params))
+                found.append(judged)
         chosen = stack(target, [*found, base], simple=1, share=_BASE_SHARE, margin=-np.inf if self.always else MARGIN)
         status = {
             "weights": {
@@ -170,6 +175,19 @@ class LocalStage:
         silent = self.rows.standardiser.constant_inputs
         inputs = np.where(silent, _SILENT, np.clip(self.lengthscale, *_LENGTHSCALES))
         return start_lengthscales(self.mixture, inputs, view)
+
+    def _recall(
+        self, view: View, gp: LocalGP, learn: Callable[[], tuple[Parameters, HeldOut]], context: FitContext
+    ) -> tuple[Parameters, HeldOut]:
+        """What the checkpoint knows of a view, or else what is learned now."""
+        saved = context.checkpoint.get(view.name)
+        if saved is not None:
+            tensors = saved[0]
+            return gp.params.unpack(tensors["params"].numpy()), HeldOut(*(tensors[name].numpy() for name in _PARTS))
+        params, judged = learn()
+        tensors = {name: torch.as_tensor(getattr(judged, name)) for name in _PARTS}
+        context.checkpoint.put(view.name, lambda: ({**tensors, "params": torch.as_tensor(params.pack())}, {}), now=True)
+        return params, judged
 
     def _judge(
         self, view: View, gp: LocalGP, seen: Survey, held: Tensor, rng: np.random.Generator
