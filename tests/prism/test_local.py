@@ -162,11 +162,10 @@ def test_predictions_are_those_of_the_definition(mixture):
             into.append(np.column_stack(values))
     mean, variance = reference.mixture_moments(np.array(WEIGHTS), np.stack(means), np.stack(variances))
     expected = mean, variance * local.temperature, np.tensordot(WEIGHTS, np.stack(noises), 1) * local.temperature
-    # Means of experts that differ in the last digit may be rounded to neighbouring coordinates in float32.
     for got, value in zip(local.predict(x_new, variance=True), expected, strict=True):
-        np.testing.assert_allclose(got, value, rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(got, value, rtol=PREDICTION, atol=PREDICTION)
     total = local.marginals(x_new).variance
-    np.testing.assert_allclose(total, expected[1] + expected[2], rtol=1e-6)
+    np.testing.assert_allclose(total, expected[1] + expected[2], rtol=PREDICTION)
 
 
 @pytest.mark.parametrize("k", [5, 200])
@@ -180,9 +179,9 @@ def test_far_from_all_rows_the_residuals_are_unknown(mixture, k):
     np.testing.assert_allclose(mean, m, rtol=PREDICTION, atol=PREDICTION)
     signal, nu = (np.stack([getattr(each.gp.params, name) for each in local.near]) for name in ("signal", "noise"))
     spread = np.tensordot([0.5, 0.3], signal[:, None] * (v + noise).numpy() + nu[:, None] * v.numpy(), 1)
-    np.testing.assert_allclose(variance, local.temperature * (0.2 * v.numpy() + spread), rtol=1e-6)
+    np.testing.assert_allclose(variance, local.temperature * (0.2 * v.numpy() + spread), rtol=PREDICTION)
     share = 0.2 + np.tensordot([0.5, 0.3], nu, 1)
-    np.testing.assert_allclose(rest, local.temperature * share * noise.numpy(), rtol=1e-6)
+    np.testing.assert_allclose(rest, local.temperature * share * noise.numpy(), rtol=PREDICTION)
 
 
 @pytest.mark.parametrize("weights", [WEIGHTS, (0.0, 0.0, 0.0, 0.0, 1.0), (0.0, 0.4, 0.0, 0.6, 0.0)], ids=str)
@@ -211,10 +210,10 @@ def test_samples_are_functions(mixture, k):
 
     expected = draw([x], 6)
     assert expected.shape == (len(x), mixture[2].shape[1], 6)
-    np.testing.assert_allclose(draw([x[:7], x[7:]], 6), expected, rtol=1e-6, atol=1e-6)
-    np.testing.assert_allclose(draw([x.flip(0)], 6)[::-1], expected, rtol=1e-6, atol=1e-6)
-    np.testing.assert_allclose(draw([x[3:9]], 6), expected[3:9], rtol=1e-6, atol=1e-6)
-    np.testing.assert_allclose(draw([x], 3), expected[:, :, :3], rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(draw([x[:7], x[7:]], 6), expected, rtol=PREDICTION, atol=PREDICTION)
+    np.testing.assert_allclose(draw([x.flip(0)], 6)[::-1], expected, rtol=PREDICTION, atol=PREDICTION)
+    np.testing.assert_allclose(draw([x[3:9]], 6), expected[3:9], rtol=PREDICTION, atol=PREDICTION)
+    np.testing.assert_allclose(draw([x], 3), expected[:, :, :3], rtol=PREDICTION, atol=PREDICTION)
     assert not np.allclose(expected[:, :, 0], expected[:, :, 1])
 
 
@@ -251,7 +250,7 @@ def test_more_rows(q):
         for got, value in zip(
             expert.predict(inputs, variance=True), expected.predict(inputs, variance=True), strict=True
         ):
-            np.testing.assert_allclose(got, value, rtol=1e-6, atol=1e-6)  # the weakest noise leaves fewer digits
+            np.testing.assert_allclose(got, value, rtol=PREDICTION, atol=PREDICTION)
     new = survey(after.base, inputs[old.sum() :], targets[old.sum() :])
     for near, kept in zip(after.near, before.near, strict=True):
         gp, n = near.gp, kept.gp.n_rows
@@ -260,7 +259,7 @@ def test_more_rows(q):
         assert torch.equal(gp.targets[:n], kept.gp.targets)
         np.testing.assert_allclose(gp.coordinates[n:], new.coordinates[:, : gp.coordinates.shape[1]], atol=1e-5)
         expected = (targets[n:] - new.mean) / new.scale if near.view.residual else targets[n:]
-        np.testing.assert_allclose(gp.targets[n:], expected, atol=1e-6)
+        np.testing.assert_allclose(gp.targets[n:], expected, atol=PREDICTION)
     mean, std = fit.predict(x, return_std=True)
     assert np.isfinite(mean).all()
     assert (std > 0).all()
