@@ -372,7 +372,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
     def save(self, path: str | PathLike[str]) -> None:
         """Write the fitted model to one file; read it back with :func:`prismgp.load`.
 
-        The file holds numbers and text only, never code, and appears whole or not at all.
+        The file holds numbers and text only, never code, and appears whole or not at all. A model that predicts from
+        neighbours needs its training rows, so they are in the file too.
         """
         check_is_fitted(self)
         self._check_parameters()  # a file with arguments that are out of range could not be read
