@@ -260,8 +260,8 @@ def calibration_table(results: Results) -> list[str]:
     """Coverage of central intervals of PrismGP's own distribution."""
 
     def cell(dataset: str, level: int) -> str:
-        found = [run for run in results.over_splits(dataset, "prism") if "calibration" in run]
-        return f"{100 * mean(run['calibration'][str(level)] for run in found):.1f}%" if found else "not run"
+        found = [run for run in results.over_splits(dataset, "prism") if "central_coverage" in run]
+        return f"{100 * mean(run['central_coverage'][str(level)] for run in found):.1f}%" if found else "not run"
 
     rows = ([name, *(cell(name, level) for level in LEVELS)] for name in results.datasets)
     header = ["data set", *(f"{level}%" for level in LEVELS)]

@@ -258,7 +258,7 @@ def measure(order: dict[str, Any]) -> dict[str, Any]:
         found["nlpd_mixture"] = float(-np.mean(model.log_density(x_test, y_test)) - np.log(scale))
         ends = model.predict_quantiles(x_test, [0.5 + half for c in LEVELS for half in (-c / 200, c / 200)])
         inside = [coverage(y_test, ends[:, 2 * k], ends[:, 2 * k + 1]) for k in range(len(LEVELS))]
-        found["calibration"] = dict(zip(map(str, LEVELS), inside, strict=True))
+        found["central_coverage"] = dict(zip(map(str, LEVELS), inside, strict=True))
         found["weights"] = model.fit_status_.get("local", {}).get("weights", {})
     sizes = {"rows": len(y), "inputs": x.shape[1], "test_rows": len(y_test)}
     return {**sizes, **special, **found, **seconds}
