@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -18,6 +20,7 @@ from prismgp._types import AnyArray, Array, RandomState
 from prismgp._validate import central_levels, check_choice, check_fit_data, check_inputs, check_levels, check_number
 from prismgp.certificates import Certificate, certify
 from prismgp.context import FitContext, FitEvent
+from prismgp.core.ending import ON_INTERRUPT, Ending
 from prismgp.core.kernels import KERNELS
 from prismgp.core.models import Predictor
 from prismgp.data import ArraySource, Source, StandardisedRows, Standardiser
@@ -31,7 +34,7 @@ from prismgp.estimators.sources import (
     match_source,
     open_checkpoint,
 )
-from prismgp.exceptions import DataError
+from prismgp.exceptions import DataError, PrismGPWarning
 from prismgp.model import FittedModel, save_model
 
 
@@ -74,6 +77,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
         check_choice(name, "kernel", self.kernel, tuple(KERNELS))
         check_number(name, "max_iter", self.max_iter, low=1, integer=True)
         check_number(name, "n_restarts", self.n_restarts, low=0, integer=True)
+        check_number(name, "max_seconds", self.max_seconds, low=0, strict=True, optional=True)
+        check_choice(name, "on_interrupt", self.on_interrupt, ON_INTERRUPT)
         self._check_computation()
 
     def _check_computation(self) -> None:
@@ -94,12 +99,15 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
 
     def _training_rows(self, X: Any, y: Any) -> StandardisedRows:
         """Checked rows of a new fit; everything learned before is dropped first."""
+        began = time.perf_counter()
         self._check_parameters()
         _, device = self._compute()  # is it there? Saving and loading must work without
         forget_fit(self)
         source, self._target_ndim = self._source(X, y, reset=True)
         self._check_size(source, device)
+        read = time.perf_counter()
         standardiser = Standardiser.fit(source, normalize=self.normalize, learned=self._learns_lengthscales())
+        self._timing = began, time.perf_counter() - read
         return self._rows(source, standardiser)
 
     def _check_size(self, source: Source, device: torch.device) -> None:
@@ -153,6 +161,9 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
 
     def _context(self, rows: StandardisedRows) -> FitContext:
         callback = self._callback
+        began, pass_seconds = self._timing
+        ending = Ending(self.max_seconds, keep=self.on_interrupt == "keep", began=began)
+        ending.reserve(pass_seconds)  # the last pass reads all rows once more
         checkpoint = open_checkpoint(self, rows.source) if hasattr(self, "checkpoint") else None
 
         def tell(event: FitEvent) -> None:
@@ -165,6 +176,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
             checkpoint=checkpoint,
             callback=None if callback is None else tell,
             log_scale=float(np.log(rows.standardiser.y_scale).sum()),
+            ending=ending,
         )
 
     def _wrap(self, found: Predictor | FittedModel, rows: StandardisedRows) -> FittedModel:
@@ -193,6 +205,25 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
             arguments={name: getattr(self, name) for name in self._structure},
             **record,
         )
+
+    def _conclude(
+        self,
+        context: FitContext,
+        predictor: Predictor,
+        rows: StandardisedRows,
+        stages: Iterable[dict[str, Any]],
+        history: dict[str, list[Any]],
+        status: dict[str, Any] | None = None,
+        **record: Any,
+    ) -> Self:
+        """Hold what a fit has found, after the callback has seen it; a fit that ended early says so."""
+        status = {**(status or {}), **context.status()}
+        model = self._as_model(predictor, rows, stages, history, status=status, **record)
+        context.report("final", model.n_rows, lambda: model)
+        self._adopt(model)
+        if status["interrupted"]:
+            warnings.warn("the fit was interrupted; the best states so far are used", PrismGPWarning, stacklevel=3)
+        return self
 
     def _adopt(self, model: FittedModel) -> None:
         """Hold a fitted model, and publish what it has learned."""

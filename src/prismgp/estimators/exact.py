@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import torch
 
@@ -43,6 +43,8 @@ class ExactGPRegressor(GPRegressor):
     random_state : int, RandomState or None, default None
     verbose : int, default 0
         1 shows a progress bar with the evidence.
+    max_seconds, on_interrupt
+        As in :class:`SSGPRegressor`.
 
     Attributes
     ----------
@@ -82,6 +84,8 @@ class ExactGPRegressor(GPRegressor):
         dtype: str = "float64",
         random_state: RandomState = None,
         verbose: int = 0,
+        max_seconds: float | None = None,
+        on_interrupt: Literal["raise", "keep"] = "raise",
     ) -> None:
         self.kernel = kernel
         self.lengthscale = lengthscale
@@ -96,6 +100,8 @@ class ExactGPRegressor(GPRegressor):
         self.dtype = dtype
         self.random_state = random_state
         self.verbose = verbose
+        self.max_seconds = max_seconds
+        self.on_interrupt = on_interrupt
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Learn the parameters by the evidence and factor the kernel matrix.
@@ -125,9 +131,7 @@ class ExactGPRegressor(GPRegressor):
                 callback=context,
             )
         lengthscale = predictor.params.lengthscale
-        self._adopt(self._as_model(predictor, rows, stages, context.history, input_lengthscale=lengthscale))
-        context.report("final", rows.n_rows, lambda: predictor)
-        return self
+        return self._conclude(context, predictor, rows, stages, context.history, input_lengthscale=lengthscale)
 
     def _compute(self) -> tuple[torch.dtype, torch.device]:
         return torch.float64, super()._compute()[1]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import torch
 
@@ -57,6 +57,8 @@ class NeighborGPRegressor(UpdatableRegressor):
         there, with the same result. It stays after the fit; remove it when the model is saved.
     local_rows : int or None, default None
         Most rows that are kept as neighbours, chosen at random where a fit has more. None: 4,000,000.
+    max_seconds, on_interrupt
+        As in :class:`SSGPRegressor`.
 
     Attributes
     ----------
@@ -116,6 +118,8 @@ class NeighborGPRegressor(UpdatableRegressor):
         verbose: int = 0,
         checkpoint: Any = None,
         local_rows: int | None = None,
+        max_seconds: float | None = None,
+        on_interrupt: Literal["raise", "keep"] = "raise",
     ) -> None:
         self.n_neighbors = n_neighbors
         self.kernel = kernel
@@ -134,6 +138,8 @@ class NeighborGPRegressor(UpdatableRegressor):
         self.verbose = verbose
         self.checkpoint = checkpoint
         self.local_rows = local_rows
+        self.max_seconds = max_seconds
+        self.on_interrupt = on_interrupt
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Learn the parameters and keep the rows.
@@ -165,9 +171,7 @@ class NeighborGPRegressor(UpdatableRegressor):
             start = rows.start(learn=self.optimize, **self._start_values())
             predictor, stages = fit_neighbors(rows, start, settings, Streams(self.random_state), context)
         lengthscale = predictor.params.lengthscale
-        self._adopt(self._as_model(predictor, rows, stages, context.history, input_lengthscale=lengthscale))
-        context.report("final", predictor.n_rows, lambda: predictor)
-        return self
+        return self._conclude(context, predictor, rows, stages, context.history, input_lengthscale=lengthscale)
 
     def partial_fit(self, X: Any, y: Any = None) -> Self:
         """Add rows, at fixed parameters.
