@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
+from types import TracebackType
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -111,28 +111,38 @@ class Ending:
         if self.over:
             raise FitEndedError
 
-    @contextmanager
-    def allow(self) -> Iterator[None]:
+    def allow(self) -> _Block:
         """A block that the end of the stage leaves, for what follows it."""
-        try:
-            yield
-        except FitEndedError:
-            pass
-        except KeyboardInterrupt:
-            if not self._keeps_interrupt():
-                raise
+        return _Block(self)
 
     def insist(self, compute: Callable[[], T]) -> T:
         """What a model cannot do without; an interrupt that is kept repeats it."""
         try:
             return compute()
         except KeyboardInterrupt:
-            if not self._keeps_interrupt():
+            if not self.keeps_interrupt():
                 raise
         return compute()
 
-    def _keeps_interrupt(self) -> bool:
+    def keeps_interrupt(self) -> bool:
         """Whether an interrupt that was caught ends the fit with the best state so far; only the first one does."""
         kept = self.keep and not self._record.interrupted
         self._record.interrupted |= kept
         return kept
+
+
+class _Block:
+    """What :meth:`Ending.allow` returns; a class, so that type checkers know that it stops exceptions."""
+
+    def __init__(self, ending: Ending) -> None:
+        self._ending = ending
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if isinstance(error, KeyboardInterrupt):
+            return self._ending.keeps_interrupt()
+        return isinstance(error, FitEndedError)

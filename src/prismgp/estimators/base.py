@@ -35,7 +35,7 @@ from prismgp.estimators.sources import (
     open_checkpoint,
 )
 from prismgp.exceptions import DataError, PrismGPWarning
-from prismgp.model import FittedModel, save_model
+from prismgp.model import Conformal, FittedModel, save_model
 
 
 class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type: ignore[misc]
@@ -289,23 +289,32 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
         return self._shape_out(mean) if std is None else (self._shape_out(mean), self._shape_out(std))
 
     def predict_interval(self, X: Any, coverage: float = 0.95) -> AnyArray:
-        """Central intervals for new observations, under the predictive distribution.
+        """Intervals for new observations: central ones of the predictive distribution, or conformal ones.
+
+        Those of a model that has been conformalized (:meth:`conformalize`) are conformal.
 
         Parameters
         ----------
         X : array-like, (n, d), Dask array or frame, or source
         coverage : float, default 0.95
-            Probability of the interval, between 0 and 1; as much of the rest is below it as above.
+            Probability of the interval, between 0 and 1; as much of the rest is below it as above, at most so in
+            conformal intervals.
 
         Returns
         -------
         ndarray, (n, 2), or (n, q, 2) for a two-dimensional y
             Lower and upper ends.
         """
-        return self.predict_quantiles(X, central_levels(coverage))
+        check_is_fitted(self)
+        central_levels(coverage)
+        X, _ = as_source(X)
+        if isinstance(X, Source) and X.distributed:
+            return np.asarray(apply_where_rows_are(self, match_source(self, X), "predict_interval", coverage=coverage))
+        model = self.current_model()
+        return self._shape_out(model.predict_interval(input_blocks(self, X, model.prediction_rows), coverage)[2])
 
     def predict_quantiles(self, X: Any, q: Any) -> AnyArray:
-        """Quantiles of new observations, under the predictive distribution.
+        """Quantiles of new observations, under the predictive distribution, also of a model that was conformalized.
 
         Parameters
         ----------
@@ -324,6 +333,58 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
             return np.asarray(apply_where_rows_are(self, match_source(self, X), "predict_quantiles", q=levels))
         model = self.current_model()
         return self._shape_out(model.quantiles(input_blocks(self, X, model.prediction_rows), levels))
+
+    def conformalize(self, X: Any, y: Any = None, coverage: float = 0.95) -> Self:
+        """Make the intervals conformal, with rows that the model was not fitted to.
+
+        From now on :meth:`predict_interval` returns ``mean + std s``, with two of the sorted scores
+        ``s = (y - mean) / std`` of these rows (split conformal prediction; each output has its own). If these rows and
+        a new one are exchangeable, its observation is in the interval with probability ``coverage`` at least, and
+        ``coverage + 2 / (n + 1)`` at most, and above or below it with ``(1 - coverage) / 2`` at most, however wrong the
+        model is. This is an average over rows, not a promise for every input.
+
+        The scores are saved with the model. ``fit`` and ``partial_fit`` drop them, because the model is then another.
+        Quantiles, densities and standard deviations stay as they are.
+
+        Parameters
+        ----------
+        X : array-like, (n, d), Dask array or frame, or source with its targets
+            Rows that were not in the fit, nor used to choose the model.
+        y : array-like, (n,) or (n, q)
+        coverage : float, default 0.95
+            The highest coverage that will be asked for. It needs ``2 / (1 - coverage) - 1`` rows at least, which are
+            checked here. Intervals of any lower coverage can be asked for too.
+
+        Returns
+        -------
+        self
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from prismgp import SSGPRegressor
+        >>> rng = np.random.default_rng(0)
+        >>> X = rng.uniform(-3, 3, (600, 1))
+        >>> y = np.sin(2 * X[:, 0]) + 0.1 * rng.standard_t(2, 600)
+        >>> model = SSGPRegressor(8, random_state=0).fit(X[:300], y[:300]).conformalize(X[300:500], y[300:500])
+        >>> low, high = model.predict_interval(X[500:]).T
+        >>> bool(np.mean((low <= y[500:]) & (y[500:] <= high)) > 0.9)
+        True
+        """
+        source = self.read_rows(X, y)
+        central_levels(coverage)
+        if source.distributed:
+            scores = np.asarray(apply_where_rows_are(self, source, "_scores"))
+        else:
+            scores = self._scores(source)
+        conformal = Conformal.of(scores)
+        conformal.check(coverage)
+        self.model_ = replace(self.model_, conformal=conformal)
+        return self
+
+    def _scores(self, source: Source) -> Array:
+        model = self.current_model()
+        return model.scores(source.blocks(model.prediction_rows))
 
     def log_density(self, X: Any, y: Any = None) -> Array:
         """Log density of observations y at rows X under the predictive distribution.
@@ -442,5 +503,11 @@ class UpdatableRegressor(GPRegressor):
             return self.fit(X, y)
         model = self.current_model()
         source = self.read_rows(X, y)
+        if model.conformal is not None:
+            warnings.warn(
+                "the intervals are no longer conformal: with more rows the model is another; call conformalize again",
+                PrismGPWarning,
+                stacklevel=2,
+            )
         self._adopt(model.update(self._rows(source, model.standardiser)))
         return self

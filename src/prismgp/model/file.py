@@ -27,6 +27,7 @@ from prismgp.core.kernels import Parameters
 from prismgp.core.shape import NoiseShape, shape_from_dict
 from prismgp.data import Standardiser, TableEncoder
 from prismgp.exceptions import ModelFileError, PrismGPError, PrismGPWarning
+from prismgp.model.conformal import Conformal, kept_scores
 from prismgp.model.container import count_bytes, read_tensors, write_tensors
 from prismgp.model.fitted import FittedModel
 from prismgp.model.local_state import is_coordinates
@@ -112,6 +113,7 @@ def _config_of(model: FittedModel) -> dict[str, Any]:
         "history": model.history,
         "n_iter": model.n_iter,
         "noise_shape": None if model.shapes is None else [shape.to_dict() for shape in model.shapes],
+        "conformal_rows": None if model.conformal is None else model.conformal.rows,
         "state": predictor_config(model.predictor),
     }
 
@@ -123,6 +125,8 @@ def _tensors_of(model: FittedModel) -> dict[str, Tensor]:
     tensors |= {name: torch.tensor(value, dtype=torch.float64) for name, value in vectors.items()}
     if model.kind == "prism" and model.input_lengthscale is not None:
         tensors["input_lengthscale"] = torch.tensor(model.input_lengthscale)
+    if model.conformal is not None:
+        tensors["conformal_scores"] = torch.tensor(model.conformal.scores)
     return tensors
 
 
@@ -173,6 +177,7 @@ def _build(config: dict[str, Any], tensors: dict[str, Tensor], device: str | Non
         chunk_rows=chunk_rows,
         input_lengthscale=_build_relevance(kind, tensors, params, d),
         shapes=_build_shapes(config.get("noise_shape"), q),
+        conformal=_build_conformal(config, tensors, q),
         feature_names=names,
         encoder=encoder,
         status=dict(config["fit_status"]),
@@ -206,6 +211,16 @@ def _build_shapes(states: Any, q: int) -> tuple[NoiseShape, ...] | None:
     if not isinstance(states, list) or len(states) != q:
         raise ModelFileError(f"the noise has no list of {q} shapes, one for each output")
     return tuple(shape_from_dict(state) for state in states)
+
+
+def _build_conformal(config: dict[str, Any], tensors: dict[str, Tensor], q: int) -> Conformal | None:
+    if config.get("conformal_rows") is None:
+        return None
+    rows = _count(config, "conformal_rows")
+    (scores,) = take(tensors, conformal_scores=(kept_scores(rows), q))
+    if (scores.diff(dim=0) < 0).any():
+        raise ModelFileError("the scores for conformal prediction are not sorted")
+    return Conformal(scores.numpy(), rows)
 
 
 def _build_relevance(kind: str, tensors: dict[str, Tensor], params: Parameters, d: int) -> Array | None:

@@ -105,9 +105,9 @@ class LocalStage:
         with context.progress("view", len(views)):
             for done, view in enumerate(views):
                 context.advance(view.name)
-                own = ending.part(1.0 / (len(views) - done))
+                part = ending.part(1.0 / (len(views) - done))
                 gp = make_local(view, seen, y, self.kernel, self._start(view), self.n_neighbors)
-                learn = partial(self._judge, view, gp, seen, held, streams.generator(view.name), own)
+                learn = partial(self._judge, view, gp, seen, held, streams.generator(view.name), part)
                 params, judged = self._recall(view, gp, learn, context)
                 if ending.interrupted:
                     ending.check()
