@@ -95,7 +95,7 @@ def add_parser(subparsers: Subparsers) -> None:
         "--only", dest="parts", choices=PARTS, help="certify this alone, in less time (default: everything)"
     )
     parser.add_argument("--random-state", type=common.seed, metavar="N", help="of all that is random (default: 0)")
-    parser.add_argument("--device", choices=("cpu", "cuda", "auto"), help="default: that of the fit")
+    common.add_device(parser)
     parser.add_argument(
         "--figure", metavar="FILE", help=f"draw the certified ranges; {', '.join(FIGURE_FORMATS)} (needs matplotlib)"
     )

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from prismgp import metrics
+from prismgp._system import is_device, unknown_device
 from prismgp._types import Array
 from prismgp.core.normal import normal_quantile
 from prismgp.data import TableFiles, open_tables
@@ -85,6 +86,18 @@ def _delimiter(text: str) -> str:
     if len(text) != 1 or not text.isascii() or text in '"\r\n':
         raise argparse.ArgumentTypeError(f"{text!r} is not one character")
     return text
+
+
+def _device(text: str) -> str:
+    if not is_device(text):
+        raise argparse.ArgumentTypeError(str(unknown_device(text)))
+    return text
+
+
+def add_device(parser: Parser, default: str | None = None) -> None:
+    """Add the option of commands that compute; without a default, it is the device of the fit."""
+    what = f"cpu, cuda, a numbered GPU such as cuda:1, or auto (default: {default or 'that of the fit'})"
+    parser.add_argument("--device", type=_device, metavar="DEVICE", default=default, help=what)
 
 
 def add_delimiter(parser: Parser) -> None:

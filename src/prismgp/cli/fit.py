@@ -91,7 +91,7 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     parser.add_argument("--seed", type=common.seed, default=0, help="of everything random (default: %(default)s)")
     parser.add_argument("--dtype", choices=("float64", "float32"), default="float64", help="default: %(default)s")
-    parser.add_argument("--device", choices=("cpu", "cuda", "auto"), default="cpu", help="default: %(default)s")
+    common.add_device(parser, default="cpu")
     parser.add_argument(
         "--checkpoint",
         metavar="FILE",

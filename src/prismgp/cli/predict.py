@@ -67,7 +67,7 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--drop-missing", action="store_true", help="leave the prediction of rows with missing inputs empty"
     )
-    parser.add_argument("--device", choices=("cpu", "cuda", "auto"), help="default: that of the fit")
+    common.add_device(parser)
     common.add_delimiter(parser)
     common.add_output_options(parser)
     parser.set_defaults(run=run)

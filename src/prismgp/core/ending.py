@@ -12,11 +12,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TypeVar
+from typing import TypeVar, get_args
+
+from prismgp._types import OnInterrupt
 
 T = TypeVar("T")
 
-ON_INTERRUPT = ("raise", "keep")
+ON_INTERRUPT = get_args(OnInterrupt)
 
 
 class FitEndedError(Exception):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import torch
 
 from prismgp._system import Streams, limit_blas_threads
-from prismgp._types import RandomState
+from prismgp._types import Device, DtypeName, KernelName, OnInterrupt, RandomState
 from prismgp.core.exact import check_memory
 from prismgp.core.fit import fit_exact
 from prismgp.core.kernels import get_kernel
@@ -37,7 +37,7 @@ class ExactGPRegressor(GPRegressor):
         What the constant mean is when it is neither learned (``optimize=False``) nor given: the
         targets' average, or zero for False. Inputs and targets are standardised internally in any
         case, which changes nothing but the arithmetic. Everything is reported in the data's units.
-    device : {"cpu", "cuda", "auto"}, default "cpu"
+    device : {"cpu", "cuda", "auto"} or a numbered GPU such as "cuda:1", default "cpu"
     dtype : {"float64", "float32"}, default "float64"
         Accepted for uniformity with the other regressors; the computation is in float64.
     random_state : int, RandomState or None, default None
@@ -71,7 +71,7 @@ class ExactGPRegressor(GPRegressor):
     def __init__(
         self,
         *,
-        kernel: str = "rbf",
+        kernel: KernelName = "rbf",
         lengthscale: Any = None,
         signal_variance: Any = None,
         noise_variance: Any = None,
@@ -80,12 +80,12 @@ class ExactGPRegressor(GPRegressor):
         max_iter: int = 200,
         n_restarts: int = 0,
         normalize: bool = True,
-        device: str = "cpu",
-        dtype: str = "float64",
+        device: Device = "cpu",
+        dtype: DtypeName = "float64",
         random_state: RandomState = None,
         verbose: int = 0,
         max_seconds: float | None = None,
-        on_interrupt: Literal["raise", "keep"] = "raise",
+        on_interrupt: OnInterrupt = "raise",
     ) -> None:
         self.kernel = kernel
         self.lengthscale = lengthscale

@@ -7,7 +7,7 @@ from typing import Any, Literal, Self
 import torch
 
 from prismgp._system import Streams, limit_blas_threads
-from prismgp._types import RandomState
+from prismgp._types import Device, DtypeName, KernelName, OnInterrupt, RandomState
 from prismgp._validate import check_number
 from prismgp.core.exact import check_memory
 from prismgp.core.kernels import get_kernel
@@ -46,7 +46,7 @@ class NeighborGPRegressor(UpdatableRegressor):
         case, which changes nothing but the arithmetic. Everything is reported in the data's units.
     chunk_size : int or "auto", default "auto"
         Rows read, or predicted, at a time.
-    device : {"cpu", "cuda", "auto"}, default "cpu"
+    device : {"cpu", "cuda", "auto"} or a numbered GPU such as "cuda:1", default "cpu"
     dtype : {"float64", "float32"}, default "float64"
         Precision of the rows in memory; kernel matrices are in float64 either way.
     random_state : int, RandomState or None, default None
@@ -102,7 +102,7 @@ class NeighborGPRegressor(UpdatableRegressor):
         self,
         n_neighbors: int = 32,
         *,
-        kernel: str = "matern32",
+        kernel: KernelName = "matern32",
         lengthscale: Any = None,
         signal_variance: Any = None,
         noise_variance: Any = None,
@@ -111,15 +111,15 @@ class NeighborGPRegressor(UpdatableRegressor):
         max_iter: int = 400,
         n_restarts: int = 0,
         normalize: bool = True,
-        chunk_size: int | str = "auto",
-        device: str = "cpu",
-        dtype: str = "float64",
+        chunk_size: int | Literal["auto"] = "auto",
+        device: Device = "cpu",
+        dtype: DtypeName = "float64",
         random_state: RandomState = None,
         verbose: int = 0,
         checkpoint: Any = None,
         local_rows: int | None = None,
         max_seconds: float | None = None,
-        on_interrupt: Literal["raise", "keep"] = "raise",
+        on_interrupt: OnInterrupt = "raise",
     ) -> None:
         self.n_neighbors = n_neighbors
         self.kernel = kernel

@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 from numbers import Integral
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
 import torch
 
 from prismgp._system import Streams, limit_blas_threads
-from prismgp._types import RandomState
+from prismgp._types import (
+    Device,
+    DtypeName,
+    FrequencyKind,
+    GatingKind,
+    KernelName,
+    LocalChoice,
+    NoiseModel,
+    NoiseShapeChoice,
+    OnInterrupt,
+    RandomState,
+    Recipe,
+    VAEOutput,
+)
 from prismgp._validate import check_choice, check_number
 from prismgp.core.kernels import FREQUENCY_KINDS, get_kernel
 from prismgp.estimators.base import UpdatableRegressor
@@ -75,7 +88,7 @@ class PrismGPRegressor(UpdatableRegressor):
         False keeps the kernel parameters at their starting values; networks are trained all the same.
     max_iter, n_restarts, normalize, chunk_size
         As in :class:`SSGPRegressor`, for the plain SSGP.
-    device : {"cpu", "cuda", "auto"}, default "cpu"
+    device : {"cpu", "cuda", "auto"} or a numbered GPU such as "cuda:1", default "cpu"
     dtype : {"float64", "float32"}, default "float64"
         Of the final features; networks are trained in float32.
     random_state : int, RandomState or None, default None
@@ -144,14 +157,14 @@ class PrismGPRegressor(UpdatableRegressor):
         self,
         n_frequencies: int = 32,
         *,
-        recipe: str = "joint",
-        kernel: str = "rbf",
+        recipe: Recipe = "joint",
+        kernel: KernelName = "rbf",
         lengthscale: Any = None,
         signal_variance: Any = None,
         noise_variance: Any = None,
         mean: Any = None,
-        frequencies: str = "auto",
-        gating: str = "soft",
+        frequencies: FrequencyKind = "auto",
+        gating: GatingKind = "soft",
         n_components: int = 8,
         latent_dim: int | None = None,
         hidden: Any = None,
@@ -164,24 +177,24 @@ class PrismGPRegressor(UpdatableRegressor):
         max_steps: int | None = None,
         patience: int | None = None,
         dropout: float | None = None,
-        noise_model: str = "auto",
-        output: str = "reconstruction",
+        noise_model: NoiseModel = "auto",
+        output: VAEOutput = "reconstruction",
         optimize: bool = True,
         max_iter: int = 200,
         n_restarts: int = 0,
         normalize: bool = True,
-        chunk_size: int | str = "auto",
-        device: str = "cpu",
-        dtype: str = "float64",
+        chunk_size: int | Literal["auto"] = "auto",
+        device: Device = "cpu",
+        dtype: DtypeName = "float64",
         random_state: RandomState = None,
         verbose: int = 0,
         checkpoint: Any = None,
-        local: str = "auto",
+        local: LocalChoice = "auto",
         n_neighbors: int = 32,
         local_rows: int | None = None,
-        noise_shape: str = "auto",
+        noise_shape: NoiseShapeChoice = "auto",
         max_seconds: float | None = None,
-        on_interrupt: Literal["raise", "keep"] = "raise",
+        on_interrupt: OnInterrupt = "raise",
     ) -> None:
         self.n_frequencies = n_frequencies
         self.recipe = recipe
@@ -248,12 +261,12 @@ class PrismGPRegressor(UpdatableRegressor):
     def _check_parameters(self) -> None:
         super()._check_parameters()
         name = type(self).__name__
-        check_choice(name, "recipe", self.recipe, tuple(DEFAULTS))
-        check_choice(name, "gating", self.gating, ("soft", "hard", "none"))
-        check_choice(name, "noise_model", self.noise_model, ("auto", "constant", "input"))
-        check_choice(name, "noise_shape", self.noise_shape, ("auto", "normal"))
-        check_choice(name, "local", self.local, ("auto", "always", "never"))
-        check_choice(name, "output", self.output, ("reconstruction", "latent"))
+        check_choice(name, "recipe", self.recipe, get_args(Recipe))
+        check_choice(name, "gating", self.gating, get_args(GatingKind))
+        check_choice(name, "noise_model", self.noise_model, get_args(NoiseModel))
+        check_choice(name, "noise_shape", self.noise_shape, get_args(NoiseShapeChoice))
+        check_choice(name, "local", self.local, get_args(LocalChoice))
+        check_choice(name, "output", self.output, get_args(VAEOutput))
         check_choice(name, "frequencies", self.frequencies, FREQUENCY_KINDS)
         for count in ("n_frequencies", "n_components", "n_neighbors"):
             check_number(name, count, getattr(self, count), low=1, integer=True)

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable
-from typing import Any, Literal, Self
+from typing import Any, Self, get_args
 
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from prismgp._system import DEVICES, Streams, compute_device
-from prismgp._types import AnyArray, RandomState, Tensor
-from prismgp._validate import check_choice, check_inputs, check_number
+from prismgp._system import Streams, compute_device
+from prismgp._types import AnyArray, Device, OnInterrupt, RandomState, Tensor, VAEOutput
+from prismgp._validate import check_choice, check_device, check_inputs, check_number
 from prismgp.context import FitContext
 from prismgp.core.ending import ON_INTERRUPT, Ending
 from prismgp.data import ArraySource, Source, StandardisedRows, Standardiser, prefetch
+from prismgp.estimators.documented import Documented
 from prismgp.estimators.sources import (
     adopt_source,
     apply_where_rows_are,
@@ -28,12 +29,12 @@ from prismgp.estimators.sources import (
 from prismgp.exceptions import PrismGPWarning
 from prismgp.vae import BatchRows, MixtureVAE, VAESettings, fit_vae
 
-_OUTPUTS = ("latent", "reconstruction")
+_OUTPUTS = get_args(VAEOutput)
 CHUNK_ROWS = 8_192
 _STATUS = ("held_out_rows", "steps", "best_step", "message")
 
 
-class Reconfigurer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+class Reconfigurer(Documented, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Map the inputs to a latent space where they form compact, well separated clusters.
 
     A variational auto-encoder whose latent prior is a mixture of Gaussians on a sphere, fitted without
@@ -63,7 +64,7 @@ class Reconfigurer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     patience : int or None, default 500
         Stop after so many steps without a better objective on the held-out tenth of the rows; None: do
         all steps. The best state seen is kept in any case.
-    device : {"cpu", "cuda", "auto"}, default "cpu"
+    device : {"cpu", "cuda", "auto"} or a numbered GPU such as "cuda:1", default "cpu"
     random_state : int, RandomState or None, default None
     verbose : int, default 0
         1 shows a progress bar with the objective and the time left.
@@ -118,15 +119,15 @@ class Reconfigurer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         hidden: int = 10,
         alpha: float = 8.0,
         beta: float = 1.2,
-        output: str = "latent",
+        output: VAEOutput = "latent",
         batch_size: int = 256,
         max_steps: int = 2000,
         patience: int | None = 500,
-        device: str = "cpu",
+        device: Device = "cpu",
         random_state: RandomState = None,
         verbose: int = 0,
         max_seconds: float | None = None,
-        on_interrupt: Literal["raise", "keep"] = "raise",
+        on_interrupt: OnInterrupt = "raise",
     ) -> None:
         self.n_components = n_components
         self.latent_dim = latent_dim
@@ -228,7 +229,7 @@ class Reconfigurer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         check_number(name, "alpha", self.alpha, low=0)
         check_number(name, "beta", self.beta, low=0)
         check_choice(name, "output", self.output, _OUTPUTS)
-        check_choice(name, "device", self.device, DEVICES)
+        check_device(name, self.device)
         compute_device(self.device)
 
     def _at_latent_points(self, method: str, X: Any, compute: Callable[[Tensor], Tensor]) -> AnyArray:

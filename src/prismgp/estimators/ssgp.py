@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Literal, Self
 
 from prismgp._system import Streams, limit_blas_threads
-from prismgp._types import RandomState
+from prismgp._types import Device, DtypeName, GatingKind, KernelName, OnInterrupt, RandomState
 from prismgp._validate import check_choice, check_number
 from prismgp.core.fit import SSGPSettings, fit_ssgp
 from prismgp.core.kernels import FREQUENCY_KINDS, get_kernel
@@ -53,7 +53,7 @@ class SSGPRegressor(UpdatableRegressor):
         case, which changes nothing but the arithmetic. Everything is reported in the data's units.
     chunk_size : int or "auto", default "auto"
         Rows processed at a time.
-    device : {"cpu", "cuda", "auto"}, default "cpu"
+    device : {"cpu", "cuda", "auto"} or a numbered GPU such as "cuda:1", default "cpu"
     dtype : {"float64", "float32"}, default "float64"
         Precision of the features; statistics are accumulated in float64 either way.
     random_state : int, RandomState or None, default None
@@ -120,7 +120,7 @@ class SSGPRegressor(UpdatableRegressor):
         self,
         n_frequencies: int = 64,
         *,
-        kernel: str = "rbf",
+        kernel: KernelName = "rbf",
         lengthscale: Any = None,
         signal_variance: Any = None,
         noise_variance: Any = None,
@@ -131,17 +131,17 @@ class SSGPRegressor(UpdatableRegressor):
         max_iter: int = 200,
         n_restarts: int = 0,
         normalize: bool = True,
-        chunk_size: int | str = "auto",
-        device: str = "cpu",
-        dtype: str = "float64",
+        chunk_size: int | Literal["auto"] = "auto",
+        device: Device = "cpu",
+        dtype: DtypeName = "float64",
         random_state: RandomState = None,
         verbose: int = 0,
-        gating: str = "none",
+        gating: GatingKind = "none",
         partition: Any = None,
         n_components: int = 8,
         checkpoint: Any = None,
         max_seconds: float | None = None,
-        on_interrupt: Literal["raise", "keep"] = "raise",
+        on_interrupt: OnInterrupt = "raise",
     ) -> None:
         self.n_frequencies = n_frequencies
         self.kernel = kernel

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from prismgp._system import DEVICES, DTYPES, compute_device
+from prismgp._system import DTYPES, compute_device, is_device
 from prismgp._types import Array, Tensor
 from prismgp.core.kernels import Parameters
 from prismgp.core.shape import NoiseShape, shape_from_dict
@@ -236,15 +236,19 @@ def _build_relevance(kind: str, tensors: dict[str, Tensor], params: Parameters, 
 
 def _device(saved: Any, asked: str | None) -> str:
     """Where a model computes: as asked for, or where it did when it was saved if there is such a device here."""
-    if saved not in DEVICES:
+    if not is_device(saved):
         raise ModelFileError(f"device {saved!r:.40} is unknown to this version")
     if asked is not None:
         return asked
-    if saved == "cuda" and not torch.cuda.is_available():
-        warnings.warn(
-            "the model was saved on a GPU and there is none here: it runs on the CPU", PrismGPWarning, stacklevel=5
+    try:
+        compute_device(saved)
+    except PrismGPError:
+        found = compute_device("auto").type
+        what = (
+            "there is none here: it runs on the CPU" if found == "cpu" else f"{saved} is not here: it runs on another"
         )
-        return "cpu"
+        warnings.warn(f"the model was saved on a GPU and {what}", PrismGPWarning, stacklevel=5)
+        return found
     return str(saved)
 
 
