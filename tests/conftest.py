@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import prismgp
+from prismgp.core import fit
+from prismgp.prism import local_fit
 from prismgp.prism.fit import DEFAULTS
 
 # Test processes run side by side; the deadline would measure the machine, not the code.
@@ -39,7 +42,21 @@ def data_folder() -> Path:
 
 
 @pytest.fixture
-def small_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_race(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which start of an SSGP wins takes most of the time of a fit to few rows; for tests of something else."""
+    monkeypatch.setattr(fit, "SSGP_STAGES", replace(fit.SSGP_STAGES, race_rounds=(2,)))
+
+
+@pytest.fixture
+def short_local(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tenth of the steps for PrismGP's neighbours; for tests that do not ask how well they are learned."""
+    short = {"steps": 20, "searches": 2, "batch_rows": 128}
+    for name in ("FEW", "MANY"):
+        monkeypatch.setattr(local_fit, name, replace(getattr(local_fit, name), **short))
+
+
+@pytest.fixture
+def small_defaults(monkeypatch: pytest.MonkeyPatch, short_race: None, short_local: None) -> None:  # noqa: ARG001
     """Small values in the one table that PrismGPRegressor's parameters are taken from where they are None."""
     small = {"hidden": 8, "n_members": 1, "batch_size": 64, "max_steps": 3}
     for recipe in DEFAULTS.values():

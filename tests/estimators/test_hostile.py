@@ -161,6 +161,7 @@ def test_constant_inputs_are_ignored_at_prediction():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("small_defaults")
 @pytest.mark.parametrize(("names", "standardised"), [(None, False), (["first", "second"], True)])
 @pytest.mark.parametrize(
     ("n", "others"),
@@ -179,7 +180,7 @@ def test_an_input_that_few_rows_have_is_ignored(names, n, others, standardised):
     moved = rows.copy()
     moved[names[1] if names else np.s_[:, 1]] = 1e6
     gated = SSGPRegressor(8, gating="soft", n_components=3, lengthscale=1.0, max_iter=5, random_state=0)
-    exact, prism = ExactGPRegressor(max_iter=5), PrismGPRegressor(4, n_members=1, max_steps=20, max_iter=5)
+    exact, prism = ExactGPRegressor(max_iter=5), PrismGPRegressor(4, max_steps=20, max_iter=5)
     for model in (SSGPRegressor(16, max_iter=5, random_state=0), gated, exact, prism):
         model.fit(rows, y)
         np.testing.assert_allclose(model.predict(moved), model.predict(rows), atol=1e-9)
