@@ -14,6 +14,7 @@ import prismgp
 from prismgp.core import fit
 from prismgp.prism import local_fit
 from prismgp.prism.fit import DEFAULTS
+from tests.prism.small import SHORT_LOCAL
 
 # Test processes run side by side; the deadline would measure the machine, not the code.
 settings.register_profile("prismgp", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
@@ -43,20 +44,21 @@ def data_folder() -> Path:
 
 @pytest.fixture
 def short_race(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which start of an SSGP wins takes most of the time of a fit to few rows; for tests of something else."""
+    """Finding a good start takes most of the time of a fit to few rows; for tests of something else."""
+    monkeypatch.setattr(fit, "START_ITER", 5)
     monkeypatch.setattr(fit, "SSGP_STAGES", replace(fit.SSGP_STAGES, race_rounds=(2,)))
+    monkeypatch.setattr(fit, "EXACT_STAGES", replace(fit.EXACT_STAGES, race_rounds=(5,)))
 
 
 @pytest.fixture
 def short_local(monkeypatch: pytest.MonkeyPatch) -> None:
     """A tenth of the steps for PrismGP's neighbours; for tests that do not ask how well they are learned."""
-    short = {"steps": 20, "searches": 2, "batch_rows": 128}
     for name in ("FEW", "MANY"):
-        monkeypatch.setattr(local_fit, name, replace(getattr(local_fit, name), **short))
+        monkeypatch.setattr(local_fit, name, replace(getattr(local_fit, name), **SHORT_LOCAL))
 
 
 @pytest.fixture
-def small_defaults(monkeypatch: pytest.MonkeyPatch, short_race: None, short_local: None) -> None:  # noqa: ARG001
+def small_defaults(monkeypatch: pytest.MonkeyPatch, short_race: None, short_local: None) -> None:
     """Small values in the one table that PrismGPRegressor's parameters are taken from where they are None."""
     small = {"hidden": 8, "n_members": 1, "batch_size": 64, "max_steps": 3}
     for recipe in DEFAULTS.values():

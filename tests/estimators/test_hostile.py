@@ -202,6 +202,7 @@ def test_inputs_that_say_something_are_kept():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("small_defaults")
 def test_given_lengthscales_hold_for_every_input():
     """The kernel is then the user's, to the last row."""
     rng = np.random.default_rng(0)

@@ -19,7 +19,9 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from prismgp import ExactGPRegressor, SpectralFeatures, SSGPRegressor
 
 
+# The checks fit hundreds of times; which start wins is not their point.
 @pytest.mark.slow
+@pytest.mark.usefixtures("short_race")
 @parametrize_with_checks([SSGPRegressor(), ExactGPRegressor(), SpectralFeatures()])
 def test_estimator_checks(estimator, check):
     check(estimator)

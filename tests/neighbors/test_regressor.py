@@ -244,10 +244,9 @@ def test_clone_pickle_and_search(fitted):
 
 
 @pytest.fixture
-def short_training(monkeypatch):
+def short_training(monkeypatch, short_race):
     """How well the parameters are learned is not the point of the checks, which fit hundreds of times."""
     monkeypatch.setattr(local_fit, "_FACTORS", (1.0,))
-    monkeypatch.setattr("prismgp.core.fit._START_ITER", 5)
 
 
 @pytest.mark.slow

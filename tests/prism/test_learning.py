@@ -9,6 +9,9 @@ from prismgp import PrismGPRegressor, SSGPRegressor
 from prismgp.prism import RevisedMap
 from tests.prism.small import assert_same_predictions, has_members
 
+# The neighbours beside the networks are tested in test_local.py.
+pytestmark = pytest.mark.usefixtures("short_local")
+
 # -- it learns -------------------------------------------------------------------------------------
 
 

@@ -21,7 +21,7 @@ from prismgp.prism.local import LocalMixture, Near, View, make_local, start_leng
 from prismgp.prism.local_fit import _INPUTS, _TARGET, LocalStage
 from prismgp.prism.train import MemberTraining
 from tests import reference
-from tests.prism.small import assert_same_predictions, data, make_map, model, rows
+from tests.prism.small import SHORT_LOCAL, assert_same_predictions, data, make_map, model, rows
 from tests.tolerances import PREDICTION
 
 VIEWS = [View(residual=residual, latent=latent) for residual in (True, False) for latent in (True, False)]
@@ -36,7 +36,7 @@ TEMPERATURE = np.array([1.3, 0.8])
 def short_training():
     """A tenth of the steps: the tests are about what is learned, not about how well."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(local_fit, "FEW", replace(local_fit.FEW, steps=20, searches=2, batch_rows=128))
+        patch.setattr(local_fit, "FEW", replace(local_fit.FEW, **SHORT_LOCAL))
         yield
 
 

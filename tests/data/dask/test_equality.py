@@ -12,6 +12,7 @@ from prismgp.data import MappedSource, from_csv, from_parquet
 from prismgp.exceptions import DataError
 
 INPUTS = ["a", "b", "c"]
+pytestmark = pytest.mark.usefixtures("short_local")
 EVIDENCE, PREDICTION = 1e-8, 1e-6  # relative; of the sums only the order differs
 
 MODELS = {
