@@ -6,11 +6,12 @@ import hashlib
 import os
 import platform
 import subprocess
-import sys
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
+
+import torch
 
 import prismgp
 from prismgp._system import atomic_path, available_bytes, format_bytes, peak_bytes, reset_peak
@@ -32,20 +33,19 @@ _PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "pandas", "pyarrow")
 
 
 def provenance(packages: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Versions, machine and source of whatever this process makes; its GPU where it has loaded torch.
+    """Versions, machine and source of whatever this process makes.
 
     Parameters
     ----------
     packages : tuple of str
         Further packages whose versions matter.
     """
-    torch = sys.modules.get("torch")  # a job that does not use it need not load it
     machine = {
         "system": platform.system(),
         "processor": _processor(),
         "cores": usable_cores(),
-        "threads": torch.get_num_threads() if torch else int(os.environ.get("OMP_NUM_THREADS") or usable_cores()),
-        "gpu": torch.cuda.get_device_name() if torch and torch.cuda.is_available() else None,
+        "threads": torch.get_num_threads(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
     }
     versions = {"python": platform.python_version()}
     for name in (*_PACKAGES, *packages):

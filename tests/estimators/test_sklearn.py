@@ -31,9 +31,9 @@ def test_estimator_checks(estimator, check):
 @pytest.mark.usefixtures("short_race")
 @parametrize_with_checks(
     [
-        SSGPRegressor(8, dtype="float32", kernel="matern32"),
-        SSGPRegressor(8, gating="hard", n_components=2),
-        SSGPRegressor(8, gating="soft", n_components=2),
+        SSGPRegressor(8, dtype="float32", kernel="matern32", max_iter=10),
+        SSGPRegressor(8, gating="hard", n_components=2, max_iter=10),
+        SSGPRegressor(8, gating="soft", n_components=2, max_iter=10),
     ]
 )
 def test_estimator_checks_of_other_settings(estimator, check):
