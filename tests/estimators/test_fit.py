@@ -22,7 +22,7 @@ def wave(rng, n, noise=0.1):
 
 @pytest.mark.slow
 def test_recovers_noise_and_covers(rng):
-    x, y = wave(rng, 1000)
+    x, y = wave(rng, 800)
     x_test, y_test = wave(rng, 1000)
     for model in (SSGPRegressor(32, random_state=0), ExactGPRegressor(random_state=0)):
         mean, std = model.fit(x, y).predict(x_test, return_std=True)

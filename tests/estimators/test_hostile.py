@@ -167,12 +167,16 @@ def test_constant_inputs_are_ignored_at_prediction():
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("small_defaults")
-@pytest.mark.parametrize(("names", "standardised"), [(None, False), (["first", "second"], True)])
 @pytest.mark.parametrize(
-    ("n", "others"),
-    [(300, [0.8]), (300, [-0.8]), pytest.param(900, [0.8, 1.4, 0.31], marks=pytest.mark.slow)],
+    ("n", "others", "names", "standardised"),
+    [
+        (300, [0.8], None, False),
+        (300, [-0.8], ["first", "second"], True),
+        (900, [0.8, 1.4, 0.31], ["first", "second"], False),
+        (900, [0.8, 1.4, 0.31], None, True),
+    ],
 )
-def test_an_input_that_few_rows_have_is_ignored(names, n, others, standardised):
+def test_an_input_that_few_rows_have_is_ignored(n, others, names, standardised):
     """Nothing can be learned of it; a row that has it again, and more of it, must not be sent astray."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(n, 2))
