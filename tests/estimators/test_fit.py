@@ -89,6 +89,7 @@ def test_optimize_false_uses_the_values_given(rng):
         assert model.fit_status_["stages"] == []
 
 
+@pytest.mark.slow
 def test_starting_values_are_used(rng):
     x, y = wave(rng, 400)
     model = SSGPRegressor(16, lengthscale=[1.0, 4.0], random_state=0).fit(x, y)
@@ -116,6 +117,7 @@ def test_learned_frequencies_raise_the_evidence(rng):
     assert fixed.log_evidence_ == pytest.approx(learned.log_evidence_, rel=1e-8)
 
 
+@pytest.mark.slow
 def test_restarts_do_not_hurt(rng):
     x, y = wave(rng, 300)
     base = ExactGPRegressor(random_state=0).fit(x, y)

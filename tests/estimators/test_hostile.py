@@ -148,6 +148,7 @@ def test_extreme_fixed_parameters_do_not_fail(noise):
         assert model.fit_status_["factorisation"] in ("cholesky", "cholesky+jitter", "eigen")
 
 
+@pytest.mark.slow
 def test_constant_inputs_are_ignored_at_prediction():
     """A column that never varied in training must not wreck predictions when it moves later."""
     rng = np.random.default_rng(0)

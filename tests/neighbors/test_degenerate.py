@@ -61,6 +61,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_predictions_are_finite_and_uncertain(case, dtype):
