@@ -43,9 +43,12 @@ class View:
 
     residual: bool  # its target is the mixture's standardised residual (L1), else the target itself (L2)
     latent: bool  # coordinates include latent columns and means of the experts
+    whole: bool = False  # all rows are neighbours of every point: the exact GP
 
     @property
     def name(self) -> str:
+        if self.whole:
+            return "exact GP"
         where = "inputs and latent columns" if self.latent else "inputs"
         return f"neighbours in {where}" + (" on the residuals" if self.residual else " alone")
 
