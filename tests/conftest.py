@@ -55,6 +55,7 @@ def short_local(monkeypatch: pytest.MonkeyPatch) -> None:
     """A tenth of the steps for PrismGP's neighbours; for tests that do not ask how well they are learned."""
     for name in ("FEW", "MANY"):
         monkeypatch.setattr(local_fit, name, replace(getattr(local_fit, name), **SHORT_LOCAL))
+    monkeypatch.setattr(local_fit, "EXACT_ROUNDS", (5,))
 
 
 @pytest.fixture

@@ -42,7 +42,8 @@ _PLAIN_RESIDUAL, _INPUTS = View(residual=True, latent=False), View(residual=Fals
 _EXACT = View(residual=False, latent=False, whole=True)
 # With few rows the exact GP is cheap, and where the function is smooth nothing is better. Its parameters are learned
 # on some of the rows, from those that the plain SSGP started from.
-_MOST_WHOLE_ROWS, _EXACT_ROWS, _EXACT_ROUNDS = 8_000, 2_000, (15, 60)
+_MOST_WHOLE_ROWS, _EXACT_ROWS = 8_000, 2_000
+EXACT_ROUNDS = (15, 60)  # iterations of the race between starts
 _ALL = 2**14  # neighbours: as many as a model file may ask for
 # With few held-out rows residuals of rows that the networks remember would be taken for those of new ones. With many
 # rows, neighbours in the latent space are worth it on the residuals only.
@@ -253,6 +254,6 @@ class LocalStage:
         starts = [self.start, default_start(self.rows.n_inputs, self.rows.n_outputs)]
         monitor = Monitor(Callback(), lambda _, params: params)
         boxes = bounds(self.start, dtype="float64")
-        _, params, _ = race([(objective, each) for each in starts], boxes, rounds=_EXACT_ROUNDS, monitor=monitor)
+        _, params, _ = race([(objective, each) for each in starts], boxes, rounds=EXACT_ROUNDS, monitor=monitor)
         near = known.with_parameters(params).predict(gp.coordinates[held])
         return params, HeldOut.of(*combine(view, seen.take(held), *near, params.noise))
