@@ -10,9 +10,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from prismgp.data.chunks import Chunks, StandardisedRows, Standardiser, auto_chunk_rows, prefetch, run_pass, standardise
-from prismgp.data.encoder import InputColumn, TableEncoder, missing_error, warn_unseen
+from prismgp.data.encoder import InputColumn, TableEncoder, missing_error, plural, quote_names, warn_unseen
 from prismgp.data.files import MISSING, FileSource, RowBlock, TableReader, file_source, from_csv, from_parquet
-from prismgp.data.frames import frame_encoder, is_frame, needs_encoder, read_frame
+from prismgp.data.frames import frame_encoder, is_frame, needs_encoder, non_numeric_columns, read_frame
 from prismgp.data.sources import ArraySource, MappedSource, Selection, Source, is_collection
 from prismgp.data.tables import TableFiles, open_tables
 
@@ -44,8 +44,11 @@ __all__ = [
     "is_frame",
     "missing_error",
     "needs_encoder",
+    "non_numeric_columns",
     "open_tables",
+    "plural",
     "prefetch",
+    "quote_names",
     "read_frame",
     "run_pass",
     "standardise",

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from prismgp.data.encoder import TableBatch, TableEncoder, check_unique, is_numeric
+from prismgp.data.encodings import BOOLEAN, NUMBER
 from prismgp.data.scan import scan_table
 from prismgp.exceptions import DataError
 
@@ -39,6 +40,12 @@ def _is_plain(column: Any) -> bool:
     if not (is_numeric(kind) or pa.types.is_boolean(kind)) or column.null_count:
         return False
     return not pa.types.is_floating(kind) or not pc.any(pc.is_nan(column)).as_py()
+
+
+def non_numeric_columns(frame: Any) -> list[str]:
+    """Columns that hold neither numbers nor booleans."""
+    columns = frame_encoder(frame).columns
+    return [column.name for column in columns if column.kind not in (NUMBER, BOOLEAN)]
 
 
 def frame_encoder(frame: Any) -> TableEncoder:

@@ -27,7 +27,10 @@ from prismgp.data import (
     is_frame,
     missing_error,
     needs_encoder,
+    non_numeric_columns,
+    plural,
     prefetch,
+    quote_names,
     read_frame,
     warn_unseen,
 )
@@ -82,16 +85,14 @@ def encode_rows(rows: Source, encoder: TableEncoder, *, training: bool = False) 
 
 def adopt_rows(estimator: Any, X: Any, y: Any) -> tuple[Source, int]:
     """Checked arrays or frames to be fitted, encoded where they are not just numbers, and the dimension of y."""
-    encoder, incomplete = None, None
+    encoder = batch = None
     if is_frame(X) and needs_encoder(X):
         encoder = frame_encoder(X)
         X, batch = read_frame(encoder, X)
-        incomplete = batch.incomplete
         if estimator.missing == "error" and batch.missing:
             raise missing_error(batch.missing)
     x, target = check_fit_data(estimator, X, y, allow_nan=estimator.missing != "error")
-    if incomplete is None:
-        incomplete = np.isnan(x).any(axis=1)
+    incomplete: AnyArray = np.asarray(np.isnan(x).any(axis=1) if batch is None else batch.incomplete)
     if estimator.missing == "drop" and incomplete.any():
         if incomplete.all():
             raise DataError(f"every one of the {len(x):,} rows has a missing value")
@@ -165,11 +166,16 @@ def _allows_nan(estimator: Any) -> bool:
 def _read(estimator: Any, X: Any) -> Any:
     """A frame as the estimator's encoder reads it; all else passes."""
     encoder = getattr(estimator, "table_encoder_", None)
-    if encoder is None or encoder.positional:
-        return X
     if not is_frame(X):
-        if not encoder.is_numeric:
+        if encoder is not None and not encoder.is_numeric:
             raise DataError("the model was fitted with text or times: pass a frame with the columns of the fit")
+        return X
+    if encoder is None or encoder.positional:
+        others = [] if not needs_encoder(X) else non_numeric_columns(X)
+        if others:
+            raise DataError(
+                f"{plural(others, 'column')} {quote_names(others)}: text or times; the model was fitted with numbers"
+            )
         return X
     frame, batch = read_frame(encoder, X)
     if not _allows_nan(estimator) and batch.missing:
