@@ -41,7 +41,7 @@ def test_json(run: Run, model: Path) -> None:
 def test_text(run: Run, model: Path) -> None:
     outcome = run("info", model)
     assert (outcome.code, outcome.err) == (0, "")
-    for expected in ("SSGPRegressor (rbf, 8 frequencies)", "150", "price", "grade=high", "l-bfgs", "format version 4"):
+    for expected in ("SSGPRegressor (rbf, 8 frequencies)", "150", "price", "grade=high", "l-bfgs", "format version 5"):
         assert expected in outcome.out
 
 

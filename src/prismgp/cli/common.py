@@ -23,7 +23,7 @@ import numpy.typing as npt
 from prismgp import metrics
 from prismgp._types import Array
 from prismgp.core.normal import normal_quantile
-from prismgp.data import TableFiles, open_tables
+from prismgp.data import MISSING, TableFiles, open_tables
 from prismgp.exceptions import DataError
 
 if TYPE_CHECKING:
@@ -91,6 +91,14 @@ def add_delimiter(parser: Parser) -> None:
         type=_delimiter,
         metavar="CHAR",
         help=r"separator of a text file (default: comma, or tab for .tsv; \t means tab)",
+    )
+
+
+def add_missing(parser: Parser, *, default: str | None, meaning: str) -> None:
+    """Add the options of commands that may meet missing values."""
+    parser.add_argument("--missing", choices=MISSING, default=default, help=meaning)
+    parser.add_argument(
+        "--drop-missing", dest="missing", action="store_const", const="drop", help="the same as --missing drop"
     )
 
 

@@ -22,7 +22,8 @@ from prismgp._validate import central_levels
 from prismgp.cli import common
 from prismgp.cli.common import Parser, Scores, Subparsers, printable, say
 from prismgp.data import RowBlock, TableFiles, TableReader
-from prismgp.data.encoder import BOOLEAN, from_floats, to_numbers, to_numbers_or_nan, warn_unseen
+from prismgp.data.encoder import from_floats, to_numbers, to_numbers_or_nan, warn_unseen
+from prismgp.data.encodings import BOOLEAN, NUMBER
 from prismgp.data.tables import PARQUET_SUFFIXES, ParquetWriter, TextWriter, file_format, open_writer
 from prismgp.exceptions import DataError
 from prismgp.model import FittedModel, load_model
@@ -64,8 +65,11 @@ def add_parser(subparsers: Subparsers) -> None:
         action="store_true",
         help="std and interval of the underlying function instead of a new observation",
     )
-    parser.add_argument(
-        "--drop-missing", action="store_true", help="leave the prediction of rows with missing inputs empty"
+    common.add_missing(
+        parser,
+        default="impute",
+        meaning="rows with missing inputs: predict them, with wider intervals, leave their predictions empty, or end "
+        "with an error (default: %(default)s)",
     )
     parser.add_argument("--device", choices=("cpu", "cuda", "auto"), help="default: that of the fit")
     common.add_delimiter(parser)
@@ -125,7 +129,7 @@ class _Prediction:
             files,
             model.encoder,
             model.feature_names or model.n_inputs,
-            missing="drop" if args.drop_missing else "error",
+            missing=args.missing,
         )
         self.encoder = self.reader.encoder
         self.typed = typed and files.is_text
@@ -138,7 +142,9 @@ class _Prediction:
     def _schema(self) -> pa.Schema:
         schema = self.files.schema
         if self.typed:
-            numeric = {column.name for column in self.encoder.columns if not column.categories} | {self.target}
+            numeric = {column.name for column in self.encoder.columns if column.kind in (NUMBER, BOOLEAN)} | {
+                self.target
+            }
             schema = pa.schema([(name, pa.float64() if name in numeric else pa.string()) for name in schema.names])
         for name in self.columns:
             schema = schema.append(pa.field(name, pa.float64()))
@@ -174,10 +180,13 @@ class _Prediction:
         result = np.full((len(_STATISTICS), rows, len(self.columns) // len(_STATISTICS)), np.nan)
         if len(block.positions):
             mean, std, ends = self.model.predict_quantiles(
-                block.x, central_levels(self.args.level), include_noise=not self.args.no_noise
+                self._inputs(block), central_levels(self.args.level), include_noise=not self.args.no_noise
             )
             result[:, block.positions] = np.stack([mean, std, ends[:, :, 0], ends[:, :, 1]])
         return [result[index, :, output] for output in range(result.shape[2]) for index in range(len(_STATISTICS))]
+
+    def _inputs(self, block: RowBlock) -> Array:
+        return block.x if self.model.encoder is None else self.encoder.encode(block.x)
 
     def _log_density(self, block: RowBlock, truth: Array) -> Array | None:
         """Of the target under the model, (n,); NaN in rows without a prediction or a target."""
@@ -187,7 +196,7 @@ class _Prediction:
         known = np.isfinite(truth[block.positions])
         if known.any():
             positions = block.positions[known]
-            found[positions] = self.model.log_density([(block.x[known], truth[positions, None])])
+            found[positions] = self.model.log_density([(self._inputs(block)[known], truth[positions, None])])
         return found
 
     def _convert(self, block: RowBlock) -> pa.Table:
@@ -244,8 +253,10 @@ def _print(summary: dict[str, Any], *, error: bool) -> None:
         ("Added columns", f"{', '.join(summary['columns'])}"),
         ("Interval", f"{100 * summary['level']:g}% for {what}"),
     ]
+    cells = ", ".join(f"{printable(name)} {count:,}" for name, count in summary["missing"].items())
+    if cells and not summary["rows_not_predicted"]:
+        rows.append(("Missing inputs", f"{cells}: averages with wider intervals"))
     if summary["rows_not_predicted"]:
-        cells = ", ".join(f"{printable(name)} {count:,}" for name, count in summary["missing"].items())
         rows.append(("Left empty", f"{summary['rows_not_predicted']:,} rows with missing inputs ({cells})"))
     scores = summary["scores"]
     if scores and scores["rows"]:
