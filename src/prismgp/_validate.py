@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from prismgp._system import is_device, unknown_device
 from prismgp._types import AnyArray
 from prismgp.exceptions import DataError, DataTypeError
 
@@ -196,6 +197,12 @@ def check_choice(estimator: str, name: str, value: Any, choices: Sequence[str]) 
     """A constructor argument must be one of the choices."""
     if not isinstance(value, str) or value not in choices:
         raise DataError(f"{estimator}: {name}={value!r} is unknown; choose one of {', '.join(map(repr, choices))}")
+
+
+def check_device(estimator: str, value: Any) -> None:
+    """A constructor argument must name a device, which need not be there: saving and loading must work without."""
+    if not is_device(value):
+        raise DataError(f"{estimator}: {unknown_device(value)}")
 
 
 def check_levels(q: Any) -> list[float]:

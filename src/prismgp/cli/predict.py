@@ -18,7 +18,6 @@ from tqdm import tqdm
 
 from prismgp._system import atomic_path
 from prismgp._types import Array
-from prismgp._validate import central_levels
 from prismgp.cli import common
 from prismgp.cli.common import Parser, Scores, Subparsers, printable, say
 from prismgp.data import RowBlock, TableFiles, TableReader
@@ -43,7 +42,8 @@ def add_parser(subparsers: Subparsers) -> None:
         description="Predict the rows of a table. The output has the rows and columns of DATA, in their order, and "
         "four more columns: mean, std, lower and upper, the last two being the ends of the prediction interval. "
         "They are quantiles of the model's predictive distribution, which may be skewed or have heavy tails, and not "
-        "mean -+ 1.96 std. "
+        "mean -+ 1.96 std. If the model was fitted with --conformal, they are conformal: a new observation is between "
+        "them with the probability of --level at least. "
         "If DATA has a column of that name already, an underscore is appended: mean_ (or mean__, ...). "
         "Memory does not grow with the number of rows, and OUT appears only when all of them are done.",
         epilog="From CSV to Parquet, columns the model does not use are kept as text. If DATA has the target of the "
@@ -71,7 +71,7 @@ def add_parser(subparsers: Subparsers) -> None:
         meaning="rows with missing inputs: predict them, with wider intervals, leave their predictions empty, or end "
         "with an error (default: %(default)s)",
     )
-    parser.add_argument("--device", choices=("cpu", "cuda", "auto"), help="default: that of the fit")
+    common.add_device(parser)
     common.add_delimiter(parser)
     common.add_output_options(parser)
     parser.set_defaults(run=run)
@@ -91,11 +91,15 @@ def run(args: argparse.Namespace) -> int:
                 f"{args.output}: is in the folder that is read and would become a part of it; write elsewhere"
             )
     model = load_model(args.model, device=args.device)
+    if model.conformal is not None and not args.no_noise:
+        model.conformal.check(args.level)
     prediction = _Prediction(args, model, files, typed=kind in PARQUET_SUFFIXES)
     began = time.perf_counter()
     delimiter = args.delimiter if kind.startswith(".csv") else None
     with _destination(args.output) as place, open_writer(place, kind, prediction.schema, delimiter=delimiter) as writer:
         prediction.run(writer, progress=common.show_progress(args))
+    if not to_stdout:
+        common.ignore_interrupts()
     summary = prediction.summary() | {"seconds": time.perf_counter() - began}
     warn_unseen(summary["unseen_categories"])
     if args.json:
@@ -179,8 +183,8 @@ class _Prediction:
         self.incomplete += rows - len(block.positions)
         result = np.full((len(_STATISTICS), rows, len(self.columns) // len(_STATISTICS)), np.nan)
         if len(block.positions):
-            mean, std, ends = self.model.predict_quantiles(
-                self._inputs(block), central_levels(self.args.level), include_noise=not self.args.no_noise
+            mean, std, ends = self.model.predict_interval(
+                self._inputs(block), self.args.level, include_noise=not self.args.no_noise
             )
             result[:, block.positions] = np.stack([mean, std, ends[:, :, 0], ends[:, :, 1]])
         return [result[index, :, output] for output in range(result.shape[2]) for index in range(len(_STATISTICS))]
@@ -227,6 +231,7 @@ class _Prediction:
             "unseen_categories": dict(self.reader.unseen),
             "level": args.level,
             "include_noise": not args.no_noise,
+            "conformal_rows": None if args.no_noise or self.model.conformal is None else self.model.conformal.rows,
             "target": self.target,
             "scores": None if self.target is None else self.scores.to_dict(density=not args.no_noise),
         }
@@ -249,9 +254,11 @@ def _print(summary: dict[str, Any], *, error: bool) -> None:
     )
     say(error=error)
     what = "a new observation" if summary["include_noise"] else "the underlying function"
+    conformal = summary["conformal_rows"]
+    kind = f"conformal, by {conformal:,} held-out rows" if conformal else "of the model's predictive distribution"
     rows = [
         ("Added columns", f"{', '.join(summary['columns'])}"),
-        ("Interval", f"{100 * summary['level']:g}% for {what}"),
+        ("Interval", f"{100 * summary['level']:g}% for {what}, {kind}"),
     ]
     cells = ", ".join(f"{printable(name)} {count:,}" for name, count in summary["missing"].items())
     if cells and not summary["rows_not_predicted"]:

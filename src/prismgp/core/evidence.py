@@ -164,6 +164,11 @@ class BlockEvidence:
         return BlockEvidence([part.chunks for part in self.parts], frequencies, self.parts[0].gate)
 
     @property
+    def work(self) -> float:
+        """What an evaluation costs, in arbitrary units."""
+        return float(self.n_rows)
+
+    @property
     def frequencies(self) -> Array:
         return self.parts[0].frequencies
 

@@ -56,6 +56,11 @@ class ExactEvidence:
         self.x, self.y, self.kernel = x, y, kernel
         self.n_rows = len(x)
 
+    @property
+    def work(self) -> float:
+        """What an evaluation costs, in arbitrary units."""
+        return float(self.n_rows) ** 3
+
     def _scale_inputs(self, params: Parameters) -> Tensor:
         return self.x / torch.as_tensor(params.lengthscale).to(self.x)
 

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
 
-from prismgp._types import Array, Tensor
+from prismgp._types import Array, GatingKind, Tensor
 from prismgp.core.gating import Gate
 
-GATINGS = ("none", "hard", "soft")
+GATINGS = get_args(GatingKind)
 
 
 def projection(frequencies: Array, lengthscale: Array, *, dtype: torch.dtype, device: torch.device) -> Tensor:

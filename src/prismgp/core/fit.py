@@ -50,10 +50,10 @@ def fit_exact(
     """Learn the parameters by the evidence and factor the kernel matrix; also returns what each stage did."""
     objective = ExactEvidence(*rows.tensors(), kernel)
     callback = callback or Callback()
-    monitor = Monitor(callback, lambda _, params: ExactModel.solve(objective, params))
+    monitor = Monitor(callback, lambda _, params: ExactModel.solve(objective, params), objective.work)
     callback.report("start", rows.n_rows, lambda: ExactModel.solve(objective, start))
     if not optimize:
-        return ExactModel.solve(objective, start), []
+        return callback.ending.insist(lambda: ExactModel.solve(objective, start)), []
     n = rows.n_rows
     plan = EXACT_STAGES
     sizes = [min(plan.race_rows, n), *([plan.main_rows] if n > plan.main_rows * _LARGER else [])]
@@ -63,8 +63,12 @@ def fit_exact(
     rng = streams.generator("restarts")
     starts = [start, *(perturb(start, rng) for _ in range(n_restarts))]
     _, params, tried = race([(trial, each) for each in starts], boxes, rounds=plan.race_rounds, monitor=monitor)
-    params, done = maximise([*parts, objective], params, boxes, max_iter=max_iter, finish=bool(parts), monitor=monitor)
-    return ExactModel.solve(objective, params), [*tried, *done]
+    if not monitor.ending.over:
+        params, done = maximise(
+            [*parts, objective], params, boxes, max_iter=max_iter, finish=bool(parts), monitor=monitor
+        )
+        tried += done
+    return callback.ending.insist(lambda: ExactModel.solve(objective, params)), tried
 
 
 def start_rows(n: int, d: int) -> int:
@@ -133,7 +137,7 @@ class _Fit:
         self.rows, self.settings, self.streams, self.callback = rows, settings, streams, callback
         self.base = self._draw(streams.generator("frequencies"))
         self.gating = Gating()
-        self.monitor = Monitor(callback, self._model_at)
+        self.monitor = Monitor(callback, self._model_at, float(rows.n_rows))
 
     def run(self, start: Parameters, gate: Callable[[Parameters], Gating]) -> SSGPFit:
         begin = start
@@ -143,7 +147,7 @@ class _Fit:
         if samples is not None and self.settings.find_start:
             start, stage = exact_start(samples[0], start, self.settings.kernel, self.monitor)
             report.append(stage)
-        self.gating = gate(start)
+        self.gating = self.callback.ending.insist(lambda: gate(start))
         objective = self._objective(self.rows)
         params = start
         if samples is not None:
@@ -170,15 +174,17 @@ class _Fit:
         winner, params, tried = race(runners, boxes, rounds=SSGP_STAGES.race_rounds, monitor=self.monitor)
         objective.frequencies = self.base = runners[winner][0].frequencies
         del runners  # and the statistics they keep
-        stages = [self._objective(part) for part in parts]
-        limit, finish = self.settings.max_iter, bool(parts)
-        params, done = maximise(
-            [*stages, objective], params, boxes, max_iter=limit, finish=finish, monitor=self.monitor
-        )
+        if not self.monitor.ending.over:
+            stages = [self._objective(part) for part in parts]
+            limit, finish = self.settings.max_iter, bool(parts)
+            params, done = maximise(
+                [*stages, objective], params, boxes, max_iter=limit, finish=finish, monitor=self.monitor
+            )
+            tried += done
         if params.frequencies is not None:
             self.base = objective.frequencies = params.frequencies
             params = replace(params, frequencies=None)
-        return params, [*tried, *done]
+        return params, tried
 
     def _runners(self, trial: Rows, start: Parameters) -> list[tuple[BlockEvidence, Parameters]]:
         """Starting points of the race: several length-scales, and several draws of the frequencies."""

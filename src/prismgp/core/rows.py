@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from prismgp._types import AnyArray, Array, Tensor
+from prismgp.core.ending import Ending
 from prismgp.core.features import Statistics
 
 T = TypeVar("T")
@@ -75,7 +76,13 @@ class Rows(Protocol):
 
 
 class Callback:
-    """What a fit calls on its way. This one does nothing; subclasses show progress or keep results."""
+    """What a fit calls on its way. This one does nothing; subclasses show progress or keep results.
+
+    ``ending`` says when the fit ends before it is done; None: never, and interrupts are raised.
+    """
+
+    def __init__(self, ending: Ending | None = None) -> None:
+        self.ending = ending or Ending()
 
     def evaluate(
         self,

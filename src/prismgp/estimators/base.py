@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -13,31 +15,31 @@ import torch
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
-from prismgp._system import DEVICES, DTYPES, Streams, compute_device
-from prismgp._types import AnyArray, Array, RandomState
-from prismgp._validate import central_levels, check_choice, check_levels, check_number
-from prismgp.certificates import Certificate, certify
+from prismgp._system import DTYPES, compute_device
+from prismgp._types import AnyArray, Array
+from prismgp._validate import check_choice, check_device, check_number
 from prismgp.context import FitContext, FitEvent
+from prismgp.core.ending import ON_INTERRUPT, Ending
 from prismgp.core.kernels import KERNELS
 from prismgp.core.models import Predictor
 from prismgp.data import MISSING, MappedSource, Source, StandardisedRows, Standardiser
+from prismgp.estimators.documented import Documented
+from prismgp.estimators.predictions import Predictions
 from prismgp.estimators.sources import (
     adopt_rows,
     adopt_source,
-    apply_where_rows_are,
     as_source,
     forget_fit,
-    input_blocks,
     match_inputs,
     match_rows,
     match_source,
     open_checkpoint,
 )
-from prismgp.exceptions import DataError
+from prismgp.exceptions import DataError, PrismGPWarning
 from prismgp.model import FittedModel, draw_background, save_model
 
 
-class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type: ignore[misc]
+class GPRegressor(Documented, Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type: ignore[misc]
     """Common part of the regressors. Subclasses fit; the fitted model, ``model_``, predicts.
 
     scikit-learn reads the parameters of an estimator off its own constructor, so the constructors of the subclasses
@@ -81,13 +83,15 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
         check_choice(name, "kernel", self.kernel, tuple(KERNELS))
         check_number(name, "max_iter", self.max_iter, low=1, integer=True)
         check_number(name, "n_restarts", self.n_restarts, low=0, integer=True)
+        check_number(name, "max_seconds", self.max_seconds, low=0, strict=True, optional=True)
+        check_choice(name, "on_interrupt", self.on_interrupt, ON_INTERRUPT)
         self._check_computation()
 
     def _check_computation(self) -> None:
         """Those arguments that count after a fit too."""
         name = type(self).__name__
         check_choice(name, "missing", self.missing, MISSING)
-        check_choice(name, "device", self.device, DEVICES)
+        check_device(name, self.device)
         check_choice(name, "dtype", self.dtype, tuple(DTYPES))
         if getattr(self, "chunk_size", "auto") != "auto":
             check_number(name, "chunk_size", self.chunk_size, low=1, integer=True)
@@ -102,13 +106,16 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
 
     def _training_rows(self, X: Any, y: Any) -> StandardisedRows:
         """Checked rows of a new fit; everything learned before is dropped first."""
+        began = time.perf_counter()
         self._check_parameters()
         _, device = self._compute()  # is it there? Saving and loading must work without
         forget_fit(self)
         source, self._target_ndim = self._source(X, y, reset=True)
         self._check_size(source, device)
         self._background = draw_background(source, getattr(self, "table_encoder_", None))
+        read = time.perf_counter()
         standardiser = Standardiser.fit(source, normalize=self.normalize, learned=self._learns_lengthscales())
+        self._timing = began, time.perf_counter() - read
         return self._rows(source, standardiser)
 
     def _check_size(self, source: Source, device: torch.device) -> None:
@@ -170,6 +177,9 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
 
     def _context(self, rows: StandardisedRows) -> FitContext:
         callback = self._callback
+        began, pass_seconds = self._timing
+        ending = Ending(self.max_seconds, keep=self.on_interrupt == "keep", began=began)
+        ending.reserve(pass_seconds)  # the last pass reads all rows once more
         checkpoint = open_checkpoint(self, rows.source) if hasattr(self, "checkpoint") else None
 
         def tell(event: FitEvent) -> None:
@@ -182,6 +192,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
             checkpoint=checkpoint,
             callback=None if callback is None else tell,
             log_scale=float(np.log(rows.standardiser.y_scale).sum()),
+            ending=ending,
         )
 
     def _wrap(self, found: Predictor | FittedModel, rows: StandardisedRows) -> FittedModel:
@@ -214,6 +225,25 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
             **record,
         )
 
+    def _conclude(
+        self,
+        context: FitContext,
+        predictor: Predictor,
+        rows: StandardisedRows,
+        stages: Iterable[dict[str, Any]],
+        history: dict[str, list[Any]],
+        status: dict[str, Any] | None = None,
+        **record: Any,
+    ) -> Self:
+        """Hold what a fit has found, after the callback has seen it; a fit that ended early says so."""
+        status = {**(status or {}), **context.status()}
+        model = self._as_model(predictor, rows, stages, history, status=status, **record)
+        context.report("final", model.n_rows, lambda: model)
+        self._adopt(model)
+        if status["interrupted"]:
+            warnings.warn("the fit was interrupted; the best states so far are used", PrismGPWarning, stacklevel=3)
+        return self
+
     def _adopt(self, model: FittedModel) -> None:
         """Hold a fitted model, and publish what it has learned."""
         self.model_ = model
@@ -239,101 +269,6 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
         self._check_computation()
         return self.model_.on(*self._compute(), self._chunk_rows())
 
-    def predict(
-        self, X: Any, return_std: bool = False, return_cov: bool = False, include_noise: bool = True
-    ) -> AnyArray | tuple[AnyArray, AnyArray]:
-        """Predict at rows X.
-
-        Parameters
-        ----------
-        X : array-like, (n, d), Dask array or frame, or source
-        return_std : bool, default False
-            Also return the standard deviation, of the shape of the mean.
-        return_cov : bool, default False
-            Also return the joint covariance, (n, n), or (n, n, q) for several outputs.
-        include_noise : bool, default True
-            True: of a new observation. False: of the underlying function.
-
-        Returns
-        -------
-        mean : ndarray, (n,) or (n, q)
-        std or cov : ndarray, when asked for
-        """
-        check_is_fitted(self)
-        if return_std and return_cov:
-            raise DataError("ask for return_std or return_cov, not both")
-        X, _ = as_source(X)
-        if isinstance(X, Source) and X.distributed and not return_cov:
-            done: AnyArray | tuple[AnyArray, AnyArray] = apply_where_rows_are(
-                self, X, "predict", return_std=return_std, include_noise=include_noise
-            )
-            return done
-        model = self.current_model()
-        if return_cov:
-            mean, cov = model.covariance(self.read_inputs(X), include_noise=include_noise)
-            return self._shape_out(mean), cov[:, :, 0] if model.target_ndim == 1 else cov
-        mean, std = model.predict(
-            input_blocks(self, X, model.prediction_rows), std=return_std, include_noise=include_noise
-        )
-        return self._shape_out(mean) if std is None else (self._shape_out(mean), self._shape_out(std))
-
-    def predict_interval(self, X: Any, coverage: float = 0.95) -> AnyArray:
-        """Central intervals for new observations, under the predictive distribution.
-
-        Parameters
-        ----------
-        X : array-like, (n, d), Dask array or frame, or source
-        coverage : float, default 0.95
-            Probability of the interval, between 0 and 1; as much of the rest is below it as above.
-
-        Returns
-        -------
-        ndarray, (n, 2), or (n, q, 2) for a two-dimensional y
-            Lower and upper ends.
-        """
-        return self.predict_quantiles(X, central_levels(coverage))
-
-    def predict_quantiles(self, X: Any, q: Any) -> AnyArray:
-        """Quantiles of new observations, under the predictive distribution.
-
-        Parameters
-        ----------
-        X : array-like, (n, d), Dask array or frame, or source
-        q : sequence of float
-            Probabilities between 0 and 1, in any order.
-
-        Returns
-        -------
-        ndarray, (n, len(q)), or (n, outputs, len(q)) for a two-dimensional y
-        """
-        check_is_fitted(self)
-        levels = check_levels(q)
-        X, _ = as_source(X)
-        if isinstance(X, Source) and X.distributed:
-            return np.asarray(apply_where_rows_are(self, X, "predict_quantiles", q=levels))
-        model = self.current_model()
-        return self._shape_out(model.quantiles(input_blocks(self, X, model.prediction_rows), levels))
-
-    def log_density(self, X: Any, y: Any = None) -> Array:
-        """Log density of observations y at rows X under the predictive distribution.
-
-        Parameters
-        ----------
-        X : array-like, (n, d), or source with its targets
-        y : array-like, (n,) or (n, q)
-
-        Returns
-        -------
-        ndarray, (n,)
-            Row by row, summed over outputs; minus its average is the NLPD. In the units of y.
-        """
-        check_is_fitted(self)
-        X, y = as_source(X, y)
-        if isinstance(X, Source) and X.distributed:
-            return np.asarray(apply_where_rows_are(self, X, "log_density"))
-        source, model = self.read_rows(X, y), self.current_model()
-        return model.log_density(source.blocks(model.prediction_rows))
-
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Coefficient of determination of the predicted means.
 
@@ -351,42 +286,6 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
             blocks = self.read_rows(X, y).blocks(self.current_model().prediction_rows)
             y = self._shape_out(np.concatenate([block for _, block in blocks]))
         return float(super().score(X, y, sample_weight))
-
-    def sample_y(self, X: Any, n_samples: int = 1, random_state: RandomState = None) -> AnyArray:
-        """Draw functions from the posterior and evaluate them at X.
-
-        The same ``random_state`` gives the same functions in every call, at whatever X; those of
-        :class:`ExactGPRegressor` are drawn jointly at the rows of X, and depend on them.
-
-        Returns
-        -------
-        ndarray, (n, n_samples), or (n, q, n_samples) for a two-dimensional y
-        """
-        model = self.current_model()
-        check_number("sample_y", "n_samples", n_samples, low=1, integer=True)
-        samples = model.sample(self.read_inputs(X), n_samples, Streams(random_state).generator("functions"))
-        return samples[:, 0, :] if model.target_ndim == 1 else samples
-
-    def certify(self, X: Any, y: Any = None, X_test: Any = None, **options: Any) -> Certificate:
-        """Bound how far this model is from the exact GP it approximates; see :func:`prismgp.certify`.
-
-        Parameters
-        ----------
-        X, y : array-like, or source
-            The rows the model was fitted on.
-        X_test : array-like or source, optional
-            Where to certify predictions.
-        **options
-            Those of :func:`prismgp.certify`.
-
-        Returns
-        -------
-        Certificate
-        """
-        return certify(self, X, y, X_test, **options)
-
-    def _shape_out(self, values: Array) -> AnyArray:
-        return values[:, 0] if self.model_.target_ndim == 1 else values
 
     # -- model files -----------------------------------------------------------------------------
 
@@ -435,5 +334,11 @@ class UpdatableRegressor(GPRegressor):
         model = self.current_model()
         source = self.read_rows(X, y)
         complete = MappedSource(source, model.complete, source.n_inputs).with_labels(source.labels)
+        if model.conformal is not None:
+            warnings.warn(
+                "the intervals are no longer conformal: with more rows the model is another; call conformalize again",
+                PrismGPWarning,
+                stacklevel=2,
+            )
         self._adopt(model.update(self._rows(complete, model.standardiser)))
         return self

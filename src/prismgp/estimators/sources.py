@@ -36,7 +36,8 @@ from prismgp.data import (
 )
 from prismgp.exceptions import DataError
 
-_WITHOUT_EFFECT = ("verbose", "checkpoint")  # on the result of a fit
+# On the result of a fit; one that ends early keeps only what the whole fit has too.
+_WITHOUT_EFFECT = ("verbose", "checkpoint", "max_seconds", "on_interrupt")
 _LONG = 16  # numbers; longer arrays are told apart by a digest
 
 

@@ -10,11 +10,13 @@ import numpy as np
 import torch
 
 from prismgp._types import AnyArray, Array, Tensor
+from prismgp._validate import central_levels
 from prismgp.core.models import Predictor
 from prismgp.core.normal import Marginals, normal_quantile
 from prismgp.core.shape import NoiseShape, NormalShape
 from prismgp.data import StandardisedRows, Standardiser, TableEncoder, standardise
 from prismgp.exceptions import DataError
+from prismgp.model.conformal import Conformal
 from prismgp.model.unknown import DRAWS, average, fill_from
 
 _CPU = torch.device("cpu")
@@ -41,6 +43,8 @@ class FittedModel:
     input_lengthscale: Array | None = None
     # Of the standardised residuals of each output, (q,); None: what the predictor says. A normal shape is that too.
     shapes: tuple[NoiseShape, ...] | None = None
+    # Of held-out rows; intervals are then those of split conformal prediction.
+    conformal: Conformal | None = None
     feature_names: list[str] | None = None
     encoder: TableEncoder | None = None  # how raw columns of a table become the inputs
     background: Array | None = None  # training rows, (m, d), that unknown cells take their values from
@@ -219,6 +223,31 @@ class FittedModel:
             found.append(values)
         return np.concatenate(means), np.concatenate(stds), np.concatenate(found)
 
+    def predict_interval(
+        self, x: AnyArray | Iterable[AnyArray], coverage: float, *, include_noise: bool = True
+    ) -> tuple[Array, Array, Array]:
+        """Mean and standard deviation, as :meth:`predict`, and the ends of intervals, (n, q, 2), in one pass.
+
+        The intervals for a new observation are conformal (C1) if the model has been conformalized. Otherwise, and for
+        the function, they are central ones of the predictive distribution.
+        """
+        levels = central_levels(coverage)
+        if self.conformal is None or not include_noise:
+            return self.predict_quantiles(x, levels, include_noise=include_noise)
+        factors = self.conformal.factors(coverage)
+        mean, std = self.predict(x)
+        assert std is not None
+        return mean, std, mean[:, :, None] + std[:, :, None] * factors
+
+    def scores(self, blocks: Iterable[tuple[AnyArray, AnyArray]]) -> Array:
+        """Scores of observations for conformal prediction, ``(y - mean) / std``, (n, q)."""
+        parts = []
+        for x, y in blocks:
+            mean, std = self.predict(x)
+            assert std is not None
+            parts.append((y - mean) / std)
+        return np.concatenate(parts)
+
     def log_density(self, blocks: Iterable[tuple[AnyArray, AnyArray]]) -> Array:
         """Log density of targets, (n, q), at rows, summed over outputs: (n,).
 
@@ -255,8 +284,8 @@ class FittedModel:
         return np.asarray(samples * s.y_scale[:, None] + s.y_shift[:, None])
 
     def update(self, rows: StandardisedRows) -> FittedModel:
-        """The model that knows more rows, at the same parameters."""
-        return self._with_predictor(self.predictor.update(rows), self.status)
+        """The model that knows more rows, at the same parameters; scores for conformal prediction were of another."""
+        return replace(self._with_predictor(self.predictor.update(rows), self.status), conformal=None)
 
     def _blocks(self, x: AnyArray | Iterable[AnyArray]) -> Iterable[AnyArray]:
         if not isinstance(x, np.ndarray):

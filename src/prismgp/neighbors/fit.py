@@ -90,30 +90,35 @@ class _Fit:
         self.gp = replace(gp, params=self._limit(gp.params))
 
     def run(self, starts: Sequence[Parameters]) -> LocalGP:
-        training, m = self.training, len(self.examples)
-        params = self._start(starts)
-        centre = params.log_lengthscale
-        vector = torch.as_tensor(params.pack()).clone().requires_grad_(True)
+        """The parameters of the last step; a time limit makes the steps smaller sooner, and ends them."""
+        training, m, ending = self.training, len(self.examples), self.callback.ending
+        self.params = self._start(starts)
+        centre = self.params.log_lengthscale
+        vector = torch.as_tensor(self.params.pack()).clone().requires_grad_(True)
         optimiser = torch.optim.Adam([vector], lr=training.learning_rate)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, training.steps)
         every = -(-training.steps // training.searches)
         batch = min(training.batch_rows, m)
-        for step in range(training.steps):
-            if step % every == 0:
-                near = _Near(self.gp, params, self._draw(min(m, max(batch, training.search_rows))))
-            index = torch.as_tensor(self.rng.choice(len(near.examples), batch, replace=False))
-            total, slope = self._evaluate(near, params, index)
-            gradient = params.unpack(slope / batch)
-            penalty = (params.log_lengthscale - centre) / (_METRIC_SPREAD**2 * m)
-            gradient = replace(gradient, log_lengthscale=gradient.log_lengthscale - penalty)
-            vector.grad = -torch.as_tensor(gradient.pack())
-            self.callback.report("adam", batch, partial(self._model_at, params), total)
-            optimiser.step()
-            schedule.step()
-            params = self._limit(params.unpack(vector.detach().numpy()))
-            with torch.no_grad():
-                vector.copy_(torch.as_tensor(params.pack()))
-        return self.gp.with_parameters(params)
+        with ending.allow():
+            for step in range(training.steps):
+                if step % every == 0:
+                    near = _Near(self.gp, self.params, self._draw(min(m, max(batch, training.search_rows))))
+                index = torch.as_tensor(self.rng.choice(len(near.examples), batch, replace=False))
+                total, slope = self._evaluate(near, self.params, index)
+                gradient = self.params.unpack(slope / batch)
+                penalty = (self.params.log_lengthscale - centre) / (_METRIC_SPREAD**2 * m)
+                gradient = replace(gradient, log_lengthscale=gradient.log_lengthscale - penalty)
+                vector.grad = -torch.as_tensor(gradient.pack())
+                self.callback.report("adam", batch, partial(self._model_at, self.params), total)
+                if ending.limited:
+                    share = max(step / training.steps, ending.share)
+                    optimiser.param_groups[0]["lr"] = training.learning_rate * 0.5 * (1 + math.cos(math.pi * share))
+                optimiser.step()
+                schedule.step()
+                self.params = self._limit(self.params.unpack(vector.detach().numpy()))
+                with torch.no_grad():
+                    vector.copy_(torch.as_tensor(self.params.pack()))
+        return self.gp.with_parameters(self.params)
 
     def _model_at(self, params: Parameters) -> Any:
         return self.model(self.gp.with_parameters(params))
@@ -144,6 +149,7 @@ class _Fit:
             values, gradient = log_density_and_gradient(self.gp.kernel, params, part, examples.targets, degrees)
             return float(values.sum()), gradient.pack() * len(examples)
 
+        self.callback.ending.check()
         return self.callback.evaluate(len(examples), params.pack(), compute)
 
     def _start(self, starts: Sequence[Parameters]) -> Parameters:
@@ -161,8 +167,11 @@ class _Fit:
             for share in _START_RATIOS
         ]
         limited = [self._limit(each) for each in (*starts, *tried)]
-        values = [self._evaluate(near, each)[0] for each in limited]
-        return limited[int(np.argmax(values))]
+        values: list[float] = []
+        with self.callback.ending.allow():
+            for each in limited:
+                values.append(self._evaluate(near, each)[0])
+        return limited[int(np.argmax(values))] if values else self.gp.params
 
 
 class _Near:

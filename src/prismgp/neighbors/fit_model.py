@@ -83,6 +83,8 @@ def _learn(
         params = exact.params
     else:
         params, stages = _learn_by_neighbors(rows, gp, settings, streams, context)
+    if context.ending.early:  # the checkpoint is for a fit that is done
+        return params, stages
     vector = torch.as_tensor(params.pack())
     context.checkpoint.put(
         _LEARNED, lambda: ({"parameters": vector}, {"stages": stages, "history": context.history}), now=True
@@ -101,7 +103,7 @@ def _learn_by_neighbors(
         stages.append(stage)
     began, rng, steps = time.perf_counter(), streams.generator("neighbours"), settings.max_iter
     restarts = streams.generator("restarts")
-    examples = draw_examples(gp, rng)
+    examples, before = draw_examples(gp, rng), len(context.history["rows"])
     learned = fit_local(
         gp.with_parameters(start),
         examples,
@@ -112,7 +114,9 @@ def _learn_by_neighbors(
         callback=context,
         model=NeighborModel.of,
     )
-    stages.append(
-        {"rows": len(examples), "method": "adam", "iterations": steps, "seconds": time.perf_counter() - began}
-    )
+    stage = {"rows": len(examples), "method": "adam", "iterations": steps, "seconds": time.perf_counter() - began}
+    if context.ending.over:
+        evaluations = len(context.history["rows"]) - before
+        stage |= {"iterations": min(steps, evaluations), "converged": False, "message": context.ending.reason}
+    stages.append(stage)
     return learned.params, stages

@@ -28,6 +28,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from prismgp._system import Streams
 from prismgp._types import AnyArray, Tensor
+from prismgp.core.ending import Ending
 from prismgp.core.features import accumulate_features
 from prismgp.prism.experts import Expert
 from prismgp.prism.network import (
@@ -101,7 +102,15 @@ class MemberTraining(TrainingTask):
     criterion = "held-out density"
     wide = 1_024  # features above which a check uses the kernel matrix of fewer rows instead of the features' moments
 
-    def __init__(self, member: RevisedMap, rows: TrainingRows, settings: MemberSettings, streams: Streams) -> None:
+    def __init__(
+        self,
+        member: RevisedMap,
+        rows: TrainingRows,
+        settings: MemberSettings,
+        streams: Streams,
+        ending: Ending | None = None,
+    ) -> None:
+        ending = ending or Ending()
         self.member, self.rows, self.settings, self.held_out = member, rows, settings, rows.held_out
         self.max_steps, self.patience = settings.max_steps, settings.patience
         self.elbo = _Elbo(member.sizes, torch_generator(streams, "decoder")).to(rows.x.device)
@@ -114,7 +123,9 @@ class MemberTraining(TrainingTask):
             {"params": [p for p in self.trained if p.ndim <= 1], "weight_decay": 0.0},
         ]
         self.optimiser = torch.optim.AdamW(groups, lr=_LEARNING_RATE, fused=True)
-        self.schedule = LambdaLR(self.optimiser, lambda done: _learning_rate(done + 1, settings.max_steps))
+        self.schedule = LambdaLR(
+            self.optimiser, lambda done: _learning_rate(done + 1, settings.max_steps, ending.share)
+        )
         self.average = AveragedModel(member, multi_avg_fn=_average_weights).requires_grad_(False)
         self.average.update_parameters(member)  # the initial weights are the first to be averaged
         self.model = cast(RevisedMap, self.average.module)
@@ -210,9 +221,10 @@ class _Elbo(torch.nn.Module):
         self.log_var = torch.nn.Parameter(torch.full((sizes.latent,), _START_LOG_VAR, dtype=torch.float32))
 
 
-def _learning_rate(step: int, max_steps: int) -> float:
-    """Share of the learning rate at a step, counted from one."""
-    return min(1.0, step / _WARM_UP) * 0.5 * (1.0 + math.cos(math.pi * (step - 1) / max_steps))
+def _learning_rate(step: int, max_steps: int, time_share: float = 0.0) -> float:
+    """Share of the learning rate at a step, counted from one; a time limit makes it fall sooner."""
+    angle = max(math.pi * (step - 1) / max_steps, math.pi * time_share)
+    return min(1.0, step / _WARM_UP) * 0.5 * (1.0 + math.cos(angle))
 
 
 def _average_weights(average: Any, weights: Any, count: Tensor | int) -> None:

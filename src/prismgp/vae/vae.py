@@ -191,6 +191,6 @@ def fit_vae(
         context.progress("step", settings.max_steps),
     ):
         task = VAETraining(vae, inputs, settings, streams, columns)
-        result = run_training(task, monitor=show, checkpoint=context.checkpoint)
+        result = run_training(task, monitor=show, checkpoint=context.checkpoint, ending=context.ending)
         vae.load_state_dict(start if result.best is None else result.best.state_dict())
     return vae.eval().double().requires_grad_(False), result
