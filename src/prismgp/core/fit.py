@@ -48,7 +48,7 @@ def fit_exact(
     callback: Callback | None = None,
 ) -> tuple[ExactModel, list[dict[str, Any]]]:
     """Learn the parameters by the evidence and factor the kernel matrix; also returns what each stage did."""
-    objective = ExactEvidence(*rows.tensors(), kernel)
+    objective = ExactEvidence.of(rows, kernel)
     callback = callback or Callback()
     monitor = Monitor(callback, lambda _, params: ExactModel.solve(objective, params))
     callback.report("start", rows.n_rows, lambda: ExactModel.solve(objective, start))
@@ -58,7 +58,7 @@ def fit_exact(
     plan = EXACT_STAGES
     sizes = [min(plan.race_rows, n), *([plan.main_rows] if n > plan.main_rows * _LARGER else [])]
     samples = rows.subsamples(sizes, streams.generator("subsamples"))
-    trial, *parts = (ExactEvidence(*part.tensors(), kernel) for part in samples)
+    trial, *parts = (ExactEvidence.of(part, kernel) for part in samples)
     boxes = bounds(start, dtype="float64")
     rng = streams.generator("restarts")
     starts = [start, *(perturb(start, rng) for _ in range(n_restarts))]
@@ -79,7 +79,7 @@ def exact_start(small: Rows, start: Parameters, kernel: Kernel, monitor: Monitor
     isotropic length-scales, and so have densities given neighbours, which depend on the metric; the exact GP's
     evidence finds out which inputs matter.
     """
-    runner = (ExactEvidence(*small.tensors(), kernel), start)
+    runner = (ExactEvidence.of(small, kernel), start)
     boxes = bounds(start, dtype="float64")
     _, found, report = race([runner], boxes, rounds=[_START_ITER], monitor=monitor, method="exact GP start")
     return found, report[0]

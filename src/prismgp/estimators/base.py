@@ -15,12 +15,20 @@ from sklearn.utils.validation import check_is_fitted
 
 from prismgp._system import DEVICES, DTYPES, Streams, compute_device
 from prismgp._types import AnyArray, Array, RandomState
-from prismgp._validate import central_levels, check_choice, check_fit_data, check_inputs, check_levels, check_number
+from prismgp._validate import (
+    central_levels,
+    check_choice,
+    check_fit_data,
+    check_inputs,
+    check_levels,
+    check_number,
+    check_row_noise,
+)
 from prismgp.certificates import Certificate, certify
 from prismgp.context import FitContext, FitEvent
 from prismgp.core.kernels import KERNELS
 from prismgp.core.models import Predictor
-from prismgp.data import ArraySource, Source, StandardisedRows, Standardiser
+from prismgp.data import ArraySource, Source, StandardisedRows, Standardiser, merge_copies
 from prismgp.estimators.sources import (
     adopt_source,
     apply_where_rows_are,
@@ -33,6 +41,12 @@ from prismgp.estimators.sources import (
 )
 from prismgp.exceptions import DataError
 from prismgp.model import FittedModel, save_model
+
+Labels = Callable[[int, int], AnyArray | None]  # the clusters of so many rows with so many inputs, where given
+
+
+def no_labels(n: int, d: int) -> None:
+    """No clusters are given."""
 
 
 class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type: ignore[misc]
@@ -60,7 +74,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
     n_features_in_: int
 
     @abstractmethod
-    def fit(self, X: Any, y: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None, noise_variance: Any = None) -> Self:
         """Fit to rows X, (n, d), and targets y, (n,) or (n, q); or to a source, which holds both."""
 
     def __sklearn_is_fitted__(self) -> bool:
@@ -92,12 +106,16 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
         asked = getattr(self, "chunk_size", "auto")
         return None if asked == "auto" else int(asked)
 
-    def _training_rows(self, X: Any, y: Any) -> StandardisedRows:
+    def _training_rows(
+        self, X: Any, y: Any, sample_weight: Any = None, noise_variance: Any = None, labels: Labels = no_labels
+    ) -> StandardisedRows:
         """Checked rows of a new fit; everything learned before is dropped first."""
         self._check_parameters()
         _, device = self._compute()  # is it there? Saving and loading must work without
         forget_fit(self)
-        source, self._target_ndim = self._source(X, y, reset=True)
+        source, self._target_ndim = self._source(X, y, (sample_weight, noise_variance), reset=True, labels=labels)
+        self._weighted = source.n_noise > 0
+        source = merge_copies(source)
         self._check_size(source, device)
         standardiser = Standardiser.fit(source, normalize=self.normalize, learned=self._learns_lengthscales())
         return self._rows(source, standardiser)
@@ -111,19 +129,27 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
     def _rows(self, source: Source, standardiser: Standardiser) -> StandardisedRows:
         return StandardisedRows(source, standardiser, *self._compute(), chunk_rows=self._chunk_rows())
 
-    def _source(self, X: Any, y: Any, *, reset: bool) -> tuple[Source, int]:
-        """Checked rows and the dimension of y; those of a fit, or those of a fitted model."""
-        X, y = as_source(X, y)
+    def _source(
+        self, X: Any, y: Any, noise: tuple[Any, Any] = (None, None), *, reset: bool, labels: Labels = no_labels
+    ) -> tuple[Source, int]:
+        """Checked rows and the dimension of y; those of a fit, or those of a fitted model.
+
+        ``noise`` are weights and known noise variances of the rows; rows of weight zero are left out.
+        """
+        X, y = as_source(X, y, *noise)
         if isinstance(X, Source):
             source = adopt_source(self, X, y) if reset else match_source(self, X, y, needs_target=True)
+            source = source.with_labels(labels(source.n_rows, source.n_inputs))
             return source, 1 if source.n_outputs == 1 and X.single else 2
         x, target = check_fit_data(self, X if reset else encode_frame(self, X), y, reset=reset)
-        return ArraySource(x, target.reshape(len(target), -1)), target.ndim
+        columns = target.reshape(len(target), -1)
+        rows = ArraySource(x, columns, labels(*x.shape))
+        return rows.with_noise(check_row_noise(*noise, len(x), columns.shape[1])), target.ndim
 
-    def read_rows(self, X: Any, y: Any) -> Source:
+    def read_rows(self, X: Any, y: Any, sample_weight: Any = None, noise_variance: Any = None) -> Source:
         """Rows and targets as the fitted model takes them, checked; for code that works with ``model_``."""
         check_is_fitted(self)
-        source, ndim = self._source(X, y, reset=False)
+        source, ndim = self._source(X, y, (sample_weight, noise_variance), reset=False)
         model = self.model_
         if ndim != model.target_ndim:
             raise DataError(f"y has {ndim} dimension(s), but the model was fitted with {model.target_ndim}")
@@ -191,7 +217,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
             encoder=getattr(self, "table_encoder_", None),
             history=history or {},
             arguments={name: getattr(self, name) for name in self._structure},
-            **record,
+            **record | {"status": {**record.get("status", {}), **({"weighted": True} if self._weighted else {})}},
         )
 
     def _adopt(self, model: FittedModel) -> None:
@@ -328,7 +354,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
         """
         if isinstance(as_source(X)[0], Source):
             blocks = self.read_rows(X, y).blocks(self.current_model().prediction_rows)
-            y = self._shape_out(np.concatenate([block for _, block in blocks]))
+            y = self._shape_out(np.concatenate([block[:, : self.model_.n_outputs] for _, block in blocks]))
         return float(super().score(X, y, sample_weight))
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: RandomState = None) -> AnyArray:
@@ -402,14 +428,15 @@ class UpdatableRegressor(GPRegressor):
 
     _structure: ClassVar[tuple[str, ...]] = ("kernel", "n_frequencies", "gating")
 
-    def partial_fit(self, X: Any, y: Any = None) -> Self:
+    def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None, noise_variance: Any = None) -> Self:
         """Add rows to the posterior, at fixed parameters, networks, gates and weights.
 
-        Exact: the posterior is that of all rows. The first call on an unfitted estimator is a ``fit``.
+        Exact: the posterior is that of all rows. The first call on an unfitted estimator is a ``fit``, whose arguments
+        these are.
         """
         if not self.__sklearn_is_fitted__():
-            return self.fit(X, y)
+            return self.fit(X, y, sample_weight, noise_variance)
         model = self.current_model()
-        source = self.read_rows(X, y)
+        source = self.read_rows(X, y, sample_weight, noise_variance)
         self._adopt(model.update(self._rows(source, model.standardiser)))
         return self

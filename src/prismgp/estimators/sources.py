@@ -22,9 +22,24 @@ _WITHOUT_EFFECT = ("verbose", "checkpoint")  # on the result of a fit
 _LONG = 16  # numbers; longer arrays are told apart by a digest
 
 
-def as_source(X: Any, y: Any = None) -> tuple[Any, Any]:
-    """Dask collections as one source, and nothing beside it; all else passes."""
-    return (collection_source(X, y), None) if is_collection(X) else (X, y)
+def as_source(X: Any, y: Any = None, sample_weight: Any = None, noise_variance: Any = None) -> tuple[Any, Any]:
+    """Dask collections as one source, and nothing beside it; all else passes.
+
+    A source holds weights and noise variances of its rows itself.
+    """
+    if is_collection(X):
+        return collection_source(X, y, sample_weight, noise_variance), None
+    given = [
+        name
+        for name, value in (("sample_weight", sample_weight), ("noise_variance", noise_variance))
+        if value is not None
+    ]
+    if isinstance(X, Source) and given:
+        raise DataError(
+            f"{' and '.join(given)} beside a source, which holds them itself; name the columns where the source is "
+            'made, e.g. from_parquet(path, target=..., weight="w", noise="v")'
+        )
+    return X, y
 
 
 def apply_where_rows_are(estimator: BaseEstimator, source: Source, method: str, **options: Any) -> Any:

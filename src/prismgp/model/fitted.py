@@ -131,9 +131,9 @@ class FittedModel:
         return standardise(x, s.x_shift, s.x_scale, dtype=self.dtype, device=self.device)
 
     def target_to_model(self, y: AnyArray) -> Tensor:
-        """Targets, (n, q), in the model's units, float64."""
+        """Targets, (n, q), in the model's units, float64; columns behind them, which say how noisy rows are, go."""
         s = self.standardiser
-        return torch.as_tensor((y - s.y_shift) / s.y_scale, dtype=torch.float64).to(self.device)
+        return torch.as_tensor((y[:, : self.n_outputs] - s.y_shift) / s.y_scale, dtype=torch.float64).to(self.device)
 
     def predict(
         self, x: AnyArray | Iterable[AnyArray], *, std: bool = True, include_noise: bool = True
@@ -225,7 +225,8 @@ class FittedModel:
 
     def update(self, rows: StandardisedRows) -> FittedModel:
         """The model that knows more rows, at the same parameters."""
-        return self._with_predictor(self.predictor.update(rows), self.status)
+        weighted = {"weighted": True} if rows.source.n_noise else {}
+        return self._with_predictor(self.predictor.update(rows), {**self.status, **weighted})
 
     def _chunks(self, x: AnyArray | Iterable[AnyArray]) -> Iterator[Tensor]:
         if not isinstance(x, np.ndarray):

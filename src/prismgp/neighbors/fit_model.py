@@ -48,7 +48,8 @@ def fit_neighbors(
     if rows.n_rows > settings.most_rows:
         chosen = rows.source.subsamples([settings.most_rows], streams.generator("neighbours kept"))[0]
         rows = replace(rows, source=chosen)
-    gp = LocalGP(settings.kernel, start, *collect_rows(rows), settings.n_neighbors)
+    x, y, noise = collect_rows(rows)
+    gp = LocalGP(settings.kernel, start, x, y, settings.n_neighbors, noise)
     context.report("start", rows.n_rows, lambda: NeighborModel.of(gp))
     stages: list[dict[str, Any]] = []
     if settings.optimize:
