@@ -74,6 +74,18 @@ def add_parser(subparsers: Subparsers) -> None:
         metavar="N",
         help="refuse text columns with more distinct values (default: %(default)s)",
     )
+    parser.add_argument(
+        "--weight-column",
+        metavar="COLUMN",
+        help="weights of the rows, not an input: the noise variance of a row is divided by its weight; rows of weight "
+        "zero are left out",
+    )
+    parser.add_argument(
+        "--noise-column",
+        metavar="COLUMN",
+        help="known variances (not standard deviations) of the errors of the target, in its units squared, in addition "
+        "to the noise that is learned; not an input",
+    )
     parser.add_argument("--drop-missing", action="store_true", help="leave out rows with missing or infinite values")
     parser.add_argument(
         "--holdout",
@@ -120,6 +132,8 @@ def run(args: argparse.Namespace) -> int:
         categorical=args.categorical,
         missing="drop" if args.drop_missing else "error",
         max_categories=args.max_categories,
+        weight=args.weight_column,
+        noise=args.noise_column,
         client=args.scheduler,
     )
     train: Source = source
@@ -189,6 +203,7 @@ def _score_rows(source: Source, *, model: GPRegressor, average: float) -> tuple[
     for x, y in source.blocks(_SCORE_ROWS):
         mean, std, ends = (each[:, 0] for each in fitted.predict_quantiles(x, levels))
         interval = ends[:, 0], ends[:, 1]
+        y = y[:, : source.n_outputs]
         scores.add(y[:, 0], mean, std, model.log_density(ArraySource(x, y)), interval)
         squares += float(np.square(y - average).sum())
     return scores, squares

@@ -30,7 +30,7 @@ class RowNoise:
 
     @classmethod
     def split(cls, y: Tensor, q: int) -> tuple[Tensor, RowNoise | None]:
-        """Targets, (n, q), and the noise of the rows, None where they do not differ, from targets with noise columns."""
+        """Targets, (n, q), and the noise of the rows, None if they do not differ, from targets with noise columns."""
         if y.shape[1] == q:
             return y, None
         weight, *variance = (column.double().contiguous() for column in y[:, q:].unbind(1))

@@ -15,7 +15,7 @@ from sklearn.base import BaseEstimator
 from prismgp._types import AnyArray
 from prismgp._version import __version__
 from prismgp.context import Checkpoint
-from prismgp.data import Source, collection_source, is_collection, prefetch
+from prismgp.data import ArraySource, Source, collection_source, is_collection, prefetch
 from prismgp.exceptions import DataError
 
 _WITHOUT_EFFECT = ("verbose", "checkpoint")  # on the result of a fit
@@ -61,7 +61,10 @@ def adopt_source(estimator: BaseEstimator, source: Source, y: Any, *, needs_targ
         estimator.feature_names_in_ = np.array(source.feature_names, dtype=object)
     if source.encoder is not None:
         estimator.table_encoder_ = source.encoder
-    return source.load() if source.small else source
+    if not source.small:
+        return source
+    rows = source.load()
+    return ArraySource(rows.x, rows.targets, rows.labels).with_noise(rows.noise) if rows.n_noise else rows
 
 
 def match_source(estimator: BaseEstimator, source: Source, y: Any = None, *, needs_target: bool = False) -> Source:
