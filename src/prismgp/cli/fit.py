@@ -148,6 +148,8 @@ def run(args: argparse.Namespace) -> int:
     summary: dict[str, Any] = {
         "data": args.data,
         "target": args.target,
+        "weight_column": args.weight_column,
+        "noise_column": args.noise_column,
         "left_out": _left_out(args, files.names),
         "seconds": time.perf_counter() - began,
         "rows_read": source.rows_read,
@@ -266,7 +268,8 @@ def _print(summary: dict[str, Any]) -> None:
 def _facts(summary: dict[str, Any]) -> list[tuple[str, str]]:
     notes = [f"of {summary['rows_read']:,} in {summary['data']}"]
     if summary["rows_dropped"]:
-        notes.append(f"{summary['rows_dropped']:,} dropped for missing values")
+        why = "missing values" if summary["weight_column"] is None else "missing values or weight zero"
+        notes.append(f"{summary['rows_dropped']:,} dropped for {why}")
     if "holdout" in summary:
         notes.append(f"{summary['holdout']['rows']:,} held out")
     inputs = f"{len(summary['inputs'])}"

@@ -13,6 +13,7 @@ from prismgp._types import Array
 from prismgp.core.evidence import BlockEvidence
 from prismgp.core.exact import ExactEvidence
 from prismgp.core.features import Gating
+from prismgp.core.few_rows import Prior, widen
 from prismgp.core.kernels import Kernel, Parameters, bounds, default_start, draw_frequencies, given_frequencies, perturb
 from prismgp.core.models import ExactModel, SpectralModel, spectral_objective
 from prismgp.core.optimise import Monitor, Objective, maximise, race
@@ -62,9 +63,10 @@ def fit_exact(
     boxes = bounds(start, dtype="float64")
     rng = streams.generator("restarts")
     starts = [start, *(perturb(start, rng) for _ in range(n_restarts))]
-    _, params, tried = race([(trial, each) for each in starts], boxes, rounds=plan.race_rounds, monitor=monitor)
-    params, done = maximise([*parts, objective], params, boxes, max_iter=max_iter, finish=bool(parts), monitor=monitor)
-    return ExactModel.solve(objective, params), [*tried, *done]
+    common: dict[str, Any] = {"monitor": monitor, "prior": Prior.of(n, start)}
+    _, params, tried = race([(trial, each) for each in starts], boxes, rounds=plan.race_rounds, **common)
+    params, done = maximise([*parts, objective], params, boxes, max_iter=max_iter, finish=bool(parts), **common)
+    return ExactModel.solve(objective, widen(params, n)), [*tried, *done]
 
 
 def start_rows(n: int, d: int) -> int:
@@ -81,7 +83,8 @@ def exact_start(small: Rows, start: Parameters, kernel: Kernel, monitor: Monitor
     """
     runner = (ExactEvidence.of(small, kernel), start)
     boxes = bounds(start, dtype="float64")
-    _, found, report = race([runner], boxes, rounds=[_START_ITER], monitor=monitor, method="exact GP start")
+    common: dict[str, Any] = {"monitor": monitor, "prior": Prior.of(small.n_rows, start)}
+    _, found, report = race([runner], boxes, rounds=[_START_ITER], method="exact GP start", **common)
     return found, report[0]
 
 
@@ -167,18 +170,17 @@ class _Fit:
         _, trial, *parts = samples
         runners = self._runners(trial, start)
         boxes = bounds(runners[0][1], dtype=self.settings.dtype)
-        winner, params, tried = race(runners, boxes, rounds=SSGP_STAGES.race_rounds, monitor=self.monitor)
+        common: dict[str, Any] = {"monitor": self.monitor, "prior": Prior.of(self.rows.n_rows, runners[0][1])}
+        winner, params, tried = race(runners, boxes, rounds=SSGP_STAGES.race_rounds, **common)
         objective.frequencies = self.base = runners[winner][0].frequencies
         del runners  # and the statistics they keep
         stages = [self._objective(part) for part in parts]
         limit, finish = self.settings.max_iter, bool(parts)
-        params, done = maximise(
-            [*stages, objective], params, boxes, max_iter=limit, finish=finish, monitor=self.monitor
-        )
+        params, done = maximise([*stages, objective], params, boxes, max_iter=limit, finish=finish, **common)
         if params.frequencies is not None:
             self.base = objective.frequencies = params.frequencies
             params = replace(params, frequencies=None)
-        return params, [*tried, *done]
+        return widen(params, self.rows.n_rows), [*tried, *done]
 
     def _runners(self, trial: Rows, start: Parameters) -> list[tuple[BlockEvidence, Parameters]]:
         """Starting points of the race: several length-scales, and several draws of the frequencies."""

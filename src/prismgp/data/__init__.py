@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any
 from prismgp.data.chunks import Chunks, StandardisedRows, Standardiser, auto_chunk_rows, prefetch, run_pass, standardise
 from prismgp.data.encoder import InputColumn, TableEncoder
 from prismgp.data.files import FileSource, RowBlock, TableReader, file_source, from_csv, from_parquet
-from prismgp.data.sources import FEW_ROWS, ArraySource, MappedSource, Selection, Source, is_collection, merge_copies
+from prismgp.data.sources import ArraySource, MappedSource, Selection, Source, is_collection, merge_copies
 from prismgp.data.tables import TableFiles, open_tables
 
 if TYPE_CHECKING:
     from prismgp.data.dask import collection_source
 
 __all__ = [
-    "FEW_ROWS",
     "ArraySource",
     "Chunks",
     "FileSource",

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import numpy as np
 
 from prismgp._types import AnyArray, Array
+from prismgp.core.few_rows import FEW_ROWS
 from prismgp.exceptions import DataError
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ T = TypeVar("T")
 Block = tuple[AnyArray, AnyArray]
 MOMENT_ROWS = 65_536  # rows of a block in passes that compute little
 KEPT_BYTES = 2**27  # rows that take less are read once and kept in memory
-FEW_ROWS = 100  # observations below which copies are merged
 _DIGEST_ROWS = 1_024
 _CONSTANT = 1e-13  # a range below this share of the magnitude is rounding, not signal
 
@@ -77,7 +77,7 @@ class NoiseColumns:
         if len(bad):
             row, column = bad[0]
             raise DataError(
-                f"{path}: {self.names[column]!r} holds {y[row, q + column]:g} in row {numbers[row]:,} (the first is 1); "
+                f"{path}: {self.names[column]!r} holds {y[row, q + column]:g} in row {numbers[row]:,} (from 1 on); "
                 f"{'weights' if self.names[column] == self.weight else 'variances'} must not be negative"
             )
         if self.weight is None:

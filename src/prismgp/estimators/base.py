@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -39,9 +40,10 @@ from prismgp.estimators.sources import (
     match_source,
     open_checkpoint,
 )
-from prismgp.exceptions import DataError
+from prismgp.exceptions import DataError, PrismGPWarning
 from prismgp.model import FittedModel, save_model
 
+_TOO_FEW = 10  # rows
 Labels = Callable[[int, int], AnyArray | None]  # the clusters of so many rows with so many inputs, where given
 
 
@@ -118,7 +120,20 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
         source = merge_copies(source)
         self._check_size(source, device)
         standardiser = Standardiser.fit(source, normalize=self.normalize, learned=self._learns_lengthscales())
+        self._warn_of_data(source)
         return self._rows(source, standardiser)
+
+    def _warn_of_data(self, source: Source) -> None:
+        """Say what no model can learn from these rows."""
+        if source.n_rows < _TOO_FEW and self.optimize:
+            rows = "1 distinct row is" if source.n_rows == 1 else f"{source.n_rows} distinct rows are"
+            message = (
+                f"{rows} too few to learn from: length-scales and noise are mostly assumptions, intervals are wide"
+            )
+            warnings.warn(message, PrismGPWarning, stacklevel=4)
+        elif not (source.moments[1].std > 0).all():
+            message = "the target is constant: predictions are this value, and how much it may vary is an assumption"
+            warnings.warn(message, PrismGPWarning, stacklevel=4)
 
     def _check_size(self, source: Source, device: torch.device) -> None:
         """Refuse what memory cannot hold."""

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from prismgp._types import Array, Tensor
+from prismgp.core.few_rows import Prior
 from prismgp.core.kernels import Parameters
 from prismgp.core.normal import normal_log_density
 from prismgp.core.row_noise import RowNoise
@@ -96,7 +97,7 @@ class _Fit:
     def run(self, starts: Sequence[Parameters]) -> LocalGP:
         training, m = self.training, len(self.examples)
         params = self._start(starts)
-        centre = params.log_lengthscale
+        centre, prior = params.log_lengthscale, Prior.of(self.gp.n_rows, params)
         vector = torch.as_tensor(params.pack()).clone().requires_grad_(True)
         optimiser = torch.optim.Adam([vector], lr=training.learning_rate)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, training.steps)
@@ -110,7 +111,10 @@ class _Fit:
             gradient = params.unpack(slope / batch)
             penalty = (params.log_lengthscale - centre) / (_METRIC_SPREAD**2 * m)
             gradient = replace(gradient, log_lengthscale=gradient.log_lengthscale - penalty)
-            vector.grad = -torch.as_tensor(gradient.pack())
+            ascent = gradient.pack()
+            if prior is not None:
+                ascent = ascent + prior.log_density(params.pack())[1] / m
+            vector.grad = -torch.as_tensor(ascent)
             self.callback.report("adam", batch, partial(self._model_at, params), total)
             optimiser.step()
             schedule.step()

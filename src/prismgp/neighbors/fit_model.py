@@ -10,6 +10,7 @@ import torch
 
 from prismgp._system import Streams
 from prismgp.context import FitContext
+from prismgp.core.few_rows import widen
 from prismgp.core.fit import exact_start, fit_exact, start_rows
 from prismgp.core.kernels import Kernel, Parameters, perturb
 from prismgp.core.optimise import Monitor
@@ -116,4 +117,4 @@ def _learn_by_neighbors(
     stages.append(
         {"rows": len(examples), "method": "adam", "iterations": steps, "seconds": time.perf_counter() - began}
     )
-    return learned.params, stages
+    return widen(learned.params, rows.n_rows), stages
