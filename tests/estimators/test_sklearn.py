@@ -23,6 +23,7 @@ from prismgp.core import fit
 
 @pytest.mark.slow
 @parametrize_with_checks([SSGPRegressor(), ExactGPRegressor(), SpectralFeatures()])
+@pytest.mark.filterwarnings("ignore:.*(too few to learn|target is constant):prismgp.exceptions.PrismGPWarning")
 def test_estimator_checks(estimator, check):
     check(estimator)
 
@@ -42,6 +43,7 @@ def short_race(monkeypatch):
         SSGPRegressor(8, gating="soft", n_components=2),
     ]
 )
+@pytest.mark.filterwarnings("ignore:.*(too few to learn|target is constant):prismgp.exceptions.PrismGPWarning")
 def test_estimator_checks_of_other_settings(estimator, check):
     check(estimator)
 

@@ -219,6 +219,8 @@ class ArraySource(Source):
             return self
         kept = np.flatnonzero(columns[:, 0] > 0)
         rows = self if len(kept) == self.n_rows else self.take(kept)
+        if rows.labels is not None:  # a cluster may have lost all its rows
+            rows = rows.with_labels(np.unique(rows.labels, return_inverse=True)[1])
         own = columns[kept]
         if own.shape[1] == 1 and (own == 1.0).all():
             return rows
