@@ -1,7 +1,7 @@
 """From the user's rows to standardised chunks on the compute device.
 
 Tables pass through these modules in order: ``tables`` (files), ``encoder`` (numbers, text and categories to a matrix;
-``scan`` learns how), ``sources`` (rows to pass over again and again), ``files`` (the reader of tables, and sources that
+``scan`` learns how), ``sources`` (rows to pass over again and again), ``row_noise`` (their weights), ``files`` (the reader of tables, and sources that
 are files), ``chunks`` (standardised tensors, and what a fit works on); ``cluster`` and ``dask`` do the passes on a Dask
 cluster.
 """
@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from prismgp.data.chunks import Chunks, StandardisedRows, Standardiser, auto_chunk_rows, prefetch, run_pass, standardise
 from prismgp.data.encoder import InputColumn, TableEncoder
 from prismgp.data.files import FileSource, RowBlock, TableReader, file_source, from_csv, from_parquet
-from prismgp.data.sources import ArraySource, MappedSource, Selection, Source, is_collection, merge_copies
+from prismgp.data.row_noise import merge_copies
+from prismgp.data.sources import ArraySource, MappedSource, Selection, Source, is_collection
 from prismgp.data.tables import TableFiles, open_tables
 
 if TYPE_CHECKING:

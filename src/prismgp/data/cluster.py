@@ -25,7 +25,8 @@ import torch
 from prismgp._types import AnyArray
 from prismgp._validate import check_cells
 from prismgp.data.files import TableReader
-from prismgp.data.sources import ArraySource, Block, NoiseColumns, Selection, Source, rechunk
+from prismgp.data.row_noise import NoiseColumns
+from prismgp.data.sources import ArraySource, Block, Selection, Source, rechunk
 from prismgp.exceptions import DataError, PrismGPError
 
 T = TypeVar("T")

@@ -18,11 +18,11 @@ from prismgp._types import AnyArray
 from prismgp.data.cluster import Cluster, FileLoader, Outcome, PartitionLoader, SelectionLoader, Shard
 from prismgp.data.encoder import TableEncoder, check_unique, warn_unseen
 from prismgp.data.files import TableReader
+from prismgp.data.row_noise import NoiseColumns
 from prismgp.data.sources import (
     ArraySource,
     Block,
     Moments,
-    NoiseColumns,
     Source,
     compute_moments,
     is_collection,

@@ -17,8 +17,9 @@ import pyarrow as pa
 from prismgp._types import Array
 from prismgp._validate import check_choice
 from prismgp.data.encoder import NUMBER, TableEncoder, missing_error, plural, quote_names, to_numbers, warn_unseen
+from prismgp.data.row_noise import NoiseColumns
 from prismgp.data.scan import empty_error, learn_encoder
-from prismgp.data.sources import MOMENT_ROWS, ArraySource, Block, NoiseColumns, Source, rechunk
+from prismgp.data.sources import MOMENT_ROWS, ArraySource, Block, Source, rechunk
 from prismgp.data.tables import PARQUET_SUFFIXES, TEXT_SUFFIXES, TableFiles, open_tables
 from prismgp.exceptions import DataError, ModelFileError
 
