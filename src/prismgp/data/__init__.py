@@ -1,9 +1,9 @@
 """From the user's rows to standardised chunks on the compute device.
 
 Tables pass through these modules in order: ``tables`` (files), ``encoder`` (numbers, text and categories to a matrix;
-``scan`` learns how), ``sources`` (rows to pass over again and again), ``row_noise`` (their weights), ``files`` (the reader of tables, and sources that
-are files), ``chunks`` (standardised tensors, and what a fit works on); ``cluster`` and ``dask`` do the passes on a Dask
-cluster.
+``scan`` learns how), ``sources`` (rows to pass over again and again), ``row_noise`` (their weights), ``files`` (the
+reader of tables, and sources that are files), ``chunks`` (standardised tensors, and what a fit works on); ``cluster``
+and ``dask`` do the passes on a Dask cluster.
 """
 
 from importlib import import_module
