@@ -81,6 +81,18 @@ def add_parser(subparsers: Subparsers) -> None:
         "categories are one more), drop the rows, or end with an error (default: %(default)s)",
     )
     parser.add_argument(
+        "--weight-column",
+        metavar="COLUMN",
+        help="weights of the rows, not an input: the noise variance of a row is divided by its weight; rows of weight "
+        "zero are left out",
+    )
+    parser.add_argument(
+        "--noise-column",
+        metavar="COLUMN",
+        help="known variances (not standard deviations) of the errors of the target, in its units squared, in addition "
+        "to the noise that is learned; not an input",
+    )
+    parser.add_argument(
         "--holdout",
         type=common.fraction,
         metavar="FRACTION",
@@ -145,6 +157,8 @@ def run(args: argparse.Namespace) -> int:
         categorical=args.categorical,
         missing=args.missing,
         max_categories=args.max_categories,
+        weight=args.weight_column,
+        noise=args.noise_column,
         client=args.scheduler,
     )
     train: Source = source
@@ -172,6 +186,8 @@ def run(args: argparse.Namespace) -> int:
         "data": args.data,
         "target": args.target,
         "checkpoint": args.checkpoint,
+        "weight_column": args.weight_column,
+        "noise_column": args.noise_column,
         "left_out": _left_out(args, files.names),
         "seconds": time.perf_counter() - began,
         "rows_read": source.rows_read,
@@ -238,6 +254,7 @@ def _score_rows(source: Source, *, model: GPRegressor, average: float) -> tuple[
     for x, y in model.read_rows(source, None).blocks(fitted.prediction_rows):
         mean, std, ends = (each[:, 0] for each in fitted.predict_interval(x, _LEVEL))
         interval = ends[:, 0], ends[:, 1]
+        y = y[:, : source.n_outputs]
         scores.add(y[:, 0], mean, std, fitted.log_density([(x, y)]), interval)
         squares += float(np.square(y - average).sum())
     return scores, squares
@@ -307,7 +324,8 @@ def _facts(summary: dict[str, Any]) -> list[tuple[str, str]]:
     if without:
         notes.append(f"{without:,} left out, without a target")
     if summary["rows_dropped"] > without:
-        notes.append(f"{summary['rows_dropped'] - without:,} dropped for missing values")
+        why = "missing values" if summary["weight_column"] is None else "missing values or weight zero"
+        notes.append(f"{summary['rows_dropped'] - without:,} dropped for {why}")
     if "holdout" in summary:
         notes.append(f"{summary['holdout']['rows']:,} held out")
     if summary["conformal_rows"]:

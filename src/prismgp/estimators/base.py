@@ -22,7 +22,7 @@ from prismgp.context import FitContext, FitEvent
 from prismgp.core.ending import ON_INTERRUPT, Ending
 from prismgp.core.kernels import KERNELS
 from prismgp.core.models import Predictor
-from prismgp.data import MISSING, MappedSource, Source, StandardisedRows, Standardiser
+from prismgp.data import MISSING, MappedSource, Source, StandardisedRows, Standardiser, merge_copies
 from prismgp.estimators.documented import Documented
 from prismgp.estimators.predictions import Predictions
 from prismgp.estimators.sources import (
@@ -37,6 +37,13 @@ from prismgp.estimators.sources import (
 )
 from prismgp.exceptions import DataError, PrismGPWarning
 from prismgp.model import FittedModel, draw_background, save_model
+
+_TOO_FEW = 10  # rows
+Labels = Callable[[int, int], AnyArray | None]  # the clusters of so many rows with so many inputs, where given
+
+
+def no_labels(n: int, d: int) -> None:
+    """No clusters are given."""
 
 
 class GPRegressor(Documented, Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type: ignore[misc]
@@ -64,7 +71,7 @@ class GPRegressor(Documented, Predictions, MultiOutputMixin, RegressorMixin, Bas
     n_features_in_: int
 
     @abstractmethod
-    def fit(self, X: Any, y: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None, noise_variance: Any = None) -> Self:
         """Fit to rows X, (n, d), and targets y, (n,) or (n, q); or to a source, which holds both."""
 
     def __sklearn_is_fitted__(self) -> bool:
@@ -104,19 +111,36 @@ class GPRegressor(Documented, Predictions, MultiOutputMixin, RegressorMixin, Bas
         asked = getattr(self, "chunk_size", "auto")
         return None if asked == "auto" else int(asked)
 
-    def _training_rows(self, X: Any, y: Any) -> StandardisedRows:
+    def _training_rows(
+        self, X: Any, y: Any, sample_weight: Any = None, noise_variance: Any = None, labels: Labels = no_labels
+    ) -> StandardisedRows:
         """Checked rows of a new fit; everything learned before is dropped first."""
         began = time.perf_counter()
         self._check_parameters()
         _, device = self._compute()  # is it there? Saving and loading must work without
         forget_fit(self)
-        source, self._target_ndim = self._source(X, y, reset=True)
+        source, self._target_ndim = self._source(X, y, (sample_weight, noise_variance), reset=True, labels=labels)
+        self._weighted = source.n_noise > 0
+        source = merge_copies(source)
         self._check_size(source, device)
         self._background = draw_background(source, getattr(self, "table_encoder_", None))
         read = time.perf_counter()
         standardiser = Standardiser.fit(source, normalize=self.normalize, learned=self._learns_lengthscales())
         self._timing = began, time.perf_counter() - read
+        self._warn_of_data(source)
         return self._rows(source, standardiser)
+
+    def _warn_of_data(self, source: Source) -> None:
+        """Say what no model can learn from these rows."""
+        if source.n_rows < _TOO_FEW and self.optimize:
+            rows = "1 distinct row is" if source.n_rows == 1 else f"{source.n_rows} distinct rows are"
+            message = (
+                f"{rows} too few to learn from: length-scales and noise are mostly assumptions, intervals are wide"
+            )
+            warnings.warn(message, PrismGPWarning, stacklevel=4)
+        elif not (source.moments[1].std > 0).all():
+            message = "the target is constant: predictions are this value, and how much it may vary is an assumption"
+            warnings.warn(message, PrismGPWarning, stacklevel=4)
 
     def _check_size(self, source: Source, device: torch.device) -> None:
         """Refuse what memory cannot hold."""
@@ -127,24 +151,39 @@ class GPRegressor(Documented, Predictions, MultiOutputMixin, RegressorMixin, Bas
     def _rows(self, source: Source, standardiser: Standardiser) -> StandardisedRows:
         return StandardisedRows(source, standardiser, *self._compute(), chunk_rows=self._chunk_rows())
 
-    def _source(self, X: Any, y: Any, *, reset: bool, training: bool = False) -> tuple[Source, int]:
+    def _source(
+        self,
+        X: Any,
+        y: Any,
+        noise: tuple[Any, Any] = (None, None),
+        *,
+        reset: bool,
+        training: bool = False,
+        labels: Labels = no_labels,
+    ) -> tuple[Source, int]:
         """Checked rows, encoded, and the dimension of y; those of a fit, or those for a fitted model.
 
-        ``training``: those of the fit again.
+        ``noise`` are weights and known noise variances of the rows; rows of weight zero are left out. ``training``:
+        the rows are those of the fit again.
         """
-        X, y = as_source(X, y)
+        X, y = as_source(X, y, *noise)
         if isinstance(X, Source):
             if reset:
                 source = adopt_source(self, X, y)
             else:
                 source = match_source(self, X, y, needs_target=True, training=training)
+            source = source.with_labels(labels(source.n_rows, source.n_inputs))
             return source, 1 if source.n_outputs == 1 and X.single else 2
-        return adopt_rows(self, X, y) if reset else match_rows(self, X, y, training=training)
+        if reset:
+            return adopt_rows(self, X, y, noise, labels)
+        return match_rows(self, X, y, noise, training=training)
 
-    def read_rows(self, X: Any, y: Any, *, training: bool = False) -> Source:
+    def read_rows(
+        self, X: Any, y: Any, sample_weight: Any = None, noise_variance: Any = None, *, training: bool = False
+    ) -> Source:
         """Rows and targets as the fitted model takes them, checked; for code that works with ``model_``."""
         check_is_fitted(self)
-        source, ndim = self._source(X, y, reset=False, training=training)
+        source, ndim = self._source(X, y, (sample_weight, noise_variance), reset=False, training=training)
         model = self.model_
         if ndim != model.target_ndim:
             raise DataError(f"y has {ndim} dimension(s), but the model was fitted with {model.target_ndim}")
@@ -222,7 +261,7 @@ class GPRegressor(Documented, Predictions, MultiOutputMixin, RegressorMixin, Bas
             background=self._background,
             history=history or {},
             arguments={name: getattr(self, name) for name in self._structure},
-            **record,
+            **record | {"status": {**record.get("status", {}), **({"weighted": True} if self._weighted else {})}},
         )
 
     def _conclude(
@@ -284,7 +323,7 @@ class GPRegressor(Documented, Predictions, MultiOutputMixin, RegressorMixin, Bas
         """
         if isinstance(as_source(X)[0], Source):
             blocks = self.read_rows(X, y).blocks(self.current_model().prediction_rows)
-            y = self._shape_out(np.concatenate([block for _, block in blocks]))
+            y = self._shape_out(np.concatenate([block[:, : self.model_.n_outputs] for _, block in blocks]))
         return float(super().score(X, y, sample_weight))
 
     # -- model files -----------------------------------------------------------------------------
@@ -324,15 +363,16 @@ class UpdatableRegressor(GPRegressor):
 
     _structure: ClassVar[tuple[str, ...]] = ("kernel", "n_frequencies", "gating")
 
-    def partial_fit(self, X: Any, y: Any = None) -> Self:
+    def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None, noise_variance: Any = None) -> Self:
         """Add rows to the posterior, at fixed parameters, networks, gates and weights.
 
-        Exact: the posterior is that of all rows. The first call on an unfitted estimator is a ``fit``.
+        Exact: the posterior is that of all rows. The first call on an unfitted estimator is a ``fit``, whose arguments
+        these are.
         """
         if not self.__sklearn_is_fitted__():
-            return self.fit(X, y)
+            return self.fit(X, y, sample_weight, noise_variance)
         model = self.current_model()
-        source = self.read_rows(X, y)
+        source = self.read_rows(X, y, sample_weight, noise_variance)
         complete = MappedSource(source, model.complete, source.n_inputs).with_labels(source.labels)
         if model.conformal is not None:
             warnings.warn(

@@ -109,7 +109,7 @@ class ExactGPRegressor(GPRegressor):
         self.max_seconds = max_seconds
         self.on_interrupt = on_interrupt
 
-    def fit(self, X: Any, y: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None, noise_variance: Any = None) -> Self:
         """Learn the parameters by the evidence and factor the kernel matrix.
 
         Parameters
@@ -117,13 +117,18 @@ class ExactGPRegressor(GPRegressor):
         X : array-like, (n, d), or source
         y : array-like, (n,) or (n, q)
             Several outputs share length-scales; each has its own variances and mean.
+        sample_weight : array-like, (n,), optional
+            A row of weight w counts as w equal rows: its noise variance is divided by w. Zero leaves the row out.
+        noise_variance : array-like, (n,), optional
+            Known variance of the error of each target, in the target's units squared, in addition to the learned
+            noise, which alone is the noise of predictions. For one target.
 
         Raises
         ------
         TooLargeError
             Before allocating, when the kernel matrices would not fit into memory.
         """
-        rows = self._training_rows(X, y)
+        rows = self._training_rows(X, y, sample_weight, noise_variance)
         context = self._context(rows)
         with limit_blas_threads(), context.progress("eval"):
             predictor, stages = fit_exact(

@@ -147,7 +147,7 @@ class NeighborGPRegressor(UpdatableRegressor):
         self.max_seconds = max_seconds
         self.on_interrupt = on_interrupt
 
-    def fit(self, X: Any, y: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None, noise_variance: Any = None) -> Self:
         """Learn the parameters and keep the rows.
 
         Parameters
@@ -156,13 +156,19 @@ class NeighborGPRegressor(UpdatableRegressor):
             A source, such as :func:`prismgp.data.from_parquet` makes, holds the targets too.
         y : array-like, (n,) or (n, q), or Dask array, series or frame
             Several outputs share length-scales and neighbours; each has its own variances and mean.
+        sample_weight : array-like, (n,), or Dask array, optional
+            A row of weight w counts as w equal rows: its noise variance is divided by w. Zero leaves the row out.
+            Unlike copies, it takes the place of one neighbour.
+        noise_variance : array-like, (n,), or Dask array, optional
+            Known variance of the error of each target, in the target's units squared, in addition to the learned
+            noise, which alone is the noise of predictions. For one target.
 
         Raises
         ------
         TooLargeError
             When all rows are neighbours of every point, and the kernel matrix would not fit into memory.
         """
-        rows = self._training_rows(X, y)
+        rows = self._training_rows(X, y, sample_weight, noise_variance)
         context = self._context(rows)
         settings = NeighborSettings(
             kernel=get_kernel(self.kernel),
@@ -179,13 +185,13 @@ class NeighborGPRegressor(UpdatableRegressor):
         lengthscale = predictor.params.lengthscale
         return self._conclude(context, predictor, rows, stages, context.history, input_lengthscale=lengthscale)
 
-    def partial_fit(self, X: Any, y: Any = None) -> Self:
+    def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None, noise_variance: Any = None) -> Self:
         """Add rows, at fixed parameters.
 
         Exact: the model is that of all rows with these parameters. ``local_rows`` limits the rows of a ``fit`` only.
         The first call on an unfitted estimator is a ``fit``.
         """
-        return super().partial_fit(X, y)
+        return super().partial_fit(X, y, sample_weight, noise_variance)
 
     def _check_parameters(self) -> None:
         super()._check_parameters()

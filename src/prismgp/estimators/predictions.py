@@ -33,6 +33,10 @@ class Predictions(ABC):
         """Rows and targets as the fitted model takes them, checked."""
 
     @abstractmethod
+    def read_training_rows(self, X: Any, y: Any) -> Source:
+        """As :meth:`read_rows`, for the rows of the fit."""
+
+    @abstractmethod
     def read_inputs(self, X: Any) -> AnyArray:
         """Inputs as the fitted model takes them, checked, in memory."""
 

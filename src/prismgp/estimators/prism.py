@@ -243,7 +243,7 @@ class PrismGPRegressor(UpdatableRegressor):
         self.max_seconds = max_seconds
         self.on_interrupt = on_interrupt
 
-    def fit(self, X: Any, y: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None, noise_variance: Any = None) -> Self:
         """Train, stack, and compute the posteriors on all rows.
 
         Parameters
@@ -252,8 +252,14 @@ class PrismGPRegressor(UpdatableRegressor):
             A source, such as :func:`prismgp.data.from_parquet` makes, holds the targets too.
         y : array-like, (n,) or (n, q), or Dask array, series or frame
             Several outputs share the networks; each has its own signal variance, noise level and mean.
+        sample_weight : array-like, (n,), or Dask array, optional
+            A row of weight w counts as w equal rows: its noise variance is divided by w, and so it does where held-out
+            rows decide. Zero leaves the row out.
+        noise_variance : array-like, (n,), or Dask array, optional
+            Known variance of the error of each target, in the target's units squared, in addition to the learned
+            noise, which alone is the noise of predictions. For one target.
         """
-        rows = self._training_rows(X, y)
+        rows = self._training_rows(X, y, sample_weight, noise_variance)
         context = self._context(rows)
         streams = Streams(self.random_state)
         own = {name: getattr(self, name) for name in PrismSettings.names() if name != "kernel"}

@@ -173,7 +173,7 @@ class SSGPRegressor(UpdatableRegressor):
         self.max_seconds = max_seconds
         self.on_interrupt = on_interrupt
 
-    def fit(self, X: Any, y: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None, noise_variance: Any = None) -> Self:
         """Learn the parameters by the evidence and compute the posterior.
 
         Parameters
@@ -183,12 +183,14 @@ class SSGPRegressor(UpdatableRegressor):
         y : array-like, (n,) or (n, q), or Dask array, series or frame
             Several outputs share frequencies and length-scales; each has its own signal variance,
             noise variance and mean.
+        sample_weight : array-like, (n,), or Dask array, optional
+            A row of weight w counts as w equal rows: its noise variance is divided by w. Zero leaves the row out.
+        noise_variance : array-like, (n,), or Dask array, optional
+            Known variance of the error of each target, in the target's units squared, in addition to the learned
+            noise, which alone is the noise of predictions. For one target.
         """
-        rows = self._training_rows(X, y)
+        rows = self._training_rows(X, y, sample_weight, noise_variance, partial(given_labels, self.partition))
         context = self._context(rows)
-        if self.partition is not None:
-            labels = given_labels(self.partition, rows.n_rows, rows.n_inputs)
-            rows = replace(rows, source=rows.source.with_labels(labels))
         streams = Streams(self.random_state)
         settings = SSGPSettings(
             kernel=get_kernel(self.kernel),

@@ -138,9 +138,9 @@ class FittedModel:
         return standardise(x, s.x_shift, s.x_scale, dtype=self.dtype, device=self.device)
 
     def target_to_model(self, y: AnyArray) -> Tensor:
-        """Targets, (n, q), in the model's units, float64."""
+        """Targets, (n, q), in the model's units, float64; columns behind them, which say how noisy rows are, go."""
         s = self.standardiser
-        return torch.as_tensor((y - s.y_shift) / s.y_scale, dtype=torch.float64).to(self.device)
+        return torch.as_tensor((y[:, : self.n_outputs] - s.y_shift) / s.y_scale, dtype=torch.float64).to(self.device)
 
     def predict(
         self, x: AnyArray | Iterable[AnyArray], *, std: bool = True, include_noise: bool = True
@@ -285,7 +285,9 @@ class FittedModel:
 
     def update(self, rows: StandardisedRows) -> FittedModel:
         """The model that knows more rows, at the same parameters; scores for conformal prediction were of another."""
-        return replace(self._with_predictor(self.predictor.update(rows), self.status), conformal=None)
+        weighted = {"weighted": True} if rows.source.n_noise else {}
+        updated = self._with_predictor(self.predictor.update(rows), {**self.status, **weighted})
+        return replace(updated, conformal=None)
 
     def _blocks(self, x: AnyArray | Iterable[AnyArray]) -> Iterable[AnyArray]:
         if not isinstance(x, np.ndarray):

@@ -16,12 +16,12 @@ from prismgp._system import Streams
 from prismgp._types import Array, Tensor
 from prismgp.context import FitContext
 from prismgp.core.ending import Ending
-from prismgp.core.exact import ExactEvidence
 from prismgp.core.kernels import Kernel, Parameters, bounds, default_start
 from prismgp.core.optimise import Monitor, race
+from prismgp.core.row_noise import RowNoise
 from prismgp.core.rows import Callback
 from prismgp.data import ArraySource, StandardisedRows
-from prismgp.neighbors.fit import Examples, LocalTraining, fit_local, predict_examples
+from prismgp.neighbors.fit import LocalTraining, examples_of, fit_local, predict_examples
 from prismgp.neighbors.local import LocalGP
 from prismgp.prism.experts import Mixture
 from prismgp.prism.local import (
@@ -35,7 +35,7 @@ from prismgp.prism.local import (
     start_lengthscales,
     survey,
 )
-from prismgp.prism.stacking import MARGIN, HeldOut, mixture_moments, normal_nlpd, stack_forward
+from prismgp.prism.stacking import MARGIN, HeldOut, average, mixture_moments, normal_nlpd, stack_forward
 
 Indices = npt.NDArray[np.int64]
 
@@ -71,6 +71,7 @@ class LocalResult:
     predictor: LocalMixture | Mixture
     held_out: HeldOut  # the predictor at the examples, in the model's units
     targets: Array  # of the examples, (m, q)
+    weights: Array | None  # of the examples, (m,), where rows have any
     status: dict[str, Any]
 
 
@@ -106,9 +107,10 @@ class LocalStage:
         held = torch.as_tensor(own, device=y.device)
         if self.whole:
             seen = seen.replace_rows(held, self._predict_unknown(pool, own))
-        target = y[held].cpu().numpy()
+        targets, noise = RowNoise.split(y[held], self.rows.n_outputs)
+        target, weights = targets.cpu().numpy(), None if noise is None else noise.weight.cpu().numpy()
         known = seen.take(held)
-        base = HeldOut.of(known.mean, known.variance, known.noise)
+        base = HeldOut.of(known.mean, known.variance, known.noise).at_rows(noise)
         learned: list[tuple[View, Parameters]] = []
         found: list[HeldOut] = []
         views = self._views(seen, len(held))
@@ -122,31 +124,31 @@ class LocalStage:
                 if ending.interrupted:
                     ending.check()
                 learned.append((view, params))
-                found.append(judged)
+                found.append(judged.at_rows(noise))
         margin = -np.inf if self.always else MARGIN
-        chosen = stack_forward(target, [*found, base], share=_BASE_SHARE, margin=margin)
+        chosen = stack_forward(target, [*found, base], share=_BASE_SHARE, margin=margin, row_weights=weights)
         status = {
             "weights": {
                 name: float(weight)
                 for name, weight in zip([*(view.name for view, _ in learned), "mixture"], chosen.weights, strict=True)
             },
-            "gain": float(normal_nlpd(target, base.mean, base.total).sum(1).mean() - chosen.nlpd),
+            "gain": average(normal_nlpd(target, base.mean, base.total).sum(1), weights) - chosen.nlpd,
             "rows": len(y),
         }
         kept = np.flatnonzero(chosen.weights[:-1] > 0)
         if not len(kept):
-            return LocalResult(self.mixture, base, target, status)
+            return LocalResult(self.mixture, base, target, weights, status)
         survey_again = any(learned[k][0].residual or learned[k][0].latent for k in kept)
         if survey_again and self.whole and len(y) <= _MANY_ROWS:  # with more, the held-out rows make no difference
             seen, y = self._survey(pool, self.mixture)
         near = tuple(self._near(*learned[k], seen, y) for k in kept)
-        weights = chosen.weights[[len(learned), *kept]]
-        predictor = LocalMixture(self.mixture, near, weights, chosen.temperature)
+        shares = chosen.weights[[len(learned), *kept]]
+        predictor = LocalMixture(self.mixture, near, shares, chosen.temperature)
         mean, variance = mixture_moments(
-            weights, *(np.stack([getattr(each, n) for each in (base, *(found[k] for k in kept))]) for n in _MOMENTS)
+            shares, *(np.stack([getattr(each, n) for each in (base, *(found[k] for k in kept))]) for n in _MOMENTS)
         )
         total = variance * chosen.temperature
-        return LocalResult(predictor, HeldOut(mean, total, np.zeros_like(total)), target, status)
+        return LocalResult(predictor, HeldOut(mean, total, np.zeros_like(total)), target, weights, status)
 
     def _near(self, view: View, params: Parameters, seen: Survey, y: Tensor) -> Near:
         return Near(view, self._make(view, seen, y, params.lengthscale).with_parameters(params))
@@ -229,14 +231,14 @@ class LocalStage:
         if view.whole:
             return self._judge_exact(view, gp, seen, held, rng, ending)
         rows, m = torch.arange(gp.n_rows, device=held.device), len(held)
-        examples = Examples(gp.coordinates[held], gp.targets[held], held, rows)
+        examples = examples_of(gp, held, rows)
         training = FEW if m < _CROSS_ROWS else MANY
         least_noise = LEAST_NOISE[view.residual]
         if not (view.residual or view.latent):  # no network has seen the rows, so that others can be the examples
             free = np.setdiff1d(np.arange(gp.n_rows), held.cpu().numpy())
             drawn = rng.choice(free, min(_MOST_EXAMPLES, len(free)), replace=False)
             these = torch.as_tensor(np.sort(drawn), device=held.device)
-            rest = Examples(gp.coordinates[these], gp.targets[these], these, rows)
+            rest = examples_of(gp, these, rows)
             learned = fit_local(gp, rest, rng, training, least_noise=least_noise, callback=Callback(ending))
             near = predict_examples(learned, examples)
             return learned.params, HeldOut.of(*combine(view, seen.take(held), *near, learned.params.noise))
@@ -265,10 +267,9 @@ class LocalStage:
     ) -> tuple[Parameters, HeldOut]:
         """Parameters by the evidence of rows that are no examples, and predictions of the examples given these."""
         free = torch.as_tensor(np.setdiff1d(np.arange(gp.n_rows), held.cpu().numpy()), device=held.device)
-        known = replace(gp, coordinates=gp.coordinates[free], targets=gp.targets[free])
+        known = gp.take(free)
         drawn = np.sort(rng.choice(len(free), min(_EXACT_ROWS, len(free)), replace=False))
-        these = torch.as_tensor(drawn, device=held.device)
-        objective = ExactEvidence(known.coordinates[these].double(), known.targets[these], gp.kernel)
+        objective = known.take(torch.as_tensor(drawn, device=held.device)).evidence
         starts = [self.start, default_start(self.rows.n_inputs, self.rows.n_outputs)]
         monitor = Monitor(Callback(ending), lambda _, params: params)
         boxes = bounds(self.start, dtype="float64")
