@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from importlib import import_module
 from typing import Any
 
@@ -45,7 +45,7 @@ def main(argv: list[str] | None = None) -> int:
     except SystemExit as stop:  # argparse leaves this way, also after --help
         return stop.code if isinstance(stop.code, int) else _BAD_INPUT
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), ExitStack() as args.at_exit:
             warnings.simplefilter("always", PrismGPWarning)
             warnings.showwarning = _show_warning
             code = int(args.run(args))

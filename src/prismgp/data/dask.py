@@ -5,7 +5,6 @@ Rows come from files, which the workers read, or from Dask arrays and frames.
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, reduce
@@ -141,8 +140,6 @@ class DaskFileSource(DaskSource):
 
     def __init__(self, reader: TableReader, cluster: Cluster, *, single: bool = True) -> None:
         self._reader, self.encoder, self.targets = reader, reader.encoder, reader.targets
-        for file in reader.files.files:
-            file.path = os.path.abspath(file.path)  # workers have working folders of their own
         shards = []
         for part, count in reader.split(SHARD_ROWS):
             loader = FileLoader(part, single=single)

@@ -240,12 +240,12 @@ class TableEncoder:
     """
 
     columns: tuple[InputColumn, ...]
-    target: str | None = None  # the column that was learned; not needed at prediction
+    targets: tuple[str, ...] = ()  # the columns that were learned; not needed at prediction
 
     @classmethod
-    def numeric(cls, names: Iterable[str], target: str | None = None) -> TableEncoder:
+    def numeric(cls, names: Iterable[str]) -> TableEncoder:
         """The encoder of a purely numeric table."""
-        return cls(tuple(InputColumn(name, NUMBER) for name in names), target)
+        return cls(tuple(InputColumn(name, NUMBER) for name in names))
 
     # -- names -----------------------------------------------------------------------------------
 
@@ -323,24 +323,24 @@ class TableEncoder:
         columns = [
             {"name": column.name, "kind": column.kind, "categories": list(column.categories)} for column in self.columns
         ]
-        return {"target": self.target, "columns": columns}
+        return {"targets": list(self.targets), "columns": columns}
 
     @classmethod
     def from_dict(cls, data: Any) -> TableEncoder:
         """Read what :meth:`to_dict` wrote; ModelFileError for anything else, as files are not trusted."""
-        if not isinstance(data, dict) or set(data) != {"target", "columns"}:
-            raise ModelFileError("the table description is not an object with 'target' and 'columns'")
-        target, columns = data["target"], data["columns"]
-        if target is not None and not is_clean_text(target):
-            raise ModelFileError("the table's target is not a name")
+        if not isinstance(data, dict) or set(data) != {"targets", "columns"}:
+            raise ModelFileError("the table description is not an object with 'targets' and 'columns'")
+        targets, columns = data["targets"], data["columns"]
+        if not isinstance(targets, list) or not all(is_clean_text(name) for name in targets):
+            raise ModelFileError("the table's targets are not a list of names")
         if not isinstance(columns, list) or not columns:
             raise ModelFileError("the table's columns are not a list of at least one")
-        encoder = cls(tuple(InputColumn.from_dict(item) for item in columns), target)
+        encoder = cls(tuple(InputColumn.from_dict(item) for item in columns), tuple(targets))
         names = encoder.input_names
         if len(set(names)) < len(names) or len(set(encoder.feature_names)) < len(encoder.feature_names):
             raise ModelFileError("the table names a column twice")
-        if target in names:
-            raise ModelFileError("the table's target is among its inputs")
+        if len({*names, *targets}) < len(names) + len(targets):
+            raise ModelFileError("a target of the table is also an input, or named twice")
         return encoder
 
 

@@ -21,11 +21,11 @@ from prismgp.data.encoder import (
     check_unique,
     column_kind,
     is_text,
-    looks_numeric,
     plural,
     quote_names,
     to_text,
 )
+from prismgp.data.numerals import Numerals, count_percents
 from prismgp.data.tables import TableFiles
 from prismgp.exceptions import DataError
 
@@ -51,23 +51,22 @@ def learn_encoder(
     """
     schema = files.schema
     check_unique(targets, "target")
-    for name in targets:
-        _choose_inputs(schema.names, name, columns, (), ())  # checks that it exists and is not an input
-    target = targets[0] if targets else None
-    names = _choose_inputs(schema.names, target, columns, [*exclude, *targets[1:]], categorical)
+    names = _choose_inputs(schema.names, targets, columns, exclude, categorical)
+    numerals = files.numerals if files.is_text else None
     scans = {
-        name: _ColumnScan(name, name in categorical, max_categories, spelled=files.is_text, is_target=name in targets)
+        name: _ColumnScan(name, name in categorical, max_categories, numerals=numerals, is_target=name in targets)
         for name in [*names, *targets]
         if files.is_text or column_kind(name, schema.field(name).type, categorical=name in categorical) == CATEGORY
     }
     if scans:
         _scan(files, scans)
+        files.respelled.update(name for name, scan in scans.items() if scan.respelled)
     booleans = frozenset(name for name in targets if _is_boolean(name, scans.get(name), schema.field(name).type))
     chosen = [
         scans[name].column() if name in scans else InputColumn(name, column_kind(name, schema.field(name).type))
         for name in names
     ]
-    encoder = TableEncoder(tuple(chosen), target)
+    encoder = TableEncoder(tuple(chosen), tuple(targets))
     check_unique(encoder.feature_names, "encoded column")
     return encoder, booleans
 
@@ -79,22 +78,23 @@ def is_saved_index(name: str) -> bool:
 
 def _choose_inputs(
     names: Sequence[str],
-    target: str | None,
+    targets: Sequence[str],
     include: Sequence[str] | None,
     exclude: Collection[str],
     categorical: Collection[str],
 ) -> list[str]:
     check_unique(names, "column")
-    for name in (target, *(include or ()), *exclude, *categorical):
-        if name is not None and name not in names:
+    for name in (*targets, *(include or ()), *exclude, *categorical):
+        if name not in names:
             raise _unknown_column(name, names)
     if include is not None:
         check_unique(include, "input")
-        if target is not None and target in include:
-            raise DataError(f"the target {target!r} cannot be an input as well")
+        both = [name for name in targets if name in include]
+        if both:
+            raise DataError(f"the target {quote_names(both)} cannot be an input as well")
         chosen = [name for name in include if name not in exclude]
     else:
-        chosen = [name for name in names if name != target and name not in exclude and not is_saved_index(name)]
+        chosen = [name for name in names if name not in targets and name not in exclude and not is_saved_index(name)]
     if not chosen:
         raise DataError("no input columns are left beside the target")
     unused = [name for name in categorical if name not in chosen]
@@ -139,10 +139,13 @@ def _is_boolean(name: str, scan: _ColumnScan | None, kind: Any) -> bool:
 
 
 class _ColumnScan:
-    """What is known of a column after some of its cells; ``spelled``: the file spells numbers as text."""
+    """What is known of a column after some of its cells; ``numerals``: how the file spells numbers, if as text."""
 
-    def __init__(self, name: str, categorical: bool, most: int, *, spelled: bool, is_target: bool) -> None:
-        self._name, self._categorical, self._most, self._spelled = name, categorical, most, spelled
+    def __init__(self, name: str, categorical: bool, most: int, *, numerals: Numerals | None, is_target: bool) -> None:
+        self._name, self._categorical, self._most, self._numerals = name, categorical, most, numerals
+        self._spelled = numerals is not None
+        self._other = self._percents = 0  # numbers with the other decimal mark, and with a per cent sign
+        self.respelled = False  # whether numbers have thousands or per cent signs
         self._what = "target" if is_target else "column"
         self._distinct: ArrowColumn = pa.array([], pa.large_string())
         self._rows = self._cells = self._numbers = self._booleans = 0
@@ -163,11 +166,14 @@ class _ColumnScan:
             self._distinct = found[: self._most + 1]
 
     def _count(self, text: ArrowColumn, present: ArrowColumn, first_row: int) -> None:
-        if _can_cast(pc.utf8_trim_whitespace(present), pa.float64()):  # the quick way for columns of numbers
+        numerals = self._numerals or Numerals()
+        if numerals.are_plain(present):  # the quick way for columns of numbers
             self._numbers += len(present)
             return
-        numeral = np.asarray(pc.fill_null(looks_numeric(text), True))
-        texts = np.flatnonzero(~numeral)
+        self.respelled = True
+        self._other += int(pc.sum(numerals.match_other(present)).as_py() or 0)
+        self._percents += count_percents(present)
+        texts = np.flatnonzero(~np.asarray(pc.fill_null(numerals.match(text), True)))
         self._numbers += len(present) - len(texts)
         if len(texts):
             words = pa.array(_TRUE_AND_FALSE, pa.large_string())
@@ -185,7 +191,15 @@ class _ColumnScan:
             raise empty_error(self._name, self._rows, is_target=self._what == "target")
         if self._typed or self._categorical:
             return None
+        if self._numerals is not None and self._first_text is not None and self._numbers + self._other == self._cells:
+            remedy = "" if self._what == "target" else ", or take the column as categories with --categorical"
+            raise self._numerals.other_error(self._name, *self._first_text, remedy)
         if self._first_text is None and self._spelled:
+            if 0 < self._percents < self._cells:
+                raise DataError(
+                    f"{self._what} {self._name!r} has per cent signs in {self._percents:,} of its {self._cells:,} "
+                    "cells; write all of them in the same way"
+                )
             return NUMBER
         if self._booleans == self._cells and self._spelled:
             return BOOLEAN

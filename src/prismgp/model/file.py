@@ -1,6 +1,6 @@
 """Model files: one safetensors file whose metadata is JSON. Nothing in it is ever executed.
 
-Layout (format version 4)
+Layout (format version 5)
 
 * The text of the file (:mod:`prismgp.model.container`) is a JSON object: format version, estimator,
   constructor arguments, and what a fit learned that is not an array.
@@ -33,7 +33,7 @@ from prismgp.model.local_state import is_coordinates
 from prismgp.model.state import build_predictor, predictor_config, predictor_tensors
 from prismgp.model.take import PARAMETERS, take, take_parameters
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 # What reading numbers and text that do not fit together may raise; RuntimeError is torch's.
 _UNUSABLE = (PrismGPError, ValueError, TypeError, LookupError, AttributeError, OverflowError, MemoryError, RuntimeError)
 _STANDARDISER = ("x_shift", "x_scale", "y_shift", "y_scale", "fixed_mean")
@@ -197,6 +197,8 @@ def _build_columns(config: dict[str, Any], d: int) -> tuple[list[str] | None, Ta
     encoder = None if config["table"] is None else TableEncoder.from_dict(config["table"])
     if encoder is not None and encoder.feature_names != config["feature_names"]:
         raise ModelFileError("the table's columns are not the model's inputs")
+    if encoder is not None and encoder.targets and len(encoder.targets) != config["outputs"]:
+        raise ModelFileError(f"{len(encoder.targets)} targets of the table for {config['outputs']} outputs")
     return names, encoder
 
 

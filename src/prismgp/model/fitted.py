@@ -208,10 +208,19 @@ class FittedModel:
         for x, y in blocks:
             rows, target = self.to_model(x), self.target_to_model(y)
             if shapes:
-                parts.append(_shaped_log_density(self.predictor.marginals(rows), target, shapes))
+                parts.append(_marginal_log_density(self.predictor.marginals(rows), target, shapes).sum(1))
             else:
                 parts.append(self.predictor.log_density(rows, target).cpu().numpy())
         return np.asarray(np.concatenate(parts) - np.log(self.standardiser.y_scale).sum())
+
+    def marginal_log_density(self, x: AnyArray, y: Array) -> Array:
+        """Log density of each target, (n, q), at rows, (n, d), whatever the others are; NaN where a target is NaN."""
+        shapes, scale, parts = self._own_shapes(), self.standardiser.y_scale, []
+        for start in range(0, len(x), self.prediction_rows):
+            part = slice(start, start + self.prediction_rows)
+            marginals = self.predictor.marginals(self.to_model(x[part]))
+            parts.append(_marginal_log_density(marginals, self.target_to_model(y[part]), shapes))
+        return np.asarray(np.concatenate(parts) - np.log(scale))
 
     def _own_shapes(self) -> dict[int, NoiseShape]:
         """The shapes that are not normal, by output; the distribution of the other outputs is the predictor's."""
@@ -234,11 +243,11 @@ class FittedModel:
         return (self.to_model(x[start : start + rows]) for start in range(0, len(x), rows))
 
 
-def _shaped_log_density(marginals: Marginals, y: Tensor, shapes: dict[int, NoiseShape]) -> Array:
-    """Log density of targets, (n, q), summed over outputs, (n,), if some outputs are ``mean + std Z`` (Z2)."""
+def _marginal_log_density(marginals: Marginals, y: Tensor, shapes: dict[int, NoiseShape]) -> Array:
+    """Log density of targets, (n, q), if some outputs are ``mean + std Z`` (Z2)."""
     found = marginals.log_density(y).cpu().numpy()
     variance = marginals.variance.cpu().numpy()
     z = (y - marginals.mean).cpu().numpy() / np.sqrt(variance)
     for k, shape in shapes.items():
         found[:, k] = shape.log_density(z[:, k]) - 0.5 * np.log(variance[:, k])
-    return np.asarray(found.sum(1))
+    return np.asarray(found)
