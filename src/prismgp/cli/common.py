@@ -8,13 +8,14 @@ import json
 import math
 import os
 import shutil
+import stat
 import sys
 import tempfile
 import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 
@@ -174,6 +175,9 @@ def writable(path: str, *, inputs: Iterable[str]) -> Path:
         raise DataError(f"{path}: the folder {str(folder)!r} does not exist")
     if target.is_dir():
         raise DataError(f"{path}: is a folder")
+    with suppress(FileNotFoundError):  # a new file, or a link to one
+        if not stat.S_ISREG(target.stat().st_mode):  # Python's own error for a loop of links is clear
+            raise DataError(f"{path}: is not a regular file")
     if not os.access(folder, os.W_OK):
         raise DataError(f"{path}: the folder {str(folder)!r} cannot be written to")
     for name in inputs:

@@ -116,6 +116,8 @@ def run(args: argparse.Namespace) -> int:
         raise DataError("--checkpoint is for --model prism, ssgp and neighbors; the exact model is fitted in one step")
     if args.model not in _DEFAULT_FREQUENCIES and args.frequencies is not None:
         raise DataError(f"-p/--frequencies is for --model prism and ssgp; the {args.model} model has no frequencies")
+    if not args.target:
+        raise DataError("-t/--target names no column")
     files = common.open_data(args)
     output = common.writable(args.output, inputs=[str(file.path) for file in files.files])
     if args.checkpoint is not None:

@@ -6,6 +6,7 @@ import codecs
 import csv
 import gzip
 import io
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from os import PathLike
@@ -92,7 +93,7 @@ class TextFormat:
         try:
             with self.open() as file:
                 return file.read(_SAMPLE_BYTES)
-        except (gzip.BadGzipFile, EOFError) as error:
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
             raise DataError(f"{self.name}: cannot be read: {error}") from error
 
     def _decode(self, sample: bytes) -> str:
