@@ -27,7 +27,7 @@ def test_json(run: Run, model: Path) -> None:
     assert info["frequencies"] == 8
     assert info["rows"] == 150
     assert info["target"] == "price"
-    assert info["format_version"] == 4
+    assert info["format_version"] == 5
     assert info["gating"] is None
     assert info["bytes"] == model.stat().st_size
     assert info["noise_std"] == pytest.approx(loaded.noise_variance_**0.5)

@@ -12,7 +12,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -61,7 +61,7 @@ def _run(argv: list[str]) -> int:
     except SystemExit as stop:  # argparse leaves this way, also after --help
         return stop.code if isinstance(stop.code, int) else _BAD_INPUT
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), ExitStack() as args.at_exit:
             warnings.simplefilter("always", PrismGPWarning)
             warnings.showwarning = _show_warning
             code = int(args.run(args))

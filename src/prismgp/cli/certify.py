@@ -47,7 +47,7 @@ def add_parser(subparsers: Subparsers) -> None:
         "bad usage or bad input. If the fit had --holdout, --conformal or --seed, repeat them.",
     )
     parser.add_argument("model", metavar="MODEL", help="model file")
-    parser.add_argument("data", metavar="DATA", help="the training table, as for fit")
+    common.add_data(parser, "the training table, as for fit: ")
     parser.add_argument("--test", metavar="FILE", help="table whose rows to certify predictions at; needs no target")
     parser.add_argument(
         "-t",
@@ -99,7 +99,7 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--figure", metavar="FILE", help=f"draw the certified ranges; {', '.join(FIGURE_FORMATS)} (needs matplotlib)"
     )
-    common.add_delimiter(parser)
+    common.add_format_options(parser)
     parser.add_argument(
         "--json",
         nargs="?",
@@ -115,8 +115,7 @@ def run(args: argparse.Namespace) -> int:
     """Read both tables, certify, report."""
     _check_options(args)
     files = common.open_data(args)
-    delimiter = None if str(args.test).lower().endswith(PARQUET_SUFFIXES) else args.delimiter
-    test_files = None if args.test is None else open_tables(args.test, delimiter=delimiter)
+    test_files = _open_test(args)
     read = [*files.files, *(test_files.files if test_files is not None else [])]
     _check_outputs(args, [str(each.path) for each in read])
     model: GPRegressor = load(args.model, device=args.device)
@@ -139,9 +138,19 @@ def run(args: argparse.Namespace) -> int:
     return 0 if certificate.holds else _DOES_NOT_HOLD
 
 
+def _open_test(args: argparse.Namespace) -> TableFiles | None:
+    if args.test is None:
+        return None
+    if args.test.lower().endswith(PARQUET_SUFFIXES):
+        return open_tables(args.test)  # the options are about DATA, which may be text
+    return common.open_path(args, args.test)
+
+
 def _check_options(args: argparse.Namespace) -> None:
     """Check all options before any work."""
     _check_outputs(args, [args.model])
+    if args.data == args.test == "-":
+        raise DataError("DATA and --test cannot both be standard input")
     if args.figure is not None:
         figure_format(args.figure)
     for name, value in (("--figure", args.figure), ("--test", args.test)):
@@ -217,10 +226,10 @@ def _read_tables(
 def _targets(args: argparse.Namespace, model: GPRegressor, files: TableFiles) -> list[str]:
     """The target columns of the model."""
     encoder = model.model_.encoder
-    known = None if encoder is None else encoder.target
-    if args.target is None and known is None:
+    known = [] if encoder is None else list(encoder.targets)
+    if args.target is None and not known:
         raise DataError(f"{args.model} was saved from Python without the name of its target; give it with --target")
-    names: list[str] = args.target or [known]
+    names: list[str] = args.target or known
     absent, there = quote_names(name for name in names if name not in files.names), quote_names(files.names)
     if absent:
         raise DataError(f"{files.path}: target column {absent} missing; the file has {there}")

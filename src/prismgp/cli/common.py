@@ -9,12 +9,14 @@ import math
 import os
 import shutil
 import signal
+import stat
 import sys
+import tempfile
 import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 
@@ -26,6 +28,9 @@ from prismgp._system import is_device, unknown_device
 from prismgp._types import Array
 from prismgp.core.normal import normal_quantile
 from prismgp.data import MISSING, TableFiles, open_tables
+from prismgp.data.numerals import DECIMALS
+from prismgp.data.tables import FORMATS, PARQUET_SUFFIXES, TEXT_SUFFIXES
+from prismgp.data.text import check_encoding
 from prismgp.exceptions import DataError
 
 if TYPE_CHECKING:
@@ -100,14 +105,48 @@ def add_device(parser: Parser, default: str | None = None) -> None:
     parser.add_argument("--device", type=_device, metavar="DEVICE", default=default, help=what)
 
 
-def add_delimiter(parser: Parser) -> None:
-    """Add the option of commands that read tables."""
+def add_data(parser: Parser, what: str = "") -> None:
+    """Add the argument DATA of commands that read tables."""
     parser.add_argument(
+        "data",
+        metavar="DATA",
+        help=f"{what}.csv, .tsv (either also .gz) or .parquet, or a folder of these; - for standard input",
+    )
+
+
+def add_format_options(parser: Parser) -> None:
+    """Add the options of commands that read tables; they are about the files, and no model remembers them."""
+    group = parser.add_argument_group("format of DATA")
+    group.add_argument(
+        "--format",
+        choices=FORMATS,
+        help="format of files with other names than the usual ones (default: by the name; csv for standard input)",
+    )
+    group.add_argument(
         "--delimiter",
         type=_delimiter,
         metavar="CHAR",
-        help=r"separator of a text file (default: comma, or tab for .tsv; \t means tab)",
+        help=r"separator of a text file (default: comma, semicolon, tab or |, as the header shows; \t means tab)",
     )
+    group.add_argument(
+        "--decimal",
+        choices=DECIMALS,
+        help="decimal mark of a text file (default: point). The other mark, blanks and apostrophes may separate "
+        "thousands, and 12.5%% means 0.125",
+    )
+    group.add_argument(
+        "--encoding",
+        type=_encoding,
+        metavar="NAME",
+        help="of a text file, e.g. latin-1 (default: UTF-8, or what the byte order mark says)",
+    )
+
+
+def _encoding(text: str) -> str:
+    try:
+        return check_encoding(text)
+    except DataError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def add_missing(parser: Parser, *, default: str | None, meaning: str) -> None:
@@ -125,8 +164,31 @@ def add_output_options(parser: Parser) -> None:
 
 
 def open_data(args: argparse.Namespace) -> TableFiles:
-    """Open the file or the folder of the argument DATA."""
-    return open_tables(args.data, delimiter=args.delimiter)
+    """Open the file, the folder or the stream of the argument DATA."""
+    return open_path(args, args.data)
+
+
+def open_path(args: argparse.Namespace, path: str) -> TableFiles:
+    """Open a table with the options of the command.
+
+    Standard input, and what is no regular file, can be read only once: it is copied to a temporary file, which is
+    removed when the command ends.
+    """
+    options: dict[str, Any] = {name: getattr(args, name) for name in ("delimiter", "decimal", "encoding")}
+    options["kind"] = args.format
+    is_stream = path == "-" or (os.path.exists(path) and not os.path.isdir(path) and not os.path.isfile(path))
+    if not is_stream:
+        return open_tables(path, **options)
+    if getattr(args, "scheduler", None) is not None:
+        raise DataError(f"{path}: the workers of a cluster cannot read it; use a file that they can reach")
+    name = "standard input" if path == "-" else path
+    if path == "-" or not path.lower().endswith((*TEXT_SUFFIXES, *PARQUET_SUFFIXES)):
+        options["kind"] = args.format or "csv"
+    with tempfile.NamedTemporaryFile(prefix="prismgp-", suffix=Path(path).suffix, delete=False) as spool:
+        args.at_exit.callback(os.unlink, spool.name)
+        with sys.stdin.buffer if path == "-" else open(path, "rb") as stream:
+            shutil.copyfileobj(stream, spool)
+    return open_tables(spool.name, **options, name=name)
 
 
 def writable(path: str, *, inputs: Iterable[str]) -> Path:
@@ -137,6 +199,9 @@ def writable(path: str, *, inputs: Iterable[str]) -> Path:
         raise DataError(f"{path}: the folder {str(folder)!r} does not exist")
     if target.is_dir():
         raise DataError(f"{path}: is a folder")
+    with suppress(FileNotFoundError):  # a new file, or a link to one
+        if not stat.S_ISREG(target.stat().st_mode):  # Python's own error for a loop of links is clear
+            raise DataError(f"{path}: is not a regular file")
     if not os.access(folder, os.W_OK):
         raise DataError(f"{path}: the folder {str(folder)!r} cannot be written to")
     for name in inputs:

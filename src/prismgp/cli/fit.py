@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from prismgp._system import format_bytes
+from prismgp._types import Array
 from prismgp.cli import common
 from prismgp.cli.common import Parser, Scores, Subparsers, printable, say
 from prismgp.core.kernels import KERNELS
@@ -39,8 +40,15 @@ def add_parser(subparsers: Subparsers) -> None:
         "encoded by the model, and the encoding is saved with it. In CSV files an empty cell, NA, N/A, NaN or null is "
         "a missing value. Rows without a target are left out.",
     )
-    parser.add_argument("data", metavar="DATA", help=".csv, .tsv (either also .gz) or .parquet, or a folder of these")
-    parser.add_argument("-t", "--target", required=True, metavar="COLUMN", help="the column to predict")
+    common.add_data(parser)
+    parser.add_argument(
+        "-t",
+        "--target",
+        required=True,
+        type=common.columns,
+        metavar="COLUMN",
+        help="the column to predict; A,B,... for several (a name with a comma in double quotes, as in '\"a, b\"')",
+    )
     parser.add_argument("-o", "--output", required=True, metavar="MODEL", help="model file to write, e.g. model.prism")
     parser.add_argument(
         "--model",
@@ -133,7 +141,7 @@ def add_parser(subparsers: Subparsers) -> None:
         help="let the workers of a Dask cluster read and compute, e.g. tcp://host:8786; they must reach DATA by the "
         "same path",
     )
-    common.add_delimiter(parser)
+    common.add_format_options(parser)
     common.add_output_options(parser)
     parser.set_defaults(run=run)
 
@@ -145,13 +153,15 @@ def run(args: argparse.Namespace) -> int:
         raise DataError("--checkpoint is for --model prism, ssgp and neighbors; the exact model is fitted in one step")
     if args.model not in _DEFAULT_FREQUENCIES and args.frequencies is not None:
         raise DataError(f"-p/--frequencies is for --model prism and ssgp; the {args.model} model has no frequencies")
+    if not args.target:
+        raise DataError("-t/--target names no column")
     files = common.open_data(args)
     output = common.writable(args.output, inputs=[str(file.path) for file in files.files])
     if args.checkpoint is not None:
         common.writable(args.checkpoint, inputs=[*(str(file.path) for file in files.files), args.output])
     source = file_source(
         files,
-        args.target,
+        args.target[0] if len(args.target) == 1 else args.target,
         columns=args.inputs,
         exclude=args.exclude,
         categorical=args.categorical,
@@ -184,7 +194,7 @@ def run(args: argparse.Namespace) -> int:
         model.conformalize(calibration, coverage=_LEVEL)
     summary: dict[str, Any] = {
         "data": args.data,
-        "target": args.target,
+        "target": args.target[0] if len(args.target) == 1 else args.target,
         "checkpoint": args.checkpoint,
         "weight_column": args.weight_column,
         "noise_column": args.noise_column,
@@ -195,7 +205,7 @@ def run(args: argparse.Namespace) -> int:
         "rows_without_target": source.rows_without_target,
     }
     if held_out is not None:
-        summary["holdout"] = _score(model, held_out, train)
+        summary["holdout"] = _score(model, held_out, train, args.target)
     size = file_bytes(model.model_)
     if size > _LARGE_FILE and not args.quiet:  # before it fills the disk
         say(f"Writing {args.output}, about {format_bytes(size)}", error=True)
@@ -217,7 +227,7 @@ def _left_out(args: argparse.Namespace, names: list[str]) -> list[str]:
     """Columns left out without a request."""
     if args.inputs is not None:
         return []
-    return [name for name in names if is_saved_index(name) and name != args.target and name not in args.exclude]
+    return [name for name in names if is_saved_index(name) and name not in (*args.target, *args.exclude)]
 
 
 def _new_model(args: argparse.Namespace) -> GPRegressor:
@@ -240,28 +250,30 @@ def _why_early(model: GPRegressor) -> str | None:
     return "interrupt" if status["interrupted"] else "time limit" if status["timed_out"] else None
 
 
-def _score(model: GPRegressor, held_out: Source, train: Source) -> dict[str, Any]:
-    """Accuracy on held-out rows, and that of always predicting the training mean."""
-    score = partial(_score_rows, model=model, average=float(train.moments[1].mean[0]))
-    scores, squares = held_out.reduce(score, _merge_scores)
-    return {**scores.to_dict(), "rmse_of_mean": math.sqrt(squares / held_out.n_rows)}
+def _score(model: GPRegressor, held_out: Source, train: Source, targets: list[str]) -> dict[str, Any]:
+    """Accuracy on held-out rows, and that of always predicting the training mean; by target if there are several."""
+    score = partial(_score_rows, model=model, averages=train.moments[1].mean)
+    scored = held_out.reduce(score, _merge_scores)
+    found = [{**scores.to_dict(), "rmse_of_mean": math.sqrt(squares / held_out.n_rows)} for scores, squares in scored]
+    return found[0] if len(targets) == 1 else dict(zip(targets, found, strict=True))
 
 
-def _score_rows(source: Source, *, model: GPRegressor, average: float) -> tuple[Scores, float]:
-    """Scores of the rows and the sum of their squared distances from the average."""
-    scores, squares = Scores(_LEVEL), 0.0
+def _score_rows(source: Source, *, model: GPRegressor, averages: Array) -> list[tuple[Scores, float]]:
+    """For each target the scores of the rows and the sum of their squared distances from the average."""
+    scored = [(Scores(_LEVEL), 0.0) for _ in averages]
     fitted = model.current_model()
     for x, y in model.read_rows(source, None).blocks(fitted.prediction_rows):
-        mean, std, ends = (each[:, 0] for each in fitted.predict_interval(x, _LEVEL))
-        interval = ends[:, 0], ends[:, 1]
-        y = y[:, : source.n_outputs]
-        scores.add(y[:, 0], mean, std, fitted.log_density([(x, y)]), interval)
-        squares += float(np.square(y - average).sum())
-    return scores, squares
+        mean, std, ends = fitted.predict_interval(x, _LEVEL)
+        density = fitted.marginal_log_density(x, y[:, : len(averages)])
+        for k, (scores, squares) in enumerate(scored):
+            interval = ends[:, k, 0], ends[:, k, 1]
+            scores.add(y[:, k], mean[:, k], std[:, k], density[:, k], interval)
+            scored[k] = scores, squares + float(np.square(y[:, k] - averages[k]).sum())
+    return scored
 
 
-def _merge_scores(first: tuple[Scores, float], second: tuple[Scores, float]) -> tuple[Scores, float]:
-    return first[0].merge(second[0]), first[1] + second[1]
+def _merge_scores(first: list[tuple[Scores, float]], second: list[tuple[Scores, float]]) -> list[tuple[Scores, float]]:
+    return [(a.merge(b), c + d) for (a, c), (b, d) in zip(first, second, strict=True)]
 
 
 def _description(model: GPRegressor, train: Source) -> dict[str, Any]:
@@ -271,6 +283,10 @@ def _description(model: GPRegressor, train: Source) -> dict[str, Any]:
     relative = common.relative_lengthscale(model.model_)
     # The shortest first: the function varies most along these.
     ranked = [] if relative is None else sorted(zip(names, relative.tolist(), strict=True), key=itemgetter(1))
+
+    def per_target(values: Array) -> Any:
+        return float(values[0]) if len(encoder.targets) == 1 else dict(zip(encoder.targets, values, strict=True))
+
     return {
         "estimator": type(model).__name__,
         "kernel": model.kernel,
@@ -283,9 +299,9 @@ def _description(model: GPRegressor, train: Source) -> dict[str, Any]:
         "log_evidence": model.log_evidence_,
         "log_evidence_per_row": model.log_evidence_ / train.n_rows,
         "conformal_rows": None if model.model_.conformal is None else model.model_.conformal.rows,
-        "noise_std": float(np.sqrt(model.noise_variance_)),
-        "signal_std": float(np.sqrt(model.signal_variance_)),
-        "target_std": float(train.moments[1].std[0]),
+        "noise_std": per_target(np.sqrt(model.model_.noise_variance)),
+        "signal_std": per_target(np.sqrt(model.model_.signal_variance)),
+        "target_std": per_target(train.moments[1].std),
         "relative_lengthscales": dict(ranked),
         "weights": status.get("weights"),
         "jitter": status["jitter"],
@@ -303,10 +319,11 @@ def _print(summary: dict[str, Any]) -> None:
         say("  Most relevant inputs: shortest length-scales, in standard deviations of the column")
         shown = list(summary["relative_lengthscales"].items())[:_SHOWN_INPUTS]
         common.print_rows([(printable(name), f"{value:.3g}") for name, value in shown if np.isfinite(value)], indent=4)
-    if "holdout" in summary:
-        scores, conformal = summary["holdout"], "conformal, " if summary["conformal_rows"] else ""
+    conformal = "conformal, " if summary["conformal_rows"] else ""
+    for target, scores in _by_target(summary, "holdout").items():
         say()
-        say(f"  Accuracy on the {scores['rows']:,} held-out rows")
+        of = f" of {printable(target)}" if isinstance(summary["target"], list) else ""
+        say(f"  Accuracy{of} on the {scores['rows']:,} held-out rows")
         rows = [
             ("RMSE", f"{scores['rmse']:.4g} (predicting the mean: {scores['rmse_of_mean']:.4g})"),
             ("NLPD", f"{scores['nlpd']:.4g}"),
@@ -327,7 +344,8 @@ def _facts(summary: dict[str, Any]) -> list[tuple[str, str]]:
         why = "missing values" if summary["weight_column"] is None else "missing values or weight zero"
         notes.append(f"{summary['rows_dropped'] - without:,} dropped for {why}")
     if "holdout" in summary:
-        notes.append(f"{summary['holdout']['rows']:,} held out")
+        scores = next(iter(_by_target(summary, "holdout").values()))
+        notes.append(f"{scores['rows']:,} held out")
     if summary["conformal_rows"]:
         notes.append(f"{summary['conformal_rows']:,} for conformal intervals")
     inputs = f"{len(summary['inputs'])}"
@@ -340,12 +358,14 @@ def _facts(summary: dict[str, Any]) -> list[tuple[str, str]]:
     if summary["constant"]:
         names = ", ".join(map(printable, summary["constant"]))
         rows.append(("Ignored", f"{names} (constant, or next to it)"))
-    share = f" ({summary['noise_std'] / summary['target_std']:.0%} of its spread)" if summary["target_std"] else ""
-    rows += [
-        ("Target", f"{printable(summary['target'])}, standard deviation {summary['target_std']:.4g}"),
-        ("Noise", f"standard deviation {summary['noise_std']:.4g} in the target's units{share}"),
-        ("Log evidence", f"{summary['log_evidence_per_row']:.4f} per row"),
-    ]
+    spreads = _by_target(summary, "target_std")
+    for target, noise in _by_target(summary, "noise_std").items():
+        share = f" ({noise / spreads[target]:.0%} of its spread)" if spreads[target] else ""
+        rows += [
+            ("Target", f"{printable(target)}, standard deviation {spreads[target]:.4g}"),
+            ("Noise", f"standard deviation {noise:.4g} in the target's units{share}"),
+        ]
+    rows.append(("Log evidence", f"{summary['log_evidence_per_row']:.4f} per row"))
     if summary["weights"]:
         parts = [f"{name} {weight:.0%}" for name, weight in summary["weights"].items() if weight]
         rows.append(("Mixture", ", ".join(parts)))
@@ -355,3 +375,11 @@ def _facts(summary: dict[str, Any]) -> list[tuple[str, str]]:
     elif summary["converged"] is False:
         rows.append(("Optimiser", "stopped at its iteration limit; the fit may still improve"))
     return rows
+
+
+def _by_target(summary: dict[str, Any], key: str) -> dict[str, Any]:
+    """An entry of the summary for each target; one target has it without a name."""
+    if key not in summary:
+        return {}
+    several = isinstance(summary["target"], list)
+    return dict(summary[key]) if several else {summary["target"]: summary[key]}

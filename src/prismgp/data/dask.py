@@ -5,7 +5,6 @@ Rows come from files, which the workers read, or from Dask arrays and frames.
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, reduce
@@ -117,8 +116,9 @@ class DaskSource(Source):
                 own = rows[done:cut] - (end - length)
                 shards.append(Shard(SelectionLoader(shard.loader, length, own), shard.parts, len(own)))
             done = int(cut)
-        sizes = {"n_inputs": self.n_inputs, "n_outputs": self.n_outputs, "n_noise": self.n_noise}
-        selected = DaskSource(shards, self._cluster, **sizes)
+        selected = DaskSource(
+            shards, self._cluster, n_inputs=self.n_inputs, n_outputs=self.n_outputs, n_noise=self.n_noise
+        )
         selected.feature_names, selected.encoder, selected.single = self.feature_names, self.encoder, self.single
         return selected
 
@@ -158,8 +158,6 @@ class DaskFileSource(DaskSource):
 
     def __init__(self, reader: TableReader, cluster: Cluster, *, single: bool = True) -> None:
         self._reader, self.encoder, self.targets = reader, reader.encoder, reader.targets
-        for file in reader.files.files:
-            file.path = os.path.abspath(file.path)  # workers have working folders of their own
         shards = []
         for part, count in reader.split(SHARD_ROWS):
             loader = FileLoader(part, single=single)

@@ -281,14 +281,14 @@ class TableEncoder:
     """Encodes tables as the training table was: :meth:`read` its cells, then :meth:`encode` them as inputs."""
 
     columns: tuple[InputColumn, ...]
-    target: str | None = None  # the column that was learned; not needed at prediction
+    targets: tuple[str, ...] = ()  # the columns that were learned; not needed at prediction
     encodings: tuple[Encoding, ...] | None = None  # of the columns; None before :meth:`learn`
     positional: bool = False  # whether the columns are those of an array, which have no names
 
     @classmethod
-    def numeric(cls, names: Iterable[str], target: str | None = None, *, positional: bool = False) -> TableEncoder:
+    def numeric(cls, names: Iterable[str], *, positional: bool = False) -> TableEncoder:
         """The encoder of a purely numeric table."""
-        return cls(tuple(InputColumn(name, NUMBER) for name in names), target, positional=positional)
+        return cls(tuple(InputColumn(name, NUMBER) for name in names), positional=positional)
 
     # -- names -----------------------------------------------------------------------------------
 
@@ -434,28 +434,28 @@ class TableEncoder:
             }
             for column, encoding in zip(self.columns, self._learned, strict=True)
         ]
-        return {"target": self.target, "positional": self.positional, "columns": columns}
+        return {"targets": list(self.targets), "positional": self.positional, "columns": columns}
 
     @classmethod
     def from_dict(cls, data: Any) -> TableEncoder:
         """Read what :meth:`to_dict` wrote; ModelFileError for anything else, as files are not trusted."""
-        if not isinstance(data, dict) or set(data) != {"target", "positional", "columns"}:
-            raise ModelFileError("the table description is not an object with 'target', 'positional' and 'columns'")
-        target, columns = data["target"], data["columns"]
-        if target is not None and not is_clean_text(target):
-            raise ModelFileError("the table's target is not a name")
+        if not isinstance(data, dict) or set(data) != {"targets", "positional", "columns"}:
+            raise ModelFileError("the table description is not an object with 'targets', 'positional' and 'columns'")
+        targets, columns = data["targets"], data["columns"]
+        if not isinstance(targets, list) or not all(is_clean_text(name) for name in targets):
+            raise ModelFileError("the table's targets are not a list of names")
         if not isinstance(data["positional"], bool):
             raise ModelFileError("the table's columns are neither positional nor named")
         if not isinstance(columns, list) or not columns:
             raise ModelFileError("the table's columns are not a list of at least one")
         inputs = tuple(InputColumn.from_dict(item) for item in columns)
         learned = tuple(encoding_from_dict(item["encoding"], each) for item, each in zip(columns, inputs, strict=True))
-        encoder = cls(inputs, target, learned, data["positional"])
+        encoder = cls(inputs, tuple(targets), learned, data["positional"])
         names = encoder.input_names
         if len(set(names)) < len(names) or len(set(encoder.feature_names)) < len(encoder.feature_names):
             raise ModelFileError("the table names a column twice")
-        if target in names:
-            raise ModelFileError("the table's target is among its inputs")
+        if len({*names, *targets}) < len(names) + len(targets):
+            raise ModelFileError("a target of the table is also an input, or named twice")
         return encoder
 
 

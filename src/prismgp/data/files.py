@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -202,18 +203,18 @@ class TableReader:
     def _tables(self, rows: int, all_columns: bool) -> Iterator[tuple[pa.Table, pa.Table]]:
         """Parts of the table, and their inputs and targets with null where a text file spells a missing value."""
         names = [*self.encoder.input_names, *self._numeric]
+        numeric = {column.name for column in self.encoder.columns if column.kind == NUMBER} | set(self._numeric)
         if all_columns:
             tables = _rebatch(self.files.raw_batches(rows), rows)
         else:
             # Numbers are converted while the text is parsed if every cell is known to be one.
-            numbers: set[str] = set()
-            if self.booleans is not None:
-                numbers = {column.name for column in self.encoder.columns if column.kind == NUMBER}
-                numbers.update(name for name in self._numeric if name not in self.booleans)
+            numbers = set() if self.booleans is None else numeric - set(self.booleans)
             batches = self.files.raw_batches(rows, columns=names, numbers=numbers)
             tables = (pa.Table.from_batches([batch]) for batch in batches if batch.num_rows)
+        first = self.first_row
         for table in tables:
-            yield table, self.files.cells(table, names)
+            yield table, self.files.cells(table, names, numbers=numeric, first_row=first)
+            first += table.num_rows
 
     def _target_values(self, cells: pa.Table, *, first_row: int) -> Array:
         y = np.empty((cells.num_rows, len(self._numeric)))
@@ -364,6 +365,8 @@ def from_csv(
     weight: str | None = None,
     noise: str | None = None,
     delimiter: str | None = None,
+    decimal: str | None = None,
+    encoding: str | None = None,
     client: Any = None,
 ) -> FileSource | DaskFileSource:
     """Rows of a CSV file, or of all CSV files of a folder; see :func:`from_parquet`.
@@ -373,16 +376,23 @@ def from_csv(
     Parameters
     ----------
     path : path, or sequence of paths
-        .csv or .tsv, either also .gz; UTF-8, with a header.
+        .csv or .tsv, either also .gz, with a header.
     target, columns, exclude, categorical, missing, max_categories, weight, noise
         As for :func:`from_parquet`.
     delimiter : str, optional
-        None: a comma, or a tab for .tsv.
+        None: the one of comma, semicolon, tab and vertical bar that splits the header; where that does not decide, a
+        comma, or a tab for .tsv.
+    decimal : {".", ","}, optional
+        Decimal mark of numbers. The other mark, blanks and apostrophes may separate thousands, and 12.5% is 0.125.
+        None: a point; a comma separates thousands only if it also separates the columns, as 1,234 may be 1.234
+        elsewhere.
+    encoding : str, optional
+        None: UTF-8, or what the byte order mark says.
     client : distributed.Client, str or None, default None
         As for :func:`from_parquet`; a file is read by one worker, so use several files.
     """
     return file_source(
-        open_tables(path, delimiter=delimiter, suffixes=TEXT_SUFFIXES),
+        open_tables(path, delimiter=delimiter, decimal=decimal, encoding=encoding, suffixes=TEXT_SUFFIXES),
         target,
         columns=columns,
         exclude=exclude,
@@ -421,6 +431,7 @@ def file_source(
         categorical=_to_list(categorical),
         max_categories=max_categories,
     )
+    encoder = replace(encoder, targets=tuple(targets))  # the columns of noise are no inputs, and no targets either
     reader = TableReader(files, encoder, targets, missing=missing, booleans=booleans, noise=columns_of_noise)
     single = isinstance(target, str)
     if client is None:

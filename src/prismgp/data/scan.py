@@ -19,7 +19,6 @@ from prismgp.data.encoder import (
     check_unique,
     column_kind,
     is_text,
-    looks_numeric,
     parse_times,
     plural,
     quote_names,
@@ -27,6 +26,7 @@ from prismgp.data.encoder import (
     to_text,
 )
 from prismgp.data.encodings import BOOLEAN, CATEGORY, LEVELS, NUMBER, TIME
+from prismgp.data.numerals import Numerals, count_percents
 from prismgp.data.tables import TableFiles
 from prismgp.exceptions import DataError
 
@@ -54,19 +54,18 @@ def scan_files(
     """
     schema = files.schema
     check_unique(targets, "target")
-    target = targets[0] if targets else None
     names = _choose_inputs(schema.names, targets, columns, exclude, categorical)
+    numerals = files.numerals if files.is_text else None
     problems: list[str] = []
     scans = {}
     for name in [*names, *targets]:
         with _collect(problems):
             forced = name in categorical
             if files.is_text or column_kind(name, schema.field(name).type, categorical=forced) == CATEGORY:
-                scans[name] = _ColumnScan(
-                    name, forced, max_categories, spelled=files.is_text, is_target=name in targets
-                )
+                scans[name] = _ColumnScan(name, forced, max_categories, numerals=numerals, is_target=name in targets)
     if scans:
         _scan(files, scans)
+        files.respelled.update(name for name, scan in scans.items() if scan.respelled)
     # Columns that began as numbers and go on as text are categories; those of the beginning are collected now.
     late = {name: scan for name, scan in scans.items() if scan.is_late}
     if late:
@@ -76,7 +75,7 @@ def scan_files(
         with _collect(problems):
             if _is_boolean(name, scans.get(name), schema.field(name).type):
                 booleans.add(name)
-    encoder = TableEncoder(tuple(_columns(schema, names, scans, problems)), target)
+    encoder = TableEncoder(tuple(_columns(schema, names, scans, problems)), tuple(targets))
     raise_problems(problems)
     return encoder, frozenset(booleans)
 
@@ -88,7 +87,7 @@ def scan_table(table: pa.Table, *, max_categories: int = MAX_CATEGORIES) -> Tabl
     for name in table.schema.names:
         with _collect(problems):
             if column_kind(name, table.schema.field(name).type) == CATEGORY:
-                scans[name] = _ColumnScan(name, False, max_categories, spelled=False, is_target=False)
+                scans[name] = _ColumnScan(name, False, max_categories, numerals=None, is_target=False)
                 scans[name].add(table.column(name), 0)
     encoder = TableEncoder(tuple(_columns(table.schema, table.schema.names, scans, problems)))
     raise_problems(problems)
@@ -185,10 +184,13 @@ def _is_boolean(name: str, scan: _ColumnScan | None, kind: Any) -> bool:
 
 
 class _ColumnScan:
-    """What is known of a column after some of its cells; ``spelled``: the file spells numbers as text."""
+    """What is known of a column after some of its cells; ``numerals``: how the file spells numbers, if as text."""
 
-    def __init__(self, name: str, categorical: bool, few: int, *, spelled: bool, is_target: bool) -> None:
-        self._name, self._categorical, self._few, self._spelled = name, categorical, few, spelled
+    def __init__(self, name: str, categorical: bool, few: int, *, numerals: Numerals | None, is_target: bool) -> None:
+        self._name, self._categorical, self._few, self._numerals = name, categorical, few, numerals
+        self._spelled = numerals is not None
+        self._other = self._percents = 0  # numbers with the other decimal mark, and with a per cent sign
+        self.respelled = False  # whether numbers have thousands or per cent signs
         self._what = "target" if is_target else "column"
         self._distinct: ArrowColumn = pa.array([], pa.large_string())
         self._rows = self._cells = self._numbers = self._booleans = self._times = 0
@@ -220,11 +222,14 @@ class _ColumnScan:
         self._distinct = pc.unique(pa.chunked_array([self._distinct, present]))
 
     def _count(self, text: ArrowColumn, present: ArrowColumn, first_row: int) -> None:
-        if _all_numbers(present):  # the quick way
+        numerals = self._numerals or Numerals()
+        if numerals.are_plain(present):  # the quick way for columns of numbers
             self._numbers += len(present)
             return
-        numeral = np.asarray(pc.fill_null(looks_numeric(text), True))
-        texts = np.flatnonzero(~numeral)
+        self.respelled = True
+        self._other += int(pc.sum(numerals.match_other(present)).as_py() or 0)
+        self._percents += count_percents(present)
+        texts = np.flatnonzero(~np.asarray(pc.fill_null(numerals.match(text), True)))
         self._numbers += len(present) - len(texts)
         if len(texts):
             words = pa.array(_TRUE_AND_FALSE, pa.large_string())
@@ -249,7 +254,15 @@ class _ColumnScan:
             return TIME
         if not self._spelled:
             return None
+        if self._numerals is not None and self._first_text is not None and self._numbers + self._other == self._cells:
+            remedy = "" if self._what == "target" else ", or take the column as categories with --categorical"
+            raise self._numerals.other_error(self._name, *self._first_text, remedy)
         if self._first_text is None:
+            if 0 < self._percents < self._cells:
+                raise DataError(
+                    f"{self._what} {self._name!r} has per cent signs in {self._percents:,} of its {self._cells:,} "
+                    "cells; write all of them in the same way"
+                )
             return NUMBER
         if self._booleans == self._cells:
             return BOOLEAN

@@ -25,4 +25,4 @@ def _documentation_url() -> str:
     except metadata.PackageNotFoundError:  # a checkout that is not installed
         return ""
     named = dict(link.split(", ", 1) for link in links if ", " in link)
-    return named.get("Documentation", "").rstrip("/")
+    return str(named.get("Documentation", "")).rstrip("/")

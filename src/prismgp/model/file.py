@@ -205,6 +205,8 @@ def _build_columns(config: dict[str, Any], d: int) -> tuple[list[str] | None, Ta
     encoder = None if config["table"] is None else TableEncoder.from_dict(config["table"])
     if encoder is not None and encoder.feature_names != names:
         raise ModelFileError("the table's columns are not the model's inputs")
+    if encoder is not None and encoder.targets and len(encoder.targets) != config["outputs"]:
+        raise ModelFileError(f"{len(encoder.targets)} targets of the table for {config['outputs']} outputs")
     return names, encoder
 
 

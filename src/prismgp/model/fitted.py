@@ -261,16 +261,33 @@ class FittedModel:
         def known(rows: AnyArray) -> tuple[Array]:
             inputs, target = self.to_model(rows[:, :d]), self.target_to_model(rows[:, d:])
             if shapes:
-                return (_shaped_log_density(self.predictor.marginals(inputs), target, shapes),)
+                return (_marginal_log_density(self.predictor.marginals(inputs), target, shapes).sum(1),)
             return (self.predictor.log_density(inputs, target).cpu().numpy(),)
 
         def unknown(rows: AnyArray) -> tuple[Array]:
             marginals, target = self._marginals_of_unknown(rows[:, :d]), self.target_to_model(rows[:, d:])
-            return (_shaped_log_density(marginals, target, shapes),)
+            return (_marginal_log_density(marginals, target, shapes).sum(1),)
 
         for x, y in blocks:
             parts += self._by_rows(np.concatenate([x, y], axis=1), known, unknown)
         return np.asarray(np.concatenate(parts) - np.log(self.standardiser.y_scale).sum())
+
+    def marginal_log_density(self, x: AnyArray, y: Array) -> Array:
+        """Log density of each target, (n, q), at rows, (n, d), whatever the others are; NaN where a target is NaN."""
+        shapes, d = self._own_shapes(), self.n_inputs
+        parts: list[Array] = []
+
+        def evaluate(marginals: Marginals, y: AnyArray) -> tuple[Array]:
+            return (_marginal_log_density(marginals, self.target_to_model(y), shapes),)
+
+        for rows in self._blocks(np.concatenate([x, np.nan_to_num(y)], axis=1)):
+            parts += self._by_rows(
+                rows,
+                lambda own: evaluate(self.predictor.marginals(self.to_model(own[:, :d])), own[:, d:]),
+                lambda own: evaluate(self._marginals_of_unknown(own[:, :d]), own[:, d:]),
+            )
+        found = np.concatenate(parts) - np.log(self.standardiser.y_scale)
+        return np.where(np.isnan(y), np.nan, found)
 
     def _own_shapes(self) -> dict[int, NoiseShape]:
         """The shapes that are not normal, by output; the distribution of the other outputs is the predictor's."""
@@ -349,11 +366,11 @@ class FittedModel:
         return average(draws, count, predict(self.encoder.impute(x))[0])
 
 
-def _shaped_log_density(marginals: Marginals, y: Tensor, shapes: dict[int, NoiseShape]) -> Array:
-    """Log density of targets, (n, q), summed over outputs, (n,), if some outputs are ``mean + std Z`` (Z2)."""
+def _marginal_log_density(marginals: Marginals, y: Tensor, shapes: dict[int, NoiseShape]) -> Array:
+    """Log density of targets, (n, q), if some outputs are ``mean + std Z`` (Z2)."""
     found = marginals.log_density(y).cpu().numpy()
     variance = marginals.variance.cpu().numpy()
     z = (y - marginals.mean).cpu().numpy() / np.sqrt(variance)
     for k, shape in shapes.items():
         found[:, k] = shape.log_density(z[:, k]) - 0.5 * np.log(variance[:, k])
-    return np.asarray(found.sum(1))
+    return np.asarray(found)
