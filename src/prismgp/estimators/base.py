@@ -142,6 +142,15 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
             return match_source(self, X).load().x
         return check_inputs(self, encode_frame(self, X))
 
+    def read_pool(self, X: Any) -> Source:
+        """As :meth:`read_inputs`, but the rows of a source stay where they are."""
+        check_is_fitted(self)
+        X, _ = as_source(X)
+        if isinstance(X, Source):
+            return match_source(self, X)
+        x = self.read_inputs(X)
+        return ArraySource(x, np.empty((len(x), 0)))
+
     def _start_values(self) -> dict[str, Any]:
         """Starting values, or the fixed ones, in the user's units."""
         return {
