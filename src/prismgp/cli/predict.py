@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import shutil
-import sys
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from tqdm import tqdm
 
-from prismgp._system import atomic_path
 from prismgp._types import Array
 from prismgp._validate import central_levels
 from prismgp.cli import common
@@ -81,16 +74,15 @@ def run(args: argparse.Namespace) -> int:
     kind = ".csv" if to_stdout else file_format(args.output)
     files = common.open_data(args)
     if not to_stdout:
-        common.writable(args.output, inputs=[args.model, *(str(each.path) for each in files.files)])
-        if Path(args.data).is_dir() and Path(args.output).resolve().is_relative_to(Path(args.data).resolve()):
-            raise DataError(
-                f"{args.output}: is in the folder that is read and would become a part of it; write elsewhere"
-            )
+        common.check_output(args, files)
     model = load_model(args.model, device=args.device)
     prediction = _Prediction(args, model, files, typed=kind in PARQUET_SUFFIXES)
     began = time.perf_counter()
     delimiter = args.delimiter if kind.startswith(".csv") else None
-    with _destination(args.output) as place, open_writer(place, kind, prediction.schema, delimiter=delimiter) as writer:
+    with (
+        common.destination(args.output) as place,
+        open_writer(place, kind, prediction.schema, delimiter=delimiter) as writer,
+    ):
         prediction.run(writer, progress=common.show_progress(args))
     summary = prediction.summary() | {"seconds": time.perf_counter() - began}
     warn_unseen(summary["unseen_categories"])
@@ -99,21 +91,6 @@ def run(args: argparse.Namespace) -> int:
     elif not args.quiet:
         _print(summary, error=to_stdout)
     return 0
-
-
-@contextmanager
-def _destination(output: str) -> Iterator[Path | IO[bytes]]:
-    """A temporary file, which replaces the output or is copied to stdout only when all rows are done."""
-    if output != "-":
-        with atomic_path(output) as path:
-            yield path
-        return
-    with tempfile.TemporaryFile() as spool:
-        yield spool
-        spool.seek(0)
-        sys.stdout.flush()
-        shutil.copyfileobj(spool, sys.stdout.buffer)
-        sys.stdout.buffer.flush()
 
 
 class _Prediction:
@@ -130,7 +107,10 @@ class _Prediction:
         self.encoder = self.reader.encoder
         self.typed = typed and files.is_text
         self.target = self.encoder.target if self.encoder.target in files.names else None
-        self.columns = _free_names(files.names, None if model.target_ndim == 1 else model.n_outputs)
+        suffixes = common.output_suffixes(model)
+        self.columns = common.free_names(
+            files.names, [f"{statistic}{suffix}" for suffix in suffixes for statistic in _STATISTICS]
+        )
         self.schema = self._schema()
         self.scores = Scores(args.level)
         self.incomplete = 0
@@ -221,17 +201,6 @@ class _Prediction:
             "target": self.target,
             "scores": None if self.target is None else self.scores.to_dict(density=not args.no_noise),
         }
-
-
-def _free_names(taken: list[str], outputs: int | None) -> list[str]:
-    """Names for the added columns: underscores are appended until a name is free."""
-    suffixes = [""] if outputs is None else [f"_{index}" for index in range(outputs)]
-    names: list[str] = []
-    for name in (f"{statistic}{suffix}" for suffix in suffixes for statistic in _STATISTICS):
-        while name in taken or name in names:
-            name += "_"
-        names.append(name)
-    return names
 
 
 def _print(summary: dict[str, Any], *, error: bool) -> None:
