@@ -21,6 +21,7 @@ from prismgp.core.gating import GateLabels
 from prismgp.core.kernels import Parameters
 from prismgp.core.normal import Marginals
 from prismgp.core.numerics import Factor, factor
+from prismgp.core.process import ConditionedProcess, Functions, Joint, Process
 from prismgp.core.rows import Rows
 
 
@@ -30,6 +31,8 @@ class WeightPosterior:
 
     The predictive variance is ``S |T phi|^2`` with ``A^-1 = T'T``: a sum of squares, so it is
     positive, and since all eigenvalues of A are at least one it never exceeds the prior's S.
+
+    After :meth:`condition` there may be a batch of posteriors, in leading dimensions of the first two tensors.
     """
 
     weight_mean: Tensor  # (2p, q)
@@ -55,36 +58,66 @@ class WeightPosterior:
         return WeightPosterior(*(tensor.to(device) for tensor in tensors))
 
     def predict(self, phi: Tensor, *, variance: bool) -> tuple[Tensor, Tensor | None]:
-        """Mean and noise-free variance at rows with features phi, (n, 2p); both (n, q), in float64."""
+        """Mean and noise-free variance at rows with features phi, (..., n, 2p); both (..., n, q), in float64."""
         phi = phi.double()
         mean = phi @ self.weight_mean + self.mean
         if not variance:
             return mean, None
         # The clamp only undoes rounding: rows of float32 features have norm one to seven digits.
-        share = [(phi @ root.T).square_().sum(1).clamp_max(1.0) for root in self.inverse_root]
-        return mean, torch.stack(share, dim=1) * self.signal
+        share = [(phi @ root.mT).square_().sum(-1).clamp_max(1.0) for root in self._roots()]
+        return mean, torch.stack(share, dim=-1) * self.signal
 
     def covariance(self, phi: Tensor) -> Tensor:
-        """Noise-free joint covariance at rows with features phi, (n, n, q)."""
-        roots = [phi.double() @ root.T for root in self.inverse_root]
-        return torch.stack([r @ r.T for r in roots], dim=2) * self.signal
+        """Noise-free joint covariance at rows with features phi, (..., n, n, q)."""
+        roots = [phi.double() @ root.mT for root in self._roots()]
+        return torch.stack([r @ r.mT for r in roots], dim=-1) * self.signal
 
-    def draw_weights(self, n_samples: int, rng: np.random.Generator) -> Array:
+    def condition(self, phi: Tensor, y: Tensor, noise: Tensor) -> WeightPosterior:
+        """The posterior given targets y, (..., n, q), at rows with features phi, (..., n, 2p), exactly.
+
+        The square-root update of Andrews (1968), A square root formulation of the Kalman covariance equations. With
+        ``V = (S / N)^(1/2) Phi T'`` and ``L L' = I + V V'``, for the noise variances N, broadcastable to y:
+
+            T <- T - V' (I + L)^-T L^-1 V T                                     (C3)
+            w <- w + S^(1/2) T' V' (L L')^-1 N^(-1/2) (y - mean)                (C4)
+
+        O(n p^2) where refactoring takes O(p^3). A row of infinite noise changes nothing.
+        """
+        phi = phi.double()
+        scale = noise.double().rsqrt()
+        residual = (y - (phi @ self.weight_mean + self.mean)) * scale
+        eye = torch.eye(phi.shape[-2], dtype=torch.float64, device=phi.device)
+        means, roots = [], []
+        for k, root in enumerate(self._roots()):
+            spread = self.signal[k].sqrt()
+            v = (phi @ root.mT) * (spread * scale[..., k])[..., None]
+            lower = torch.linalg.cholesky(eye + v @ v.mT)
+            solved = torch.cholesky_solve(residual[..., k, None], lower)
+            means.append((self.weight_mean[..., k, None] + spread * (root.mT @ (v.mT @ solved)))[..., 0])
+            half = torch.linalg.solve_triangular(lower, v @ root, upper=False)
+            roots.append(root - v.mT @ torch.linalg.solve_triangular((eye + lower).mT, half, upper=True))
+        return replace(self, weight_mean=torch.stack(means, -1), inverse_root=torch.stack(roots, -3))
+
+    def _roots(self) -> tuple[Tensor, ...]:
+        """T for each output, (..., 2p, 2p)."""
+        return self.inverse_root.unbind(-3)
+
+    def draw_weights(self, n_samples: int, rng: np.random.Generator) -> Tensor:
         """Weights of sampled functions, (2p, q, n_samples): ``weight_mean + S^(1/2) T' normal``."""
         width, q = self.weight_mean.shape
         # Sample by sample, so that the first k functions do not depend on how many are drawn.
         normal = np.stack([rng.standard_normal((q, width)) for _ in range(n_samples)], axis=2)
         draws = torch.as_tensor(normal).to(self.inverse_root)
         spread = torch.einsum("qji,qjs->iqs", self.inverse_root, draws)
-        scaled = self.weight_mean[:, :, None] + spread * self.signal.sqrt()[None, :, None]
-        return np.asarray(scaled.cpu().numpy())
+        weights: Tensor = self.weight_mean[:, :, None] + spread * self.signal.sqrt()[None, :, None]
+        return weights
 
 
 @dataclass(frozen=True)
 class BlockPosterior:
     """The posteriors of independent blocks, each with weights of its own (G4).
 
-    Rows come with the block they belong to, (n,), or None where there is one block alone.
+    Rows come with the block they belong to, (..., n), or None where there is one block alone.
     """
 
     blocks: tuple[WeightPosterior, ...]
@@ -97,6 +130,10 @@ class BlockPosterior:
         """Mean and noise-free variance at rows with features phi, (n, 2p); both (n, q), in float64."""
         if block is None:
             return self.blocks[0].predict(phi, variance=variance)
+        if block.ndim > 1:
+            found = [part.predict(phi, variance=variance) for part in self.blocks]
+            means = _select(block, [each for each, _ in found])
+            return means, _select(block, [each for _, each in found if each is not None]) if variance else None
         mean = phi.new_empty(len(phi), len(self.blocks[0].mean), dtype=torch.float64)
         spread = torch.empty_like(mean) if variance else None
         for part, own in self._parts(block):
@@ -106,35 +143,59 @@ class BlockPosterior:
         return mean, spread
 
     def covariance(self, phi: Tensor, block: Tensor | None) -> Tensor:
-        """Noise-free joint covariance, (n, n, q); zero between blocks."""
+        """Noise-free joint covariance, (..., n, n, q); zero between blocks."""
         if block is None:
             return self.blocks[0].covariance(phi)
+        if block.ndim > 1:
+            owned = (self._mask(phi, block, c) for c in range(len(self.blocks)))
+            return sum(part.covariance(each) for part, each in zip(self.blocks, owned, strict=True))  # type: ignore[return-value]
         total = phi.new_zeros(len(phi), len(phi), len(self.blocks[0].mean), dtype=torch.float64)
         for part, own in self._parts(block):
             total[own[:, None], own] = part.covariance(phi[own])
         return total
 
-    def draw_weights(self, n_samples: int, rng: np.random.Generator) -> list[Array]:
+    def condition(self, phi: Tensor, block: Tensor | None, y: Tensor, noise: Tensor) -> BlockPosterior:
+        """The posteriors given targets y, (..., n, q), each of the rows of its own block."""
+        if block is None:
+            return BlockPosterior((self.blocks[0].condition(phi, y, noise),))
+        owned = (self._mask(phi, block, c) for c in range(len(self.blocks)))  # zeros change nothing
+        return BlockPosterior(
+            tuple(part.condition(each, y, noise) for part, each in zip(self.blocks, owned, strict=True))
+        )
+
+    @staticmethod
+    def _mask(phi: Tensor, block: Tensor, c: int) -> Tensor:
+        """The features of the rows of one block, and zeros."""
+        return phi * (block == c)[..., None]
+
+    def draw_weights(self, n_samples: int, rng: np.random.Generator) -> list[Tensor]:
         """Weights of sampled functions, (2p, q, n_samples) for each block."""
         # A stream for each block, so that the first functions do not depend on how many are drawn.
         streams = [rng] if len(self.blocks) == 1 else rng.spawn(len(self.blocks))
         return [block.draw_weights(n_samples, each) for block, each in zip(self.blocks, streams, strict=True)]
 
-    def functions(self, phi: Tensor, block: Tensor | None, weights: Sequence[Array]) -> Array:
+    def functions(self, phi: Tensor, block: Tensor | None, weights: Sequence[Tensor]) -> Tensor:
         """Values of functions with the given weights at rows with features phi, (n, q, n_samples)."""
-        features = phi.double().cpu().numpy()
+        phi = phi.double()
         if block is None:
-            values = np.tensordot(features, weights[0], axes=1)
+            values = torch.tensordot(phi, weights[0].to(phi), 1)
         else:
-            values = np.empty((len(phi), *weights[0].shape[1:]))
-            owners = block.cpu().numpy()
-            for c in np.unique(owners):
-                values[owners == c] = np.tensordot(features[owners == c], weights[c], axes=1)
-        return np.asarray(values + self.blocks[0].mean.cpu().numpy()[:, None])
+            values = phi.new_empty(len(phi), *weights[0].shape[1:])
+            for c in np.unique(block.cpu().numpy()):
+                own = torch.nonzero(block == c)[:, 0]
+                values[own] = torch.tensordot(phi[own], weights[c].to(phi), 1)
+        return values + self.blocks[0].mean.to(phi)[:, None]
 
     def _parts(self, block: Tensor) -> list[tuple[WeightPosterior, Tensor]]:
         """Blocks that have rows, and which."""
         return [(self.blocks[c], torch.nonzero(block == c)[:, 0]) for c in np.unique(block.cpu().numpy())]
+
+
+def _select(block: Tensor, found: Sequence[Tensor]) -> Tensor:
+    """What each row's own block has found, (..., n, q)."""
+    stacked = torch.stack(list(found), -1)
+    index = block[..., None, None].expand(*stacked.shape[:-1], 1)
+    return torch.gather(stacked, -1, index)[..., 0]
 
 
 PREDICTION_ROWS = 2_048
@@ -154,15 +215,33 @@ class Predictor(ABC):
 
     @abstractmethod
     def predict(self, x: Tensor, *, variance: bool) -> tuple[Tensor, Tensor | None, Tensor]:
-        """Mean, variance of the function (None unless asked for) and noise variance, all (n, q)."""
+        """Mean, variance of the function (None unless asked for) and noise variance, all (..., n, q)."""
 
     @abstractmethod
     def covariance(self, x: Tensor) -> Tensor:
-        """Joint covariance of the function, (n, n, q)."""
+        """Joint covariance of the function, (..., n, n, q)."""
 
     @abstractmethod
+    def draw(self, count: int, rng: np.random.Generator) -> Functions:
+        """Functions drawn from the posterior, which take rows, (n, d), and return values, (n, q, count)."""
+
     def sample(self, chunks: Iterable[Tensor], count: int, rng: np.random.Generator) -> Array:
         """Functions drawn from the posterior at all rows of the chunks, (n, q, count)."""
+        functions = self.draw(count, rng)
+        return np.concatenate([functions(x).cpu().numpy() for x in chunks])
+
+    def joint(self, x: Tensor) -> Joint:
+        """Mean, (..., n, q), covariance of the function, (..., n, n, q), and noise variance, (..., n, q)."""
+        mean, _, noise = self.predict(x, variance=False)
+        return mean, self.covariance(x), noise
+
+    @abstractmethod
+    def condition(self, x: Tensor, y: Tensor, noise: Tensor | None = None) -> Process:
+        """The process given more targets, see :class:`prismgp.core.process.Process`."""
+
+    def precise(self) -> Self:
+        """The same model with networks in float64, whose weights need no gradients: for derivatives by the inputs."""
+        return self
 
     @abstractmethod
     def to(self, device: torch.device) -> Self:
@@ -245,8 +324,15 @@ class ExactModel(Predictor):
     def covariance(self, x: Tensor) -> Tensor:
         return self.posterior.to(x.device).covariance(x)
 
+    def condition(self, x: Tensor, y: Tensor, noise: Tensor | None = None) -> ConditionedProcess:
+        noise = self.posterior.noise.to(y) if noise is None else noise
+        return ConditionedProcess(self, x, y, noise.expand_as(y))
+
+    def draw(self, count: int, rng: np.random.Generator) -> Functions:
+        return self.posterior.draw(count, rng)
+
     def sample(self, chunks: Iterable[Tensor], count: int, rng: np.random.Generator) -> Array:
-        """Draws are joint at all rows, so they depend on which rows are asked for."""
+        """Draws are exact and joint at all rows, so they depend on which rows are asked for."""
         x = torch.cat(list(chunks))
         mean, _, _ = self.predict(x, variance=False)
         covariance = self.covariance(x)
@@ -306,8 +392,11 @@ class SpectralModel(Predictor):
         return projection(self.base, self.params.lengthscale, dtype=dtype, device=device)
 
     def features(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Features of rows, and the blocks they belong to under hard gates."""
-        return self.gating.features(spectral_features(x, self.projection(dtype=x.dtype, device=x.device)), x)
+        """Features of rows, (..., n, d), and the blocks they belong to under hard gates."""
+        rows = x.reshape(-1, x.shape[-1])
+        phi = spectral_features(rows, self.projection(dtype=x.dtype, device=x.device))
+        phi, block = self.gating.features(phi, rows)
+        return phi.reshape(*x.shape[:-1], -1), None if block is None else block.reshape(x.shape[:-1])
 
     def predict(self, x: Tensor, *, variance: bool) -> tuple[Tensor, Tensor | None, Tensor]:
         mean, spread = self.posterior.to(x.device).predict(*self.features(x), variance=variance)
@@ -316,9 +405,15 @@ class SpectralModel(Predictor):
     def covariance(self, x: Tensor) -> Tensor:
         return self.posterior.to(x.device).covariance(*self.features(x))
 
-    def sample(self, chunks: Iterable[Tensor], count: int, rng: np.random.Generator) -> Array:
+    def condition(self, x: Tensor, y: Tensor, noise: Tensor | None = None) -> SpectralModel:
+        """The same as :meth:`update`, in batches, except that statistics and evidence stay those of the fit."""
+        noise = torch.as_tensor(self.params.noise).to(y) if noise is None else noise
+        phi, block = self.features(x)
+        return replace(self, posterior=self.posterior.condition(phi, block, y, noise.expand_as(y)))
+
+    def draw(self, count: int, rng: np.random.Generator) -> Functions:
         weights = self.posterior.draw_weights(count, rng)
-        return np.concatenate([self.posterior.functions(*self.features(x), weights) for x in chunks])
+        return lambda x: self.posterior.functions(*self.features(x), weights)
 
     def prediction_rows(self, device: torch.device) -> int:  # noqa: ARG002
         return max(1, PREDICTION_ROWS // self.gating.widening)
