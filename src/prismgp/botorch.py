@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import inf
+from math import nan
 from typing import Any
 
 import numpy as np
@@ -65,11 +65,15 @@ class PrismModel(GPyTorchModel, FantasizeMixin):  # type: ignore[misc]
     - Sparse spectrum: the posterior of the weights is updated exactly, O(p^2) for each observation.
     - Mixture of experts: the weights of every expert are updated exactly. Shares of the experts and the temperature,
       which held-out rows have decided, stay. This is what ``partial_fit`` does; it is not Bayes' rule for the mixture,
-      which would also change the shares.
+      which would also change the shares. The variance has the spread of the experts' means, so unlike that of a GP it
+      depends on the values observed: give ``qNegIntegratedPosteriorVariance`` a sampler of several fantasies.
     - Exact GP: exactly the GP of all rows.
     - With neighbours: observations join the rows that may be neighbours, again as in ``partial_fit``. Only one set of
       observations is taken, not a batch, so ``fantasize`` and acquisition functions that need it raise an error.
       ``PrismGPRegressor(local="never")`` has no neighbours.
+
+    With neighbours, and with hard gates, mean and variance jump where the nearest rows or the cluster change. Between
+    the jumps derivatives are exact; a gradient-based optimiser may stop at a jump, and BoTorch then warns and restarts.
 
     *Function draws*, as of ``PathwiseThompsonSampling``, are exact for a sparse spectrum and its mixtures: they are
     draws of the weights. Exact GP and neighbours need Matheron's rule, with a prior of 1,024 random frequencies.
@@ -154,16 +158,14 @@ class PrismModel(GPyTorchModel, FantasizeMixin):  # type: ignore[misc]
         """The distribution of the function at points X, as GPyTorch's models return it."""
         return self.posterior(X).distribution
 
-    def condition_on_observations(
-        self, X: Tensor, Y: Tensor, noise: Tensor | None = None, **kwargs: Any
-    ) -> PrismModel:
+    def condition_on_observations(self, X: Tensor, Y: Tensor, noise: Tensor | None = None, **kwargs: Any) -> PrismModel:
         """The model that knows more observations, at the same parameters; see Notes for what that means.
 
         Parameters
         ----------
         X : Tensor, (..., n, d)
         Y : Tensor, (..., n, outputs)
-            Batch dimensions of X, Y and the model are broadcast.
+            NaN where an output was not observed. Batch dimensions of X, Y and the model are broadcast.
         noise : Tensor, optional
             Noise variances of the observations, broadcastable to Y; by default those of the model.
 
@@ -181,10 +183,11 @@ class PrismModel(GPyTorchModel, FantasizeMixin):  # type: ignore[misc]
             )
         batch = torch.broadcast_shapes(self.batch_shape, X.shape[:-2], Y.shape[:-2])
         total = len(self._process.standardiser.y_scale)
-        if total > self.num_outputs:  # an output that was not observed has infinite noise
-            own = self._process.joint(X)[2][..., self._outputs] if noise is None else noise.expand_as(Y)
-            noise = Y.new_full((*own.shape[:-1], total), inf).index_copy(-1, self._index(Y), own.to(Y))
-            Y = Y.new_zeros(*Y.shape[:-1], total).index_copy(-1, self._index(Y), Y)
+        if total > self.num_outputs:  # other outputs are not observed
+            index = torch.tensor(self._outputs, device=Y.device)
+            shape = (*Y.shape[:-1], total)
+            noise = None if noise is None else Y.new_ones(shape).index_copy(-1, index, noise.to(Y).expand_as(Y))
+            Y = Y.new_full(shape, nan).index_copy(-1, index, Y)
         return self._with(self._process.condition(X, Y, noise), self._outputs, batch)
 
     def get_fantasy_model(self, inputs: Tensor, targets: Tensor, **kwargs: Any) -> PrismModel:
@@ -207,9 +210,6 @@ class PrismModel(GPyTorchModel, FantasizeMixin):  # type: ignore[misc]
         rng = np.random.default_rng(int(torch.randint(2**62, ())))
         return PosteriorPath(self._process.draw(sample_shape.numel(), rng), sample_shape, self._outputs)
 
-    def _index(self, like: Tensor) -> Tensor:
-        return torch.tensor(self._outputs, device=like.device)
-
     def _check(self, X: Tensor) -> Tensor:
         if X.ndim < 2 or X.shape[-1] != self._n_inputs:
             raise DataError(f"X must have shape (..., points, {self._n_inputs} inputs), got {tuple(X.shape)}")
@@ -222,9 +222,7 @@ def _distribution(mean: Tensor, covariance: Tensor) -> MultivariateNormal:
     Linear operators, because GPyTorch would factor tensors at once, without jitter.
     """
     covariance = covariance.expand(*mean.shape[:-1], *covariance.shape[-2:])
-    parts = [
-        MultivariateNormal(mean[..., k], to_linear_operator(covariance[..., k])) for k in range(mean.shape[-1])
-    ]
+    parts = [MultivariateNormal(mean[..., k], to_linear_operator(covariance[..., k])) for k in range(mean.shape[-1])]
     return parts[0] if len(parts) == 1 else MultitaskMultivariateNormal.from_independent_mvns(parts)
 
 

@@ -76,4 +76,4 @@ def assert_close(found, expected, tolerance):
     """Equal relative to the largest value."""
     for a, b in zip(found, expected, strict=True):
         assert a.shape == b.shape
-        torch.testing.assert_close(a, b, rtol=0.0, atol=tolerance * float(b.abs().max()))
+        torch.testing.assert_close(a, b, rtol=0.0, atol=tolerance * float(b.detach().abs().max()))

@@ -111,9 +111,7 @@ def test_likelihood_adds_the_noise_of_the_model(q):
     wrapped = model("prism", q)  # its noise depends on the inputs
     x = points(3, 4)
     found = wrapped.likelihood(wrapped(x), x)
-    assert_close(
-        moments(GPyTorchPosterior(found)), moments(wrapped.posterior(x, observation_noise=True)), PREDICTION
-    )
+    assert_close(moments(GPyTorchPosterior(found)), moments(wrapped.posterior(x, observation_noise=True)), PREDICTION)
     noise = wrapped.likelihood(wrapped(x).mean, x).variance.reshape(3, 4, -1)
     spread = wrapped.posterior(x, observation_noise=True).variance - wrapped.posterior(x).variance
     assert_close((noise,), (spread,), PREDICTION)

@@ -21,7 +21,7 @@ from prismgp.core.gating import GateLabels
 from prismgp.core.kernels import Parameters
 from prismgp.core.normal import Marginals
 from prismgp.core.numerics import Factor, factor
-from prismgp.core.process import ConditionedProcess, Functions, Joint, Process
+from prismgp.core.process import ConditionedProcess, Functions, Joint, Process, observed
 from prismgp.core.rows import Rows
 
 
@@ -81,10 +81,11 @@ class WeightPosterior:
             T <- T - V' (I + L)^-T L^-1 V T                                     (C3)
             w <- w + S^(1/2) T' V' (L L')^-1 N^(-1/2) (y - mean)                (C4)
 
-        O(n p^2) where refactoring takes O(p^3). A row of infinite noise changes nothing.
+        O(n p^2) where refactoring takes O(p^3). A missing target, NaN, changes nothing.
         """
         phi = phi.double()
-        scale = noise.double().rsqrt()
+        y, noise = observed(y, noise.double())
+        scale = noise.rsqrt()
         residual = (y - (phi @ self.weight_mean + self.mean)) * scale
         eye = torch.eye(phi.shape[-2], dtype=torch.float64, device=phi.device)
         means, roots = [], []
@@ -130,7 +131,7 @@ class BlockPosterior:
         """Mean and noise-free variance at rows with features phi, (n, 2p); both (n, q), in float64."""
         if block is None:
             return self.blocks[0].predict(phi, variance=variance)
-        if block.ndim > 1:
+        if block.ndim > 1 or self._batched:
             found = [part.predict(phi, variance=variance) for part in self.blocks]
             means = _select(block, [each for each, _ in found])
             return means, _select(block, [each for _, each in found if each is not None]) if variance else None
@@ -146,7 +147,7 @@ class BlockPosterior:
         """Noise-free joint covariance, (..., n, n, q); zero between blocks."""
         if block is None:
             return self.blocks[0].covariance(phi)
-        if block.ndim > 1:
+        if block.ndim > 1 or self._batched:
             owned = (self._mask(phi, block, c) for c in range(len(self.blocks)))
             return sum(part.covariance(each) for part, each in zip(self.blocks, owned, strict=True))  # type: ignore[return-value]
         total = phi.new_zeros(len(phi), len(phi), len(self.blocks[0].mean), dtype=torch.float64)
@@ -162,6 +163,10 @@ class BlockPosterior:
         return BlockPosterior(
             tuple(part.condition(each, y, noise) for part, each in zip(self.blocks, owned, strict=True))
         )
+
+    @property
+    def _batched(self) -> bool:
+        return self.blocks[0].weight_mean.ndim > 2
 
     @staticmethod
     def _mask(phi: Tensor, block: Tensor, c: int) -> Tensor:
@@ -325,8 +330,7 @@ class ExactModel(Predictor):
         return self.posterior.to(x.device).covariance(x)
 
     def condition(self, x: Tensor, y: Tensor, noise: Tensor | None = None) -> ConditionedProcess:
-        noise = self.posterior.noise.to(y) if noise is None else noise
-        return ConditionedProcess(self, x, y, noise.expand_as(y))
+        return ConditionedProcess.of(self, x, y, self.posterior.noise.to(y) if noise is None else noise)
 
     def draw(self, count: int, rng: np.random.Generator) -> Functions:
         return self.posterior.draw(count, rng)
@@ -409,7 +413,7 @@ class SpectralModel(Predictor):
         """The same as :meth:`update`, in batches, except that statistics and evidence stay those of the fit."""
         noise = torch.as_tensor(self.params.noise).to(y) if noise is None else noise
         phi, block = self.features(x)
-        return replace(self, posterior=self.posterior.condition(phi, block, y, noise.expand_as(y)))
+        return replace(self, posterior=self.posterior.condition(phi, block, y, noise))
 
     def draw(self, count: int, rng: np.random.Generator) -> Functions:
         weights = self.posterior.draw_weights(count, rng)

@@ -29,16 +29,22 @@ class Process(Protocol):
         ...
 
     def condition(self, x: Tensor, y: Tensor, noise: Tensor | None = None) -> Process:
-        """The process given targets y, (..., n, q), at rows x, (..., n, d).
+        """The process given targets y, (..., n, q), at rows x, (..., n, d); NaN where an output was not observed.
 
-        ``noise`` are their noise variances, broadcastable to y; infinite ones say that an output was not observed.
-        None: the model's own.
+        ``noise`` are their noise variances, broadcastable to y, or None for the model's own.
         """
         ...
 
     def draw(self, count: int, rng: np.random.Generator) -> Functions:
         """Functions drawn from the process, which take rows, (n, d), and return values, (n, q, count)."""
         ...
+
+
+def observed(y: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """Targets and noise variances, with zero and infinity in place of missing targets, which then change nothing."""
+    noise = noise.expand(torch.broadcast_shapes(y.shape, noise.shape))
+    missing = y.isnan()
+    return y.masked_fill(missing, 0.0), noise.masked_fill(missing, torch.inf)
 
 
 @dataclass(frozen=True)
@@ -50,8 +56,13 @@ class ConditionedProcess:
 
     base: Process
     x: Tensor  # (..., n, d)
-    y: Tensor  # (..., n, q)
-    noise: Tensor  # variances, broadcastable to y
+    y: Tensor  # (..., n, q); zero where an output was not observed
+    noise: Tensor  # variances, (..., n, q); infinite where an output was not observed
+
+    @classmethod
+    def of(cls, base: Process, x: Tensor, y: Tensor, noise: Tensor) -> ConditionedProcess:
+        """The base given targets y, NaN where an output was not observed, with noise variances broadcastable to y."""
+        return cls(base, x, *observed(y, noise))
 
     def joint(self, x: Tensor) -> Joint:
         n = self.x.shape[-2]
@@ -79,7 +90,8 @@ class ConditionedProcess:
     def condition(self, x: Tensor, y: Tensor, noise: Tensor | None = None) -> ConditionedProcess:
         noise = self.joint(x)[2] if noise is None else noise
         batch = torch.broadcast_shapes(*(each.shape[:-2] for each in (self.x, self.y, self.noise, x, y, noise)))
-        pairs = ((self.x, x), (self.y, y), (self.noise.expand_as(self.y), noise.expand_as(y)))
+        y, noise = observed(y, noise)
+        pairs = ((self.x, x), (self.y, y), (self.noise, noise))
         joined = (torch.cat([each.expand(*batch, *each.shape[-2:]) for each in pair], -2) for pair in pairs)
         return ConditionedProcess(self.base, *joined)
 
@@ -88,11 +100,10 @@ class ConditionedProcess:
         functions = self.base.draw(count, rng)
         n, q = self.y.shape
         normal = torch.as_tensor(np.stack([each.standard_normal((n, q)) for each in rng.spawn(count)], 2)).to(self.y)
-        noise = self.noise.expand(n, q)
-        seen = torch.where(noise.isfinite(), noise, torch.zeros_like(noise)).sqrt()[:, :, None] * normal
-        values = functions(self.x) + seen
+        spread = self.noise.masked_fill(self.noise.isinf(), 0.0).sqrt()
+        values = functions(self.x) + spread[:, :, None] * normal
         roots, _ = self._whiten(*self.base.joint(self.x)[:2])
-        scale = noise.rsqrt()
+        scale = self.noise.rsqrt()
         residual = (self.y[:, :, None] - values) * scale[:, :, None]
         solved = torch.stack([torch.cholesky_solve(residual[:, k], root) for k, root in enumerate(roots)], 1)
         weights = solved * scale[:, :, None]
@@ -105,4 +116,3 @@ class ConditionedProcess:
             return functions(x) + torch.cat([change(rows) for rows in x.split(_JOINT_ROWS)])
 
         return conditioned
-

@@ -190,7 +190,9 @@ def check_observations(x: Tensor, y: Tensor, noise: Tensor | None) -> None:
             'PrismGPRegressor with local="never"'
         )
     if noise is not None:
-        raise DataError("a model with neighbours has one noise variance for all rows and outputs; leave noise out")
+        raise DataError("a model with neighbours has one noise variance for all rows; leave noise out")
+    if bool(y.isnan().any()):
+        raise DataError("observations of a model with neighbours need values of all outputs, but some are missing")
     if x.requires_grad or y.requires_grad:
         raise DataError("the rows of a model with neighbours have no derivatives; detach the observations")
 

@@ -235,9 +235,7 @@ class Expert:
         return self.posterior.covariance(_of_batches(self.map.features, x)[0])
 
 
-def _of_batches(
-    features: Callable[[Tensor], tuple[Tensor, Tensor | None]], x: Tensor
-) -> tuple[Tensor, Tensor | None]:
+def _of_batches(features: Callable[[Tensor], tuple[Tensor, Tensor | None]], x: Tensor) -> tuple[Tensor, Tensor | None]:
     """Features and relative noise of batches of rows, (..., n, d)."""
     phi, log_noise = features(x.reshape(-1, x.shape[-1]))
     return phi.reshape(*x.shape[:-1], -1), None if log_noise is None else log_noise.reshape(x.shape[:-1])
@@ -246,7 +244,9 @@ def _of_batches(
 def _noise(level: Array, log_noise: Tensor | None, like: Tensor) -> Tensor:
     """Noise variances of rows, (..., n, q), from their levels, (q,), and logarithms of their factors, (..., n)."""
     levels = torch.as_tensor(level).to(like)
-    return levels.expand_as(like) if log_noise is None else levels * log_noise.double().exp()[..., None]
+    if log_noise is not None:
+        levels = levels * log_noise.double().exp()[..., None]
+    return levels.expand(torch.broadcast_shapes(levels.shape, like.shape))
 
 
 @dataclass(frozen=True)
