@@ -112,7 +112,8 @@ class PrismModel(GPyTorchModel, FantasizeMixin):  # type: ignore[misc]
         super(PrismModel, other).__init__()
         other._n_inputs, other._supports_cache_root = self._n_inputs, self._supports_cache_root
         other._set(process, outputs, batch_shape)
-        return other.eval()
+        other.eval()
+        return other
 
     @property
     def num_outputs(self) -> int:
@@ -181,7 +182,7 @@ class PrismModel(GPyTorchModel, FantasizeMixin):  # type: ignore[misc]
                 f"Y must have shape (..., {X.shape[-2]}, {self.num_outputs}): a row for each point of X and a column "
                 f"for each output, got {tuple(Y.shape)}"
             )
-        batch = torch.broadcast_shapes(self.batch_shape, X.shape[:-2], Y.shape[:-2])
+        batch = torch.Size(np.broadcast_shapes(self.batch_shape, X.shape[:-2], Y.shape[:-2]))
         total = len(self._process.standardiser.y_scale)
         if total > self.num_outputs:  # other outputs are not observed
             index = torch.tensor(self._outputs, device=Y.device)

@@ -7,6 +7,8 @@ import pytest
 import torch
 from botorch.acquisition.objective import ScalarizedPosteriorTransform
 from botorch.posteriors import GPyTorchPosterior
+from sklearn.linear_model import LinearRegression
+from sklearn.mixture import GaussianMixture
 
 from prismgp import ExactGPRegressor, SSGPRegressor
 from prismgp.botorch import PrismModel
@@ -129,8 +131,6 @@ def test_a_later_fit_does_not_change_the_model():
 def test_bad_input_is_refused():
     x, y = data(n=20)
     with pytest.raises(DataError, match="fitted PrismGP regressor, got LinearRegression"):
-        from sklearn.linear_model import LinearRegression
-
         PrismModel(LinearRegression().fit(x, y))
     with pytest.raises(ValueError, match="not fitted"):
         PrismModel(SSGPRegressor())
@@ -139,8 +139,6 @@ def test_bad_input_is_refused():
 
 
 def test_probabilities_of_a_clusterer_have_no_derivatives():
-    from sklearn.mixture import GaussianMixture
-
     x, y = data(n=60)
     clusterer = GaussianMixture(2, random_state=0).fit(x)
     regressor = SSGPRegressor(n_frequencies=4, max_iter=2, gating="soft", partition=clusterer, random_state=0)

@@ -28,7 +28,8 @@ def spectral_features(x: Tensor, w: Tensor) -> Tensor:
     p = w.shape[1]
     z = x @ w
     if z.requires_grad:
-        return torch.cat([z.cos(), z.sin()], 1) * p**-0.5
+        differentiable: Tensor = torch.cat([z.cos(), z.sin()], 1) * p**-0.5
+        return differentiable
     phi = x.new_empty(len(x), 2 * p)
     torch.cos(z, out=phi[:, :p])
     torch.sin(z, out=phi[:, p:])

@@ -106,7 +106,7 @@ class _KernelValue(torch.autograd.Function):
         return kernel.value(s.detach())
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor, None]:
         (s,) = ctx.saved_tensors
         return outer[0] * ctx.kernel.slope(s), None

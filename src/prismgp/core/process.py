@@ -42,7 +42,7 @@ class Process(Protocol):
 
 def observed(y: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
     """Targets and noise variances, with zero and infinity in place of missing targets, which then change nothing."""
-    noise = noise.expand(torch.broadcast_shapes(y.shape, noise.shape))
+    noise = noise.expand(np.broadcast_shapes(y.shape, noise.shape))
     missing = y.isnan()
     return y.masked_fill(missing, 0.0), noise.masked_fill(missing, torch.inf)
 
@@ -66,7 +66,7 @@ class ConditionedProcess:
 
     def joint(self, x: Tensor) -> Joint:
         n = self.x.shape[-2]
-        batch = torch.broadcast_shapes(self.x.shape[:-2], x.shape[:-2])
+        batch = np.broadcast_shapes(self.x.shape[:-2], x.shape[:-2])
         rows = torch.cat([each.expand(*batch, *each.shape[-2:]) for each in (self.x, x)], -2)
         mean, covariance, noise = self.base.joint(rows)
         root, residual = self._whiten(mean[..., :n, :], covariance[..., :n, :n, :])
@@ -89,14 +89,14 @@ class ConditionedProcess:
 
     def condition(self, x: Tensor, y: Tensor, noise: Tensor | None = None) -> ConditionedProcess:
         noise = self.joint(x)[2] if noise is None else noise
-        batch = torch.broadcast_shapes(*(each.shape[:-2] for each in (self.x, self.y, self.noise, x, y, noise)))
+        batch = np.broadcast_shapes(*(each.shape[:-2] for each in (self.x, self.y, self.noise, x, y, noise)))
         y, noise = observed(y, noise)
         pairs = ((self.x, x), (self.y, y), (self.noise, noise))
         joined = (torch.cat([each.expand(*batch, *each.shape[-2:]) for each in pair], -2) for pair in pairs)
         return ConditionedProcess(self.base, *joined)
 
     def draw(self, count: int, rng: np.random.Generator) -> Functions:
-        """Pathwise conditioning: ``f(x) + C_xo (C_oo + N)^-1 (y - f(o) - noise)`` for draws f of the base.       (C2)"""
+        """Pathwise conditioning: ``f(x) + C_xo (C_oo + N)^-1 (y - f(o) - noise)`` for draws f of the base. (C2)"""
         functions = self.base.draw(count, rng)
         n, q = self.y.shape
         normal = torch.as_tensor(np.stack([each.standard_normal((n, q)) for each in rng.spawn(count)], 2)).to(self.y)
@@ -113,6 +113,6 @@ class ConditionedProcess:
             return torch.einsum("mnq,nqs->mqs", cross, weights)
 
         def conditioned(x: Tensor) -> Tensor:
-            return functions(x) + torch.cat([change(rows) for rows in x.split(_JOINT_ROWS)])
+            return functions(x) + torch.cat([change(rows) for rows in torch.split(x, _JOINT_ROWS)])
 
         return conditioned

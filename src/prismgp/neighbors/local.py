@@ -290,7 +290,7 @@ class LocalGP:
             return variance.reshape(*points.shape[:-1], 1, -1)
         if points.ndim > 2:
             parts = [self.covariance(each) for each in points.flatten(0, -3)]
-            return torch.stack(parts).unflatten(0, points.shape[:-2])
+            return torch.stack(parts).reshape(*points.shape[:-2], *parts[0].shape)
         points = self.round(points)
         if self.whole is not None:
             return self.whole.covariance(points.double())

@@ -15,9 +15,10 @@ from prismgp._types import Array, Tensor
 from prismgp.core.evidence import solve_outputs
 from prismgp.core.features import Statistics, accumulate_features, projection, spectral_features
 from prismgp.core.kernels import Parameters
-from prismgp.core.models import Predictor, SpectralModel, WeightPosterior
+from prismgp.core.models import Predictor, SpectralModel
 from prismgp.core.normal import Marginals, normal_log_density
 from prismgp.core.numerics import Factor, record_gradients
+from prismgp.core.posterior import WeightPosterior
 from prismgp.core.process import Functions
 from prismgp.data import StandardisedRows
 from prismgp.prism.network import RevisedMap
@@ -246,7 +247,7 @@ def _noise(level: Array, log_noise: Tensor | None, like: Tensor) -> Tensor:
     levels = torch.as_tensor(level).to(like)
     if log_noise is not None:
         levels = levels * log_noise.double().exp()[..., None]
-    return levels.expand(torch.broadcast_shapes(levels.shape, like.shape))
+    return levels.expand(np.broadcast_shapes(levels.shape, like.shape))
 
 
 @dataclass(frozen=True)
