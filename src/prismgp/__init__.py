@@ -23,11 +23,12 @@ __all__ = [
     "exceptions",
     "load",
     "metrics",
+    "plots",
     "sample_size",
 ]
 
 if TYPE_CHECKING:
-    from prismgp import data, datasets, exceptions, metrics
+    from prismgp import data, datasets, exceptions, metrics, plots
     from prismgp.certificates import Certificate, certify
     from prismgp.complexity import ConditionReport, SampleSizes, check_conditions, sample_size
     from prismgp.estimators import (
@@ -49,7 +50,7 @@ _ESTIMATORS = (
     "SSGPRegressor",
     "SpectralFeatures",
 )
-_MODULES = ("data", "datasets", "exceptions", "metrics")
+_MODULES = ("data", "datasets", "exceptions", "metrics", "plots")
 _HOMES = {
     **dict.fromkeys(_ESTIMATORS, "prismgp.estimators"),
     **dict.fromkeys(("Certificate", "certify"), "prismgp.certificates"),

@@ -19,7 +19,7 @@ from prismgp.exceptions import PrismGPError, PrismGPWarning
 
 __all__ = ["main"]
 
-_SUBCOMMANDS = ("fit", "predict", "certify", "info")
+_SUBCOMMANDS = ("fit", "predict", "certify", "report", "info")
 
 _BAD_INPUT = 2
 _INTERRUPTED = 130
@@ -71,7 +71,8 @@ def _parser(argv: list[str]) -> Parser:
     """The parser of the given command only, if there is one: commands load what they need, and predict needs little."""
     parser = Parser(
         prog="prismgp",
-        description="Gaussian process regression on tables: fit, predict with uncertainty, certify, inspect models.",
+        description="Gaussian process regression on tables: fit, predict with uncertainty, certify, report, "
+        "inspect models.",
         epilog="Exit code: 0 on success, 1 when a certificate does not hold, 2 on bad usage or bad input.",
     )
     parser.add_argument("--version", action="version", version=f"prismgp {prismgp.__version__}")

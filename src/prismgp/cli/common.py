@@ -24,6 +24,7 @@ from prismgp import metrics
 from prismgp._types import Array
 from prismgp.core.normal import normal_quantile
 from prismgp.data import TableFiles, open_tables
+from prismgp.data.encoder import quote_names
 from prismgp.exceptions import DataError
 
 if TYPE_CHECKING:
@@ -103,6 +104,18 @@ def add_output_options(parser: Parser) -> None:
 def open_data(args: argparse.Namespace) -> TableFiles:
     """Open the file or the folder of the argument DATA."""
     return open_tables(args.data, delimiter=args.delimiter)
+
+
+def target_columns(args: argparse.Namespace, model: FittedModel, files: TableFiles) -> list[str]:
+    """The target columns of a model, as the option --target or the model names them."""
+    known = None if model.encoder is None else model.encoder.target
+    if args.target is None and known is None:
+        raise DataError(f"{args.model} was saved from Python without the name of its target; give it with --target")
+    names: list[str] = args.target or [known]
+    absent, there = quote_names(name for name in names if name not in files.names), quote_names(files.names)
+    if absent:
+        raise DataError(f"{files.path}: target column {absent} missing; the file has {there}")
+    return names
 
 
 def writable(path: str, *, inputs: Iterable[str]) -> Path:

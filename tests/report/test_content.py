@@ -7,11 +7,9 @@ import json
 import numpy as np
 import pytest
 
-from experiments.internals import certificate_lines
-from experiments.page import Table, best_cells, certificate_section
-from experiments.page.content import markdown_table, paragraphs
-from prismgp.certificates import Certificate
+from prismgp.certificates import Certificate, certificate_lines
 from prismgp.exceptions import DataError
+from prismgp.report import Table, best_cells, certificate_section, markdown_table, paragraphs
 
 from . import sample
 
@@ -82,7 +80,10 @@ def test_a_section_says_what_the_command_prints() -> None:
     found = sample.certificate()
     section = certificate_section(json.loads(json.dumps(found.to_dict())))
     assert section.notice is not None
-    assert section.notice.tone == "good"
+    # A distance, not a mark: no colour praises it.
+    assert section.notice.tone == "note"
+    assert section.notice.title.startswith("The mean of half of the 3 test points is within 5% of the noise std")
+    assert section.notice.title.endswith("of 95% within 10%.")
     assert "with probability 0.99" in section.notice.text
     assert found.statement in section.notice.text
     lines = certificate_lines(found)
