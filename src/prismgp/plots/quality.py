@@ -139,7 +139,8 @@ class CalibrationDisplay:
         axes.set_aspect("equal")
         finish(axes, "both")
         axes.legend(loc="upper left")
-        axes.text(0.97, 0.04, "below: intervals too narrow", ha="right", fontsize="small", color=INK)
+        if not axes.texts:  # several curves share the axes
+            axes.text(0.97, 0.04, "below: intervals too narrow", ha="right", fontsize="small", color=INK)
         self.ax_, self.figure_ = axes, axes.figure
         return self
 

@@ -49,6 +49,7 @@ def certificate_section(certificate: Mapping[str, Any], *, title: str = "") -> S
         tables.append(Table("Members of the ensemble", ["Member", *MEMBER_HEADER], rows, note=note))
     facts = [("Training rows", f"{found.rows:,}"), *lines]
     if found.holds:
+        del facts[1]  # the notice says what it is compared with
         facts += [("Assumption", text) for text in found.assumptions]
     return Section(title or f"Certificate: {found.name}", tables=tables, notice=_verdict(found), facts=facts)
 
@@ -71,9 +72,13 @@ def _measure(found: Certificate) -> str:
     half, most = (float(np.quantile(share, level, method="higher")) for level in (0.5, 0.95))
     if not np.isfinite(half):
         return "Too little was computed to bound the distance from the exact GP."
-    far = f", of 95% within {percent(most)}" if np.isfinite(most) else ""
     points = "the test point" if len(share) == 1 else f"half of the {len(share):,} test points"
-    return f"The mean of {points} is within {percent(half)} of the noise std of the exact GP's mean{far}."
+    far = f", within {_amount(most)} it at 95%" if len(share) > 1 and np.isfinite(most) else ""
+    return f"The exact GP's mean is within {_amount(half)} the noise std of ours at {points}{far}."
+
+
+def _amount(share: float) -> str:
+    return f"{percent(share)} of" if share < 0.995 else f"{share:.2g} times"
 
 
 def percent(share: float) -> str:

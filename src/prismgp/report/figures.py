@@ -60,7 +60,7 @@ def draw_svg(draw: Callable[[Any], object], size: tuple[float, float]) -> str:
     draw : callable
         Takes the axes to draw on.
     size : pair of float
-        Width and height in inches; 4.6 is as wide as a phone.
+        Width and height in inches; 4.1 is as wide as a phone.
 
     Returns
     -------

@@ -18,7 +18,7 @@ from prismgp.report.figures import draw_svg
 
 __all__ = ["model_page"]
 
-_PANEL = (4.6, 3.6)  # inches; as wide as a phone
+_PANEL = (4.1, 3.2)  # inches; as wide as a phone
 _SHOWN_INPUTS = 3  # columns in lists of rows
 
 
@@ -147,7 +147,7 @@ def _calibration(found: Examination) -> Section:
     note = "By chance: where the share would be, 19 times in 20, if the intervals were right and the rows independent."
     figures = [
         Figure(
-            draw_svg(curve.plot, (4.6, 4.3)),
+            draw_svg(curve.plot, (4.1, 3.9)),
             "Share of the observations inside central intervals, against what the intervals promise. On the diagonal "
             "is calibrated; below it the intervals are too narrow.",
             f"Calibration curve; mean distance from the diagonal {curve.error:.1%}.",
@@ -155,7 +155,7 @@ def _calibration(found: Examination) -> Section:
             themed=True,
         ),
         Figure(
-            draw_svg(found.residuals.plot, (4.6, 4.3)),
+            draw_svg(found.residuals.plot, (4.1, 3.9)),
             "Observed minus predicted, against the predicted standard deviation. The orange line is the root mean "
             "square of the errors of rows with a similar std; it should follow the grey one.",
             "Residuals in a widening band.",
@@ -206,7 +206,7 @@ def _inputs(found: Examination) -> Section:
     bars = min(len(seen.names), 20)
     figures = [
         Figure(
-            draw_svg(seen.plot, (4.6, 1.1 + 0.3 * bars)),
+            draw_svg(seen.plot, (4.1, 1.1 + 0.3 * bars)),
             "What permuting a column costs; the lines are the range of the permutations.",
             f"Bars; the longest is {seen.names[found.relevant[0]]}.",
             wide=False,
