@@ -19,12 +19,12 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 
 from experiments.internals import AnyArray, held_out
 from experiments.machine import atomic_path
-from experiments.page import PALETTE, Figure, Section, Table, best_cells, drawing, drawing_style, render, save_png
+from experiments.page import Figure, Section, Table, best_cells, drawing, drawing_style, render, save_png
 from prismgp import PrismGPRegressor, SSGPRegressor
 from prismgp.data import from_csv
 from prismgp.exceptions import DataError
 from prismgp.metrics import coverage, interval_score, rmse
-from prismgp.plots import FAINT, INK, CalibrationDisplay
+from prismgp.plots import EXACT, FAINT, INK, OURS, CalibrationDisplay
 from prismgp.report import examine, model_page, to_svg
 
 __all__ = ["DATA", "TARGET", "add_options", "run"]
@@ -38,7 +38,7 @@ _LEVEL = 0.95
 _PRISM = {"n_members": 2, "max_steps": 500}
 _BAY = ((-122.65, -121.65), (37.15, 38.05))  # the part of the map that is drawn
 _DRAWN_INTERVALS = 60
-_COLOURS = {"SSGP": PALETTE["vermillion"], "PrismGP": PALETTE["blue"]}
+_COLOURS = {"SSGP": EXACT, "PrismGP": OURS}
 
 T = TypeVar("T")
 
@@ -273,7 +273,7 @@ def _draw_intervals(axes: Any, model: Model, rows: Rows) -> None:
     axes.vlines(at, lower, upper, color=_COLOURS["PrismGP"], alpha=0.35, linewidth=4.0, label="95% interval")
     axes.plot(at, model.mean[chosen] / 1e3, "_", color=_COLOURS["PrismGP"], markersize=6, label="predicted")
     axes.plot(at[~out], y[~out], ".", color=INK, markersize=6, label="observed")
-    axes.plot(at[out], y[out], "D", color=PALETTE["vermillion"], markersize=5, label="observed, outside")
+    axes.plot(at[out], y[out], "D", color=EXACT, markersize=5, label="observed, outside")
     axes.set(xlim=(-1, len(at)), xticks=[], ylabel=r"\$1,000", xlabel="held-out rows, by predicted value")
     axes.set_title(f"PrismGP: {int((~out).sum())} of {len(at)} rows are in their 95% intervals")
     axes.grid(axis="y")
