@@ -14,7 +14,7 @@ import pandas as pd
 from prismgp._types import AnyArray, Array
 from prismgp._validate import central_levels, check_choice, check_number
 from prismgp.core.normal import normal_quantile
-from prismgp.data import Source, is_collection
+from prismgp.data import Source, is_collection, is_frame
 from prismgp.exceptions import DataError
 from prismgp.metrics import rmse
 from prismgp.plots.quality import check_output
@@ -44,7 +44,7 @@ class InputTable:
         if isinstance(X, Source) or is_collection(X):
             raise DataError("displays take arrays and frames, not sources of rows; load some rows into a frame")
         self.encoder = encoder = getattr(estimator, "table_encoder_", None)
-        raw_names = encoder.input_names if encoder is not None and encoder.accepts(X) else None
+        raw_names = encoder.input_names if encoder is not None and is_frame(X) and not encoder.positional else None
         self.rows: Any
         if hasattr(X, "to_pandas"):  # polars, Arrow
             table = X.to_arrow() if hasattr(X, "to_arrow") else X
