@@ -43,6 +43,7 @@ FrequencyKind: TypeAlias = Literal["auto", "iid", "orthogonal", "sobol"]
 GatingKind: TypeAlias = Literal["none", "hard", "soft"]
 DtypeName: TypeAlias = Literal["float64", "float32"]
 OnInterrupt: TypeAlias = Literal["raise", "keep"]
+Missing: TypeAlias = Literal["impute", "drop", "error"]
 Device: TypeAlias = Literal["cpu", "cuda", "auto"] | str  # also "cuda:1"
 Recipe: TypeAlias = Literal["joint", "paper"]
 NoiseModel: TypeAlias = Literal["auto", "constant", "input"]

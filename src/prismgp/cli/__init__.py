@@ -12,7 +12,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # loading the numerical libraries takes seconds, in which Ctr
 
 __all__ = ["main"]
 
-_SUBCOMMANDS = ("fit", "predict", "certify", "info")
+_SUBCOMMANDS = ("fit", "predict", "suggest", "certify", "report", "info")
 
 _BAD_INPUT = 2
 _INTERRUPTED = 130
@@ -62,7 +62,7 @@ def _run(argv: list[str], interrupts: _Interrupts) -> int:
         return stop.code if isinstance(stop.code, int) else _BAD_INPUT
     try:
         interrupts.stop_waiting()
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), ExitStack() as args.at_exit:
             warnings.simplefilter("always", PrismGPWarning)
             warnings.showwarning = _show_warning
             code = int(args.run(args))
@@ -129,7 +129,8 @@ def _parser(argv: list[str]) -> Parser:
 
     parser = Parser(
         prog="prismgp",
-        description="Gaussian process regression on tables: fit, predict with uncertainty, certify, inspect models.",
+        description="Gaussian process regression on tables: fit, predict with uncertainty, suggest rows to measure, "
+        "certify, report, inspect models.",
         epilog="Exit code: 0 on success, 1 when a certificate does not hold, 2 on bad usage or bad input, 130 when "
         "interrupted.",
     )

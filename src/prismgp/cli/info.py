@@ -66,7 +66,7 @@ def _describe(model: FittedModel, path: str) -> dict[str, Any]:
         "gating": _gating(model),
         "neighbors": _neighbors(model),
         "rows": rows,
-        "target": None if encoder is None else encoder.target,
+        "target": _target(model),
         "columns": None if encoder is None else encoder.to_dict()["columns"],
         "inputs": [
             {
@@ -84,6 +84,12 @@ def _describe(model: FittedModel, path: str) -> dict[str, Any]:
         "log_evidence_per_row": model.log_evidence / rows,
         "fit_status": model.status,
     }
+
+
+def _target(model: FittedModel) -> str | list[str] | None:
+    """The name of the target, a list of several, or None if it is not known."""
+    names = [] if model.encoder is None else list(model.encoder.targets)
+    return names if len(names) > 1 else names[0] if names else None
 
 
 def _gating(model: FittedModel) -> dict[str, Any] | None:
@@ -121,7 +127,8 @@ def _print(info: dict[str, Any]) -> None:
             ("Neighbours", f"{each['neighbors']:,} of {each['rows']:,} rows, {seen}, weight {each['weight']:.0%}")
         )
     if info["target"] is not None:
-        rows.append(("Target", printable(info["target"])))
+        several = isinstance(info["target"], list)
+        rows.append(("Target", ", ".join(map(printable, info["target"] if several else [info["target"]]))))
     per_row = f" ({info['log_evidence_per_row']:.4f} per row)"
     rows += [
         ("Mean", _numbers(info["mean"])),

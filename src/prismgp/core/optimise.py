@@ -19,6 +19,7 @@ from scipy.optimize import LbfgsInvHessProduct, OptimizeResult, minimize
 
 from prismgp._types import Array
 from prismgp.core.ending import Ending
+from prismgp.core.few_rows import Prior
 from prismgp.core.kernels import Parameters
 from prismgp.core.rows import Callback
 
@@ -73,10 +74,13 @@ class Monitor:
 
 
 class _Negated:
-    """Minus the evidence per row as SciPy wants it."""
+    """Minus the evidence per row as SciPy wants it, or that of evidence times prior."""
 
-    def __init__(self, objective: Objective, layout: Parameters, method: str, monitor: Monitor) -> None:
+    def __init__(
+        self, objective: Objective, layout: Parameters, method: str, monitor: Monitor, prior: Prior | None
+    ) -> None:
         self.objective, self.layout, self.method, self.monitor = objective, layout, method, monitor
+        self.prior = prior
         self.n, self.evaluations = objective.n_rows, 0
         self.best: tuple[float, Array] | None = None  # the smallest value so far, and where
 
@@ -86,13 +90,19 @@ class _Negated:
             return value, gradient.pack()
 
         value, gradient = self._evaluate(vector, compute)
+        if self.prior is not None:
+            log_prior, slope = self.prior.log_density(vector)
+            value, gradient = value + log_prior, gradient + slope
         return -value / self.n, -gradient / self.n
 
     def value(self, vector: Array) -> float:
         def compute() -> tuple[float, Array]:
             return self.objective.value(self.layout.unpack(vector)), np.empty(0)
 
-        return -self._evaluate(vector, compute)[0] / self.n
+        value = self._evaluate(vector, compute)[0]
+        if self.prior is not None:
+            value += self.prior.log_density(vector)[0]
+        return -value / self.n
 
     def _evaluate(self, vector: Array, compute: Callable[[], tuple[float, Array]]) -> tuple[float, Array]:
         self.monitor.check_time(self.objective)
@@ -133,20 +143,22 @@ def race(
     rounds: Sequence[int],
     monitor: Monitor,
     method: str = "race",
+    prior: Prior | None = None,
 ) -> tuple[int, Parameters, list[dict[str, Any]]]:
     """Let starting points compete by short runs of L-BFGS; after each round the better third goes on.
 
     The evidence has local optima; a short race on few rows costs little and avoids the poor ones. Objectives must
     be on the same rows, so that their evidences compare; ``boxes`` are bounds of the packed parameters; ``rounds``
     the iterations of each round. Returns the index of the winner, where it stands, and what was done, an entry for
-    each run, named by ``method``. Where the fit ends early, the winner is the best runner so far.
+    each run, named by ``method``. A ``prior`` is added to the evidence, and to what the entries call it. Where the fit
+    ends early, the winner is the best runner so far.
     """
     standing = [(index, params) for index, (_, params) in enumerate(runners)]
     report: list[dict[str, Any]] = []
     for number, max_iter in enumerate(rounds):
         ranked = []
         for index, params in standing:
-            reached, _, stage = _lbfgs(runners[index][0], params, boxes, max_iter, _STAGE_FTOL, monitor, method)
+            reached, _, stage = _lbfgs(runners[index][0], params, boxes, max_iter, _STAGE_FTOL, monitor, method, prior)
             report.append(stage)
             if stage["log_evidence"] is not None:
                 ranked.append((float(stage["log_evidence"]), index, reached))
@@ -170,11 +182,12 @@ def maximise(
     max_iter: int,
     finish: bool,
     monitor: Monitor,
+    prior: Prior | None = None,
 ) -> tuple[Parameters, list[dict[str, Any]]]:
     """Maximise the last of several objectives of growing size; returns the parameters and what each stage did.
 
     ``boxes`` are bounds of the packed parameters, ``max_iter`` limits the iterations of each stage. With ``finish``
-    the last stage takes quasi-Newton steps with the curvature of the stage before.
+    the last stage takes quasi-Newton steps with the curvature of the stage before; it is for many rows, without prior.
     """
     params = start
     learned: LbfgsInvHessProduct | None = None
@@ -183,7 +196,7 @@ def maximise(
     finish = finish and len(boxes) <= _DENSE
     for objective in stages[:-1] if finish else stages:
         ftol = _FTOL if objective is stages[-1] else _STAGE_FTOL
-        params, learned, stage = _lbfgs(objective, params, boxes, max_iter, ftol, monitor)
+        params, learned, stage = _lbfgs(objective, params, boxes, max_iter, ftol, monitor, prior=prior)
         report.append(stage)
         if monitor.ending.over:
             return params, report
@@ -201,11 +214,12 @@ def _lbfgs(
     ftol: float,
     monitor: Monitor,
     method: str = "l-bfgs",
+    prior: Prior | None = None,
 ) -> tuple[Parameters, LbfgsInvHessProduct | None, dict[str, Any]]:
     """SciPy's L-BFGS-B; also returns the inverse Hessian it has learned, per row; None where the fit ends early."""
     began = time.perf_counter()
     low, high = np.array(boxes).T
-    target = _Negated(objective, start, method, monitor)
+    target = _Negated(objective, start, method, monitor, prior)
 
     begin, iterations, result = np.clip(start.pack(), low, high), 0, None
 
@@ -247,7 +261,7 @@ def _finish(
     """
     began = time.perf_counter()
     low, high = np.array(boxes).T
-    target = _Negated(objective, start, "quasi-newton", monitor)
+    target = _Negated(objective, start, "quasi-newton", monitor, None)
     vector, value = np.clip(start.pack(), low, high), None
     accepted, converged, message = 0, False, ""
     with monitor.ending.allow():

@@ -7,7 +7,7 @@ from typing import Any, Literal, Self
 import torch
 
 from prismgp._system import Streams, limit_blas_threads
-from prismgp._types import Device, DtypeName, KernelName, OnInterrupt, RandomState
+from prismgp._types import Device, DtypeName, KernelName, Missing, OnInterrupt, RandomState
 from prismgp._validate import check_number
 from prismgp.core.exact import check_memory
 from prismgp.core.kernels import get_kernel
@@ -46,6 +46,10 @@ class NeighborGPRegressor(UpdatableRegressor):
         case, which changes nothing but the arithmetic. Everything is reported in the data's units.
     chunk_size : int or "auto", default "auto"
         Rows read, or predicted, at a time.
+    missing : {"impute", "drop", "error"}, default "impute"
+        What to do with missing inputs. "impute": numbers and times get the median of the training rows and an
+        indicator, missing categories are a category; "drop": rows that have any are left out of the fit; "error": they
+        are an error. A prediction averages over what a missing cell may be. A source has an argument of its own.
     device : {"cpu", "cuda", "auto"} or a numbered GPU such as "cuda:1", default "cpu"
     dtype : {"float64", "float32"}, default "float64"
         Precision of the rows in memory; kernel matrices are in float64 either way.
@@ -112,6 +116,7 @@ class NeighborGPRegressor(UpdatableRegressor):
         n_restarts: int = 0,
         normalize: bool = True,
         chunk_size: int | Literal["auto"] = "auto",
+        missing: Missing = "impute",
         device: Device = "cpu",
         dtype: DtypeName = "float64",
         random_state: RandomState = None,
@@ -132,6 +137,7 @@ class NeighborGPRegressor(UpdatableRegressor):
         self.n_restarts = n_restarts
         self.normalize = normalize
         self.chunk_size = chunk_size
+        self.missing = missing
         self.device = device
         self.dtype = dtype
         self.random_state = random_state
@@ -141,7 +147,7 @@ class NeighborGPRegressor(UpdatableRegressor):
         self.max_seconds = max_seconds
         self.on_interrupt = on_interrupt
 
-    def fit(self, X: Any, y: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None, noise_variance: Any = None) -> Self:
         """Learn the parameters and keep the rows.
 
         Parameters
@@ -150,13 +156,19 @@ class NeighborGPRegressor(UpdatableRegressor):
             A source, such as :func:`prismgp.data.from_parquet` makes, holds the targets too.
         y : array-like, (n,) or (n, q), or Dask array, series or frame
             Several outputs share length-scales and neighbours; each has its own variances and mean.
+        sample_weight : array-like, (n,), or Dask array, optional
+            A row of weight w counts as w equal rows: its noise variance is divided by w. Zero leaves the row out.
+            Unlike copies, it takes the place of one neighbour.
+        noise_variance : array-like, (n,), or Dask array, optional
+            Known variance of the error of each target, in the target's units squared, in addition to the learned
+            noise, which alone is the noise of predictions. For one target.
 
         Raises
         ------
         TooLargeError
             When all rows are neighbours of every point, and the kernel matrix would not fit into memory.
         """
-        rows = self._training_rows(X, y)
+        rows = self._training_rows(X, y, sample_weight, noise_variance)
         context = self._context(rows)
         settings = NeighborSettings(
             kernel=get_kernel(self.kernel),
@@ -173,13 +185,13 @@ class NeighborGPRegressor(UpdatableRegressor):
         lengthscale = predictor.params.lengthscale
         return self._conclude(context, predictor, rows, stages, context.history, input_lengthscale=lengthscale)
 
-    def partial_fit(self, X: Any, y: Any = None) -> Self:
+    def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None, noise_variance: Any = None) -> Self:
         """Add rows, at fixed parameters.
 
         Exact: the model is that of all rows with these parameters. ``local_rows`` limits the rows of a ``fit`` only.
         The first call on an unfitted estimator is a ``fit``.
         """
-        return super().partial_fit(X, y)
+        return super().partial_fit(X, y, sample_weight, noise_variance)
 
     def _check_parameters(self) -> None:
         super()._check_parameters()

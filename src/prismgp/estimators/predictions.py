@@ -14,7 +14,7 @@ from prismgp._types import AnyArray, Array, RandomState
 from prismgp._validate import central_levels, check_levels, check_number
 from prismgp.certificates import Certificate, certify
 from prismgp.data import Source
-from prismgp.estimators.sources import apply_where_rows_are, as_source, input_blocks, match_source
+from prismgp.estimators.sources import apply_where_rows_are, as_source, input_blocks
 from prismgp.exceptions import DataError
 from prismgp.model import Conformal, FittedModel
 
@@ -91,7 +91,7 @@ class Predictions(ABC):
         X, _ = as_source(X)
         if isinstance(X, Source) and X.distributed and not return_cov:
             done: AnyArray | tuple[AnyArray, AnyArray] = apply_where_rows_are(
-                self, match_source(self, X), "predict", return_std=return_std, include_noise=include_noise
+                self, X, "predict", return_std=return_std, include_noise=include_noise
             )
             return done
         model = self.current_model()
@@ -124,7 +124,7 @@ class Predictions(ABC):
         central_levels(coverage)
         X, _ = as_source(X)
         if isinstance(X, Source) and X.distributed:
-            return np.asarray(apply_where_rows_are(self, match_source(self, X), "predict_interval", coverage=coverage))
+            return np.asarray(apply_where_rows_are(self, X, "predict_interval", coverage=coverage))
         model = self.current_model()
         return self._shape_out(model.predict_interval(input_blocks(self, X, model.prediction_rows), coverage)[2])
 
@@ -145,7 +145,7 @@ class Predictions(ABC):
         levels = check_levels(q)
         X, _ = as_source(X)
         if isinstance(X, Source) and X.distributed:
-            return np.asarray(apply_where_rows_are(self, match_source(self, X), "predict_quantiles", q=levels))
+            return np.asarray(apply_where_rows_are(self, X, "predict_quantiles", q=levels))
         model = self.current_model()
         return self._shape_out(model.quantiles(input_blocks(self, X, model.prediction_rows), levels))
 
@@ -186,19 +186,20 @@ class Predictions(ABC):
         >>> bool(np.mean((low <= y[500:]) & (y[500:] <= high)) > 0.9)
         True
         """
-        source = self.read_rows(X, y)
+        check_is_fitted(self)
         central_levels(coverage)
-        if source.distributed:
-            scores = np.asarray(apply_where_rows_are(self, source, "_scores"))
+        X, y = as_source(X, y)
+        if isinstance(X, Source) and X.distributed:
+            scores = np.asarray(apply_where_rows_are(self, X, "_scores"))
         else:
-            scores = self._scores(source)
+            scores = self._scores(X, y)
         conformal = Conformal.of(scores)
         conformal.check(coverage)
         self.model_ = replace(self.model_, conformal=conformal)
         return self
 
-    def _scores(self, source: Source) -> Array:
-        model = self.current_model()
+    def _scores(self, X: Any, y: Any = None) -> Array:
+        source, model = self.read_rows(X, y), self.current_model()
         return model.scores(source.blocks(model.prediction_rows))
 
     def log_density(self, X: Any, y: Any = None) -> Array:
@@ -214,10 +215,11 @@ class Predictions(ABC):
         ndarray, (n,)
             Row by row, summed over outputs; minus its average is the NLPD. In the units of y.
         """
-        source = self.read_rows(X, y)
-        if source.distributed:
-            return np.asarray(apply_where_rows_are(self, source, "log_density"))
-        model = self.current_model()
+        check_is_fitted(self)
+        X, y = as_source(X, y)
+        if isinstance(X, Source) and X.distributed:
+            return np.asarray(apply_where_rows_are(self, X, "log_density"))
+        source, model = self.read_rows(X, y), self.current_model()
         return model.log_density(source.blocks(model.prediction_rows))
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: RandomState = None) -> AnyArray:

@@ -16,6 +16,7 @@ from prismgp._types import (
     GatingKind,
     KernelName,
     LocalChoice,
+    Missing,
     NoiseModel,
     NoiseShapeChoice,
     OnInterrupt,
@@ -88,6 +89,10 @@ class PrismGPRegressor(UpdatableRegressor):
         False keeps the kernel parameters at their starting values; networks are trained all the same.
     max_iter, n_restarts, normalize, chunk_size
         As in :class:`SSGPRegressor`, for the plain SSGP.
+    missing : {"impute", "drop", "error"}, default "impute"
+        What to do with missing inputs. "impute": numbers and times get the median of the training rows and an
+        indicator, missing categories are a category; "drop": rows that have any are left out of the fit; "error": they
+        are an error. A prediction averages over what a missing cell may be. A source has an argument of its own.
     device : {"cpu", "cuda", "auto"} or a numbered GPU such as "cuda:1", default "cpu"
     dtype : {"float64", "float32"}, default "float64"
         Of the final features; networks are trained in float32.
@@ -184,6 +189,7 @@ class PrismGPRegressor(UpdatableRegressor):
         n_restarts: int = 0,
         normalize: bool = True,
         chunk_size: int | Literal["auto"] = "auto",
+        missing: Missing = "impute",
         device: Device = "cpu",
         dtype: DtypeName = "float64",
         random_state: RandomState = None,
@@ -224,6 +230,7 @@ class PrismGPRegressor(UpdatableRegressor):
         self.n_restarts = n_restarts
         self.normalize = normalize
         self.chunk_size = chunk_size
+        self.missing = missing
         self.device = device
         self.dtype = dtype
         self.random_state = random_state
@@ -236,7 +243,7 @@ class PrismGPRegressor(UpdatableRegressor):
         self.max_seconds = max_seconds
         self.on_interrupt = on_interrupt
 
-    def fit(self, X: Any, y: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None, noise_variance: Any = None) -> Self:
         """Train, stack, and compute the posteriors on all rows.
 
         Parameters
@@ -245,8 +252,14 @@ class PrismGPRegressor(UpdatableRegressor):
             A source, such as :func:`prismgp.data.from_parquet` makes, holds the targets too.
         y : array-like, (n,) or (n, q), or Dask array, series or frame
             Several outputs share the networks; each has its own signal variance, noise level and mean.
+        sample_weight : array-like, (n,), or Dask array, optional
+            A row of weight w counts as w equal rows: its noise variance is divided by w, and so it does where held-out
+            rows decide. Zero leaves the row out.
+        noise_variance : array-like, (n,), or Dask array, optional
+            Known variance of the error of each target, in the target's units squared, in addition to the learned
+            noise, which alone is the noise of predictions. For one target.
         """
-        rows = self._training_rows(X, y)
+        rows = self._training_rows(X, y, sample_weight, noise_variance)
         context = self._context(rows)
         streams = Streams(self.random_state)
         own = {name: getattr(self, name) for name in PrismSettings.names() if name != "kernel"}

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Literal, Self
 
 from prismgp._system import Streams, limit_blas_threads
-from prismgp._types import Device, DtypeName, GatingKind, KernelName, OnInterrupt, RandomState
+from prismgp._types import Device, DtypeName, GatingKind, KernelName, Missing, OnInterrupt, RandomState
 from prismgp._validate import check_choice, check_number
 from prismgp.core.fit import SSGPSettings, fit_ssgp
 from prismgp.core.kernels import FREQUENCY_KINDS, get_kernel
@@ -53,6 +53,10 @@ class SSGPRegressor(UpdatableRegressor):
         case, which changes nothing but the arithmetic. Everything is reported in the data's units.
     chunk_size : int or "auto", default "auto"
         Rows processed at a time.
+    missing : {"impute", "drop", "error"}, default "impute"
+        What to do with missing inputs. "impute": numbers and times get the median of the training rows and an
+        indicator, missing categories are a category; "drop": rows that have any are left out of the fit; "error": they
+        are an error. A prediction averages over what a missing cell may be. A source has an argument of its own.
     device : {"cpu", "cuda", "auto"} or a numbered GPU such as "cuda:1", default "cpu"
     dtype : {"float64", "float32"}, default "float64"
         Precision of the features; statistics are accumulated in float64 either way.
@@ -132,6 +136,7 @@ class SSGPRegressor(UpdatableRegressor):
         n_restarts: int = 0,
         normalize: bool = True,
         chunk_size: int | Literal["auto"] = "auto",
+        missing: Missing = "impute",
         device: Device = "cpu",
         dtype: DtypeName = "float64",
         random_state: RandomState = None,
@@ -156,6 +161,7 @@ class SSGPRegressor(UpdatableRegressor):
         self.n_restarts = n_restarts
         self.normalize = normalize
         self.chunk_size = chunk_size
+        self.missing = missing
         self.device = device
         self.dtype = dtype
         self.random_state = random_state
@@ -167,7 +173,7 @@ class SSGPRegressor(UpdatableRegressor):
         self.max_seconds = max_seconds
         self.on_interrupt = on_interrupt
 
-    def fit(self, X: Any, y: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None, noise_variance: Any = None) -> Self:
         """Learn the parameters by the evidence and compute the posterior.
 
         Parameters
@@ -177,12 +183,14 @@ class SSGPRegressor(UpdatableRegressor):
         y : array-like, (n,) or (n, q), or Dask array, series or frame
             Several outputs share frequencies and length-scales; each has its own signal variance,
             noise variance and mean.
+        sample_weight : array-like, (n,), or Dask array, optional
+            A row of weight w counts as w equal rows: its noise variance is divided by w. Zero leaves the row out.
+        noise_variance : array-like, (n,), or Dask array, optional
+            Known variance of the error of each target, in the target's units squared, in addition to the learned
+            noise, which alone is the noise of predictions. For one target.
         """
-        rows = self._training_rows(X, y)
+        rows = self._training_rows(X, y, sample_weight, noise_variance, partial(given_labels, self.partition))
         context = self._context(rows)
-        if self.partition is not None:
-            labels = given_labels(self.partition, rows.n_rows, rows.n_inputs)
-            rows = replace(rows, source=rows.source.with_labels(labels))
         streams = Streams(self.random_state)
         settings = SSGPSettings(
             kernel=get_kernel(self.kernel),

@@ -10,6 +10,7 @@ import torch
 
 from prismgp._system import Streams
 from prismgp.context import FitContext
+from prismgp.core.few_rows import widen
 from prismgp.core.fit import exact_start, fit_exact, start_rows
 from prismgp.core.kernels import Kernel, Parameters, perturb
 from prismgp.core.optimise import Monitor
@@ -49,7 +50,8 @@ def fit_neighbors(
     if rows.n_rows > settings.most_rows:
         chosen = rows.source.subsamples([settings.most_rows], streams.generator("neighbours kept"))[0]
         rows = replace(rows, source=chosen)
-    gp = LocalGP(settings.kernel, start, *collect_rows(rows), settings.n_neighbors)
+    x, y, noise = collect_rows(rows)
+    gp = LocalGP(settings.kernel, start, x, y, settings.n_neighbors, noise)
     context.report("start", rows.n_rows, lambda: NeighborModel.of(gp))
     stages: list[dict[str, Any]] = []
     if settings.optimize:
@@ -125,4 +127,4 @@ def _learn_by_neighbors(
         evaluations = len(context.history["rows"]) - before
         stage |= {"iterations": min(steps, evaluations), "converged": False, "message": context.ending.reason}
     stages.append(stage)
-    return learned.params, stages
+    return widen(learned.params, rows.n_rows), stages

@@ -179,7 +179,7 @@ class _Fit:
         status = {"recipe": "joint", "message": message, **{name: getattr(fit, name) for name in names}}
         assert fit.predictor is not None
         residuals = None if self.context.ending.interrupted or self.settings.noise_shape == "normal" else fit.residuals
-        shapes, status["noise_shape"] = _find_shapes(residuals, rows.n_outputs)
+        shapes, status["noise_shape"] = _find_shapes(residuals, rows.n_outputs, fit.row_weights)
         lengthscale = ssgp.model.params.lengthscale
         return PrismFit(fit.predictor, status, ssgp.stages, fit.history, fit.steps, lengthscale, shapes)
 
@@ -294,12 +294,16 @@ class _Fit:
         )
 
 
-def _find_shapes(residuals: Array | None, q: int) -> tuple[tuple[NoiseShape, ...] | None, list[dict[str, Any]]]:
+def _find_shapes(
+    residuals: Array | None, q: int, weights: Array | None = None
+) -> tuple[tuple[NoiseShape, ...] | None, list[dict[str, Any]]]:
     """Shapes of the noise from standardised residuals of held-out rows, (m, q), and what ``fit_status_`` says of them.
 
     No shapes if all are normal, as they are without residuals.
     """
-    found = [ShapeFit(NormalShape()) if residuals is None else fit_shape(residuals[:, k]) for k in range(q)]
+    found = [
+        ShapeFit(NormalShape()) if residuals is None else fit_shape(residuals[:, k], weights=weights) for k in range(q)
+    ]
     status = [{"kind": each.shape.kind, "gain": float(each.gain)} for each in found]
     if all(isinstance(each.shape, NormalShape) for each in found):
         return None, status

@@ -20,12 +20,13 @@ from prismgp.context import Checkpoint, FitContext
 from prismgp.core.ending import Ending
 from prismgp.core.features import Statistics
 from prismgp.core.kernels import Kernel, Parameters, draw_frequencies, get_kernel
+from prismgp.core.row_noise import RowNoise
 from prismgp.data import ArraySource, StandardisedRows, standardise
 from prismgp.prism.experts import Expert, InformedMap, MapStatistics, Mixture
 from prismgp.prism.local import LocalMixture
 from prismgp.prism.local_fit import LEAST_EXAMPLES, LocalResult, LocalStage
 from prismgp.prism.network import NetworkSizes, RevisedMap
-from prismgp.prism.stacking import HeldOut, mixture_moments, noise_scale, normal_nlpd, stack
+from prismgp.prism.stacking import HeldOut, average, mixture_moments, noise_scale, normal_nlpd, stack
 from prismgp.prism.train import MemberSettings, MemberTraining, TrainingRows, held_out_rows
 from prismgp.vae import BatchRows, Indices, TrainingResult, run_training, torch_generator
 
@@ -55,6 +56,7 @@ class JointFit:
     predictor: Mixture | LocalMixture | None = None  # the mixture, or with neighbours
     local: dict[str, Any] = field(default_factory=dict)  # what the local stage says of itself
     residuals: Array | None = None  # standardised, of the predictor at the held-out rows, (m, q)
+    row_weights: Array | None = None  # of these rows, (m,), where rows have any
     networks: dict[int, RevisedMap] = field(default_factory=dict)  # by number, of the members that were trained
     members: list[dict[str, Any]] = field(default_factory=list)
     history: dict[str, list[Any]] = field(default_factory=dict)
@@ -88,10 +90,12 @@ class JointRecipe:
         """Train the members and stack them with the plain SSGP."""
         s, device = self.rows.standardiser, self.rows.device
         held_out = held_out_rows(self.sample.x, self.validation_fraction, _MOST_HELD_OUT, streams.generator("held-out"))
+        noise = self.sample.noise
         rows = TrainingRows(
             BatchRows(self.sample.x, s.x_shift, s.x_scale, dtype=torch.float32, device=device),
-            BatchRows(self.sample.y, s.y_shift, s.y_scale, dtype=torch.float32, device=device),
+            BatchRows(self.sample.targets, s.y_shift, s.y_scale, dtype=torch.float32, device=device),
             held_out,
+            None if noise is None else noise / s.target_units(noise.shape[1])[1][self.rows.n_outputs :],
         )
         result = JointFit(Mixture.alone(self.plain), held_out_rows=len(held_out))
         before, ending = context.iteration, context.ending
@@ -131,7 +135,9 @@ class JointRecipe:
             mixture=result.mixture,
             without=result.without,
             lengthscale=self.plain.params.lengthscale,
+            start=self.start,
             kernel=get_kernel(LOCAL_KERNEL),
+            exact_kernel=self.kernel,
             n_neighbors=self.n_neighbors,
             most_rows=self.local_rows,
             always=self.local == "always",
@@ -144,7 +150,8 @@ class JointRecipe:
         result.predictor, result.local = found.predictor, found.status
         result.residuals = (found.targets - found.held_out.mean) / np.sqrt(found.held_out.total)
         nlpd = normal_nlpd(found.targets, found.held_out.mean, found.held_out.total)
-        result.held_out_nlpd = float(nlpd.sum(1).mean())
+        result.row_weights = found.weights
+        result.held_out_nlpd = average(nlpd.sum(1), found.weights)
 
     def _train(
         self,
@@ -233,8 +240,10 @@ class JointRecipe:
         """Posteriors on all rows; noise, weights and temperature by the held-out rows."""
         s, device = self.rows.standardiser, self.rows.device
         x = standardise(self.sample.x[held_out], s.x_shift, s.x_scale, dtype=self.rows.dtype, device=device)
-        y = standardise(self.sample.y[held_out], s.y_shift, s.y_scale, dtype=torch.float64, device=device)
-        target = y.cpu().numpy()
+        units = s.target_units(self.sample.n_noise)
+        y = standardise(self.sample.y[held_out], *units, dtype=torch.float64, device=device)
+        targets, noise = RowNoise.split(y, self.rows.n_outputs)
+        target, result.row_weights = targets.cpu().numpy(), None if noise is None else noise.weight.cpu().numpy()
         experts, seen, withouts = [], [], []
         for number, network in result.networks.items():
             network = network.to(self.rows.device, self.rows.dtype).eval()
@@ -247,15 +256,15 @@ class JointRecipe:
             rows = _chunk_rows(expert.statistics.width)
             pairs = [(x[start : start + rows], y[start : start + rows]) for start in range(0, len(x), rows)]
             without = expert.with_statistics(expert.statistics.without(expert.accumulate(pairs, self.rows.n_outputs)))
-            found = HeldOut.join([without.held_out(part) for part, _ in pairs])
+            found = HeldOut.join([without.held_out(part) for part, _ in pairs]).at_rows(noise)
             withouts.append(without)
             if expert is not self.plain:
-                scale, _ = noise_scale(target, found.mean, found.variance, found.noise)
+                scale, _ = noise_scale(target, found, result.row_weights)
                 experts[k] = replace(expert, noise_scale=scale)
                 withouts[k] = replace(without, noise_scale=scale)
                 found = replace(found, noise=found.noise * scale)
             seen.append(found)
-        chosen = stack(target, seen, simple=simple)
+        chosen = stack(target, seen, simple=simple, row_weights=result.row_weights)
         kept = np.flatnonzero(chosen.weights > 0)
         result.mixture = Mixture(tuple(experts[k] for k in kept), chosen.weights[kept], chosen.temperature)
         result.without = replace(result.mixture, experts=tuple(withouts[k] for k in kept))
@@ -288,7 +297,7 @@ class JointRecipe:
     def _statistics(self, network: RevisedMap) -> tuple[Statistics]:
         """Of all rows under a network's features."""
         chunks = self.rows.chunks_of(_chunk_rows(network.sizes.width))
-        return (chunks.reduce(MapStatistics(network)),)
+        return (chunks.reduce(MapStatistics(network, float(network.parameters_now().noise[0]))),)
 
 
 class _MemberTime:

@@ -64,10 +64,19 @@ class BatchRows:
         return rows.clamp_(-_LARGEST_VALUE, _LARGEST_VALUE).to(self.dtype)
 
 
-def draw_rows(n: int, held_out: Indices, count: int, rng: np.random.Generator) -> Indices:
-    """Draw distinct rows of n in random order, none of them among ``held_out``, which is sorted; all if fewer."""
+def draw_rows(
+    n: int, held_out: Indices, count: int, rng: np.random.Generator, weight: AnyArray | None = None
+) -> Indices:
+    """Draw distinct rows of n in random order, none of them among ``held_out``, which is sorted; all if fewer.
+
+    With weights, (n,), rows are drawn in proportion to them, and may come several times.
+    """
     free = n - len(held_out)
-    drawn = rng.choice(free, min(count, free), replace=False)
+    if weight is None:
+        drawn = rng.choice(free, min(count, free), replace=False)
+    else:
+        others = np.delete(weight, held_out)
+        drawn = rng.choice(free, min(count, free), p=others / others.sum())
     # Position among the rows that are not held out, to position among all: skip the held-out rows before it.
     return drawn + np.searchsorted(held_out - np.arange(len(held_out)), drawn, side="right")
 
