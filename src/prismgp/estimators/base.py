@@ -125,7 +125,9 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
 
     def _warn_of_data(self, source: Source) -> None:
         """Say what no model can learn from these rows."""
-        if source.n_rows < _TOO_FEW and self.optimize:
+        if not self.optimize:  # what the user gives is not learned
+            return
+        if source.n_rows < _TOO_FEW:
             rows = "1 distinct row is" if source.n_rows == 1 else f"{source.n_rows} distinct rows are"
             message = (
                 f"{rows} too few to learn from: length-scales and noise are mostly assumptions, intervals are wide"
@@ -161,10 +163,12 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
         rows = ArraySource(x, columns, labels(*x.shape))
         return rows.with_noise(check_row_noise(*noise, len(x), columns.shape[1])), target.ndim
 
-    def read_rows(self, X: Any, y: Any, sample_weight: Any = None, noise_variance: Any = None) -> Source:
+    def read_rows(
+        self, X: Any, y: Any, sample_weight: Any = None, noise_variance: Any = None, labels: Labels = no_labels
+    ) -> Source:
         """Rows and targets as the fitted model takes them, checked; for code that works with ``model_``."""
         check_is_fitted(self)
-        source, ndim = self._source(X, y, (sample_weight, noise_variance), reset=False)
+        source, ndim = self._source(X, y, (sample_weight, noise_variance), reset=False, labels=labels)
         model = self.model_
         if ndim != model.target_ndim:
             raise DataError(f"y has {ndim} dimension(s), but the model was fitted with {model.target_ndim}")
@@ -172,9 +176,9 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
             raise DataError(f"y has {source.n_outputs} columns, but the model was fitted with {model.n_outputs}")
         return source
 
-    def read_training_rows(self, X: Any, y: Any) -> Source:
+    def read_training_rows(self, X: Any, y: Any, sample_weight: Any = None, noise_variance: Any = None) -> Source:
         """As :meth:`read_rows`, for the rows of the fit, with the clusters that were given for them."""
-        return self.read_rows(X, y)
+        return self.read_rows(X, y, sample_weight, noise_variance)
 
     def read_inputs(self, X: Any) -> AnyArray:
         """Inputs as the fitted model takes them, checked, in memory; for code that works with ``model_``."""

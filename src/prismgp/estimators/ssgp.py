@@ -6,6 +6,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Self
 
+from sklearn.utils.validation import check_is_fitted
+
 from prismgp._system import Streams, limit_blas_threads
 from prismgp._types import RandomState
 from prismgp._validate import check_choice, check_number
@@ -194,12 +196,11 @@ class SSGPRegressor(UpdatableRegressor):
         context.report("final", rows.n_rows, lambda: fit.model)
         return self
 
-    def read_training_rows(self, X: Any, y: Any) -> Source:
-        source = super().read_training_rows(X, y)
-        if self.model_.arguments["gating"] != "hard":  # soft gates go by the rule, for training rows too
-            return source
-        labels = given_labels(self.partition, source.n_rows, source.n_inputs)
-        return source if labels is None else source.with_labels(labels)
+    def read_training_rows(self, X: Any, y: Any, sample_weight: Any = None, noise_variance: Any = None) -> Source:
+        check_is_fitted(self)
+        # Soft gates go by the rule, for training rows too.
+        partition = self.partition if self.model_.arguments["gating"] == "hard" else None
+        return self.read_rows(X, y, sample_weight, noise_variance, partial(given_labels, partition))
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
