@@ -87,7 +87,7 @@ def problems_of(
     source = rows.load().with_labels(rows.labels)  # which it may not carry
     model = estimator.current_model()
     if source.n_rows != model.n_rows:
-        source = merge_copies(source)  # as a fit to few rows does
+        source = merge_copies(source).load()  # as a fit to few rows does
     predictor, s = model.predictor, model.standardiser
     place: dict[str, Any] = {"dtype": torch.float64, "device": model.device}
     x = standardise(source.x, s.x_shift, s.x_scale, **place)

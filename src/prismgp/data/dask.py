@@ -114,8 +114,9 @@ class DaskSource(Source):
                 own = rows[done:cut] - (end - length)
                 shards.append(Shard(SelectionLoader(shard.loader, length, own), shard.parts, len(own)))
             done = int(cut)
-        sizes = {"n_inputs": self.n_inputs, "n_outputs": self.n_outputs, "n_noise": self.n_noise}
-        selected = DaskSource(shards, self._cluster, **sizes)
+        selected = DaskSource(
+            shards, self._cluster, n_inputs=self.n_inputs, n_outputs=self.n_outputs, n_noise=self.n_noise
+        )
         selected.feature_names, selected.encoder, selected.single = self.feature_names, self.encoder, self.single
         return selected
 
@@ -229,8 +230,7 @@ def collection_source(X: Any, y: Any = None, sample_weight: Any = None, noise_va
         Shard(PartitionLoader(number, width, outputs, single=single, noise=noise), own, length)
         for number, (own, length) in enumerate(zip(parts, lengths, strict=True))
     ]
-    sizes: dict[str, int] = {"n_inputs": width, "n_outputs": outputs, "n_noise": noise.n_noise}
-    source = DaskSource(shards, Cluster(), single=single, **sizes)
+    source = DaskSource(shards, Cluster(), n_inputs=width, n_outputs=outputs, single=single, n_noise=noise.n_noise)
     if names and all(isinstance(name, str) for name in names):  # as in scikit-learn
         source.feature_names = names
     if not source.n_rows:
