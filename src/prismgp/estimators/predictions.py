@@ -33,7 +33,7 @@ class Predictions(ABC):
         """Rows and targets as the fitted model takes them, checked."""
 
     @abstractmethod
-    def read_training_rows(self, X: Any, y: Any) -> Source:
+    def read_training_rows(self, X: Any, y: Any, sample_weight: Any = None, noise_variance: Any = None) -> Source:
         """As :meth:`read_rows`, for the rows of the fit."""
 
     @abstractmethod
