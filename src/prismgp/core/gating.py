@@ -94,7 +94,7 @@ class RuleGate:
         """(G2), (n, b), float64."""
         centres, roots, offsets = (each.to(x.device) for each in (self.centres, self.roots, self.offsets))
         rows = x.double()
-        out = rows.new_empty(len(rows), self.n_clusters)
+        out = rows.new_empty(rows.shape[0], self.n_clusters)  # not len(rows), as in spectral_features
         for c in range(self.n_clusters):
             # By differences: expanded squares would cancel where clusters are far from the origin.
             away = ((rows - centres[c]) * roots[c]).clamp_(-_LARGEST_DISTANCE, _LARGEST_DISTANCE)

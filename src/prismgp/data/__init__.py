@@ -9,7 +9,16 @@ cluster.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from prismgp.data.chunks import Chunks, StandardisedRows, Standardiser, auto_chunk_rows, prefetch, run_pass, standardise
+from prismgp.data.chunks import (
+    Chunks,
+    StandardisedRows,
+    Standardiser,
+    auto_chunk_rows,
+    prefetch,
+    run_pass,
+    standardise,
+    standardise_tensor,
+)
 from prismgp.data.encoder import InputColumn, TableEncoder
 from prismgp.data.files import FileSource, RowBlock, TableReader, file_source, from_csv, from_parquet
 from prismgp.data.sources import ArraySource, MappedSource, Selection, Source, is_collection
@@ -42,6 +51,7 @@ __all__ = [
     "prefetch",
     "run_pass",
     "standardise",
+    "standardise_tensor",
 ]
 
 

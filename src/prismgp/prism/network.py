@@ -187,7 +187,8 @@ class RevisedMap(torch.nn.Module):
 
 def clip_inputs(x: Tensor) -> Tensor:
     """Limit standardised inputs to the range the networks are used on."""
-    return x.clamp(-_LARGEST_INPUT, _LARGEST_INPUT)
+    # A clamp, which ONNX's optimiser spoils where several networks have the same inputs.
+    return F.hardtanh(x, -_LARGEST_INPUT, _LARGEST_INPUT)
 
 
 def _parameter(values: Array) -> torch.nn.Parameter:
