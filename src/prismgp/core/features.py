@@ -30,8 +30,7 @@ def spectral_features(x: Tensor, w: Tensor) -> Tensor:
     z = x @ w
     torch.cos(z, out=phi[:, :p])
     torch.sin(z, out=phi[:, p:])
-    # As a tensor: an exported model would have numbers rounded to float32.
-    return phi.mul_(torch.tensor(p**-0.5, dtype=x.dtype))
+    return phi.mul_(p**-0.5)
 
 
 def gated_features(phi: Tensor, gates: Tensor) -> Tensor:

@@ -29,7 +29,7 @@ import torch
 
 from prismgp._types import AnyArray, Tensor
 
-_LARGEST_DISTANCE = 1e140  # distances beyond are not squared
+_LARGEST_DISTANCE = 1e30  # distances beyond are not squared; ONNX holds numbers up to 1e38 only
 _SMALLEST = 1e-6  # share of the total spread below which a cluster's own is taken for rounding
 
 

@@ -155,16 +155,16 @@ class _AllDistances(LocalGP):
 
 def _eliminate(a: Tensor, r: Tensor) -> tuple[Tensor, Tensor]:
     """Solve A w = r by Gaussian elimination, for A with eigenvalues of at least one: then so are the pivots."""
-    k = a.shape[1]
-    whole = torch.cat([a, r[:, :, None]], 2)
-    for j in range(k):
-        row = whole[:, j : j + 1] / whole[:, j : j + 1, j : j + 1].clamp_min(1.0)
-        # Of all other rows too (Gauss and Jordan), so that nothing is left to substitute back.
-        others = torch.ones(k, 1, dtype=a.dtype, device=a.device)
-        others[j] = 0.0
-        whole = whole - others * whole[:, :, j : j + 1] * row
-        whole = whole * others + (1.0 - others) * row
-    return whole[:, :, k], whole[:, :, :k]
+    rest = torch.cat([a, r[:, :, None]], 2)
+    rows = []
+    for _ in range(a.shape[1]):
+        row = rest[:, 0, 1:] / rest[:, 0, :1].clamp_min(1.0)
+        rest = rest[:, 1:, 1:] - rest[:, 1:, :1] * row[:, None]
+        rows.append(row)
+    found = rows[-1]
+    for row in rows[-2::-1]:
+        found = torch.cat([row[:, -1:] - (row[:, :-1] * found).sum(1, keepdim=True), found], 1)
+    return found, a
 
 
 def _traceable(predictor: Predictor) -> Predictor:
