@@ -119,6 +119,7 @@ def test_formats_and_order_of_columns(run: Run, model: Path, frame: pd.DataFrame
     assert found["rows"] == 150
 
 
+@pytest.mark.usefixtures("small_defaults")
 def test_holdout_and_missing_values(run: Run, frame: pd.DataFrame, tmp_path: Path, refused: Refused) -> None:
     data, model = tmp_path / "d.csv", tmp_path / "m.prism"
     frame = frame.drop(columns="id")

@@ -61,6 +61,7 @@ def test_bad_csv(refused: Refused, tmp_path: Path, content: bytes, expected: str
     assert [each.name for each in tmp_path.iterdir()] == ["d.csv"]
 
 
+@pytest.mark.usefixtures("small_defaults")
 def test_too_many_categories(refused: Refused, run: Run, tmp_path: Path) -> None:
     frame = pd.DataFrame({"name": [f"n{i}" for i in range(120)], "x": range(120), "y": np.arange(120) % 7})
     frame.to_csv(tmp_path / "d.csv", index=False)

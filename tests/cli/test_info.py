@@ -67,6 +67,7 @@ def test_gates(run: Run, tmp_path: Path, kind: str) -> None:
     assert json.loads(run("info", tmp_path / "m", "--json").out)["gating"] == {"kind": kind, "clusters": 3}
 
 
+@pytest.mark.slow
 def test_neighbors(run: Run, tmp_path: Path) -> None:
     x, y = small.data(n=300)
     fit = small.model(local="always", n_neighbors=9).fit(x, y)

@@ -28,6 +28,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> Plan:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("short_race", "short_local")
 def test_demo(tmp_path: Path, tiny: Plan) -> None:
     folder = tmp_path / "demo"
     study = demo.begin(folder, "make demo", tiny, show=False)

@@ -7,6 +7,7 @@ import pytest
 from scipy import stats as distributions
 
 from prismgp.prism import HeldOut, mixture_moments, noise_scale, stack
+from prismgp.prism.stacking import stack_forward
 from tests import reference
 
 
@@ -42,6 +43,24 @@ def test_equal_experts_share(rng):
     found = stack(y, [expert(f), expert(f), expert(f)], simple=1)
     np.testing.assert_array_equal(found.weights, [0.0, 0.0, 1.0])
     np.testing.assert_array_equal(found.temperature, 1.0)
+
+
+def test_experts_join_while_they_help(rng):
+    """Two with independent errors join the one that knows nothing; one that is noise does not."""
+    f, y = problem(rng)
+    better = [expert(f + 0.3 * rng.normal(size=f.shape), variance=0.09) for _ in range(2)]
+    noise = expert(rng.normal(size=f.shape), noise=2.0)
+    base = expert(0 * f, noise=1.1)
+    found = stack_forward(y, [better[0], noise, better[1], base])
+    assert (found.weights[[0, 2]] > 0.2).all()
+    assert found.weights[1] == 0.0
+    assert found.weights.sum() == pytest.approx(1.0, abs=1e-12)
+    same = stack(y, [*better, base], simple=1)
+    assert found.nlpd == pytest.approx(same.nlpd, abs=1e-3)
+    alone = stack_forward(y, [noise, expert(f)])
+    np.testing.assert_array_equal(alone.weights, [0.0, 1.0])
+    np.testing.assert_array_equal(alone.temperature, 1.0)
+    assert (stack_forward(y, [*better, base], margin=-np.inf).weights[:2] > 0).all()
 
 
 @pytest.mark.slow

@@ -81,7 +81,7 @@ def problems_of(estimator: Certifiable, X: Any, y: Any, X_test: Any, *, referenc
         standardise(source.x, s.x_shift, s.x_scale, **place),
         standardise(source.y, s.y_shift, s.y_scale, **place),
     )
-    test = None if X_test is None else estimator.read_inputs(X_test)
+    test = None if X_test is None else estimator.model_.complete(estimator.read_inputs(X_test))
     x_test = None if test is None else standardise(test, s.x_shift, s.x_scale, **place)
     data = _Data(x, target, x_test, get_kernel(model.kernel))
     predictor = spectral_part(predictor)

@@ -25,7 +25,7 @@ import numpy.typing as npt
 from prismgp import metrics
 from prismgp._types import Array
 from prismgp.core.normal import normal_quantile
-from prismgp.data import TableFiles, open_tables
+from prismgp.data import MISSING, TableFiles, open_tables
 from prismgp.data.numerals import DECIMALS
 from prismgp.data.tables import FORMATS, PARQUET_SUFFIXES, TEXT_SUFFIXES
 from prismgp.data.text import check_encoding
@@ -131,6 +131,14 @@ def _encoding(text: str) -> str:
         return check_encoding(text)
     except DataError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def add_missing(parser: Parser, *, default: str | None, meaning: str) -> None:
+    """Add the options of commands that may meet missing values."""
+    parser.add_argument("--missing", choices=MISSING, default=default, help=meaning)
+    parser.add_argument(
+        "--drop-missing", dest="missing", action="store_const", const="drop", help="the same as --missing drop"
+    )
 
 
 def add_output_options(parser: Parser) -> None:

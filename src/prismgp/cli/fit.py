@@ -18,8 +18,8 @@ from prismgp._validate import central_levels
 from prismgp.cli import common
 from prismgp.cli.common import Parser, Scores, Subparsers, printable, say
 from prismgp.core.kernels import KERNELS
-from prismgp.data import Source, TableEncoder, file_source
-from prismgp.data.scan import is_saved_index
+from prismgp.data import Source, file_source
+from prismgp.data.scan import MAX_CATEGORIES, is_saved_index
 from prismgp.estimators import ExactGPRegressor, GPRegressor, NeighborGPRegressor, PrismGPRegressor, SSGPRegressor
 from prismgp.exceptions import DataError
 from prismgp.model import file_bytes
@@ -28,7 +28,6 @@ _DEFAULT_FREQUENCIES = {"prism": 32, "ssgp": 64}
 _KERNEL, _NEIGHBOR_KERNEL = "rbf", "matern32"
 _LEVEL = 0.95
 _SHOWN_INPUTS = 5
-_SCORE_ROWS = 65_536
 _LARGE_FILE = 100 * 10**6  # bytes
 
 
@@ -37,9 +36,9 @@ def add_parser(subparsers: Subparsers) -> None:
     parser: Parser = subparsers.add_parser(
         "fit",
         help="learn a model from a table",
-        description="Learn a model from a table and write it to a file. Text columns are encoded by the model, "
-        "one indicator column per category, and the encoding is saved with it. In CSV files an empty cell, NA, N/A, "
-        "NaN or null is a missing value.",
+        description="Learn a model from a table and write it to a file. Text, dates, times and missing values are "
+        "encoded by the model, and the encoding is saved with it. In CSV files an empty cell, NA, N/A, NaN or null is "
+        "a missing value. Rows without a target are left out.",
     )
     common.add_data(parser)
     parser.add_argument(
@@ -78,11 +77,17 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--max-categories",
         type=common.positive,
-        default=100,
+        default=MAX_CATEGORIES,
         metavar="N",
-        help="refuse text columns with more distinct values (default: %(default)s)",
+        help="columns with more categories are encoded by the effect of each on the target, instead of by an "
+        "indicator for each (default: %(default)s)",
     )
-    parser.add_argument("--drop-missing", action="store_true", help="leave out rows with missing or infinite values")
+    common.add_missing(
+        parser,
+        default="impute",
+        meaning="rows with missing inputs: impute the values (numbers by the median, with an indicator; missing "
+        "categories are one more), drop the rows, or end with an error (default: %(default)s)",
+    )
     parser.add_argument(
         "--holdout",
         type=common.fraction,
@@ -128,7 +133,7 @@ def run(args: argparse.Namespace) -> int:
         columns=args.inputs,
         exclude=args.exclude,
         categorical=args.categorical,
-        missing="drop" if args.drop_missing else "error",
+        missing=args.missing,
         max_categories=args.max_categories,
         client=args.scheduler,
     )
@@ -148,6 +153,7 @@ def run(args: argparse.Namespace) -> int:
         "seconds": time.perf_counter() - began,
         "rows_read": source.rows_read,
         "rows_dropped": source.rows_read - source.n_rows,
+        "rows_without_target": source.rows_without_target,
     }
     if held_out is not None:
         summary["holdout"] = _score(model, held_out, train, args.target)
@@ -157,7 +163,7 @@ def run(args: argparse.Namespace) -> int:
     model.save(output)
     if args.checkpoint is not None:
         Path(args.checkpoint).unlink(missing_ok=True)
-    summary |= _description(model, source.encoder, train)
+    summary |= _description(model, train)
     summary |= {"output": args.output, "output_bytes": output.stat().st_size}
     if args.json:
         say(common.json_text(summary))
@@ -176,6 +182,7 @@ def _left_out(args: argparse.Namespace, names: list[str]) -> list[str]:
 def _new_model(args: argparse.Namespace) -> GPRegressor:
     kernel = args.kernel or (_NEIGHBOR_KERNEL if args.model == "neighbors" else _KERNEL)
     options = {"kernel": kernel, "dtype": args.dtype, "device": args.device, "random_state": args.seed}
+    options["missing"] = args.missing
     if args.model == "exact":
         return ExactGPRegressor(**options)
     if args.model == "neighbors":
@@ -197,7 +204,7 @@ def _score_rows(source: Source, *, model: GPRegressor, averages: Array) -> list[
     """For each target the scores of the rows and the sum of their squared distances from the average."""
     scored = [(Scores(_LEVEL), 0.0) for _ in averages]
     fitted, levels = model.current_model(), central_levels(_LEVEL)
-    for x, y in source.blocks(_SCORE_ROWS):
+    for x, y in model.read_rows(source, None).blocks(fitted.prediction_rows):
         mean, std, ends = fitted.predict_quantiles(x, levels)
         density = fitted.marginal_log_density(x, y)
         for k, (scores, squares) in enumerate(scored):
@@ -211,8 +218,10 @@ def _merge_scores(first: list[tuple[Scores, float]], second: list[tuple[Scores, 
     return [(a.merge(b), c + d) for (a, c), (b, d) in zip(first, second, strict=True)]
 
 
-def _description(model: GPRegressor, encoder: TableEncoder, train: Source) -> dict[str, Any]:
-    status, names = model.fit_status_, encoder.feature_names
+def _description(model: GPRegressor, train: Source) -> dict[str, Any]:
+    status, encoder = model.fit_status_, model.table_encoder_
+    names = encoder.feature_names
+    ignored = set(status["ignored_inputs"])
     relative = common.relative_lengthscale(model.model_)
     # The shortest first: the function varies most along these.
     ranked = [] if relative is None else sorted(zip(names, relative.tolist(), strict=True), key=itemgetter(1))
@@ -227,7 +236,8 @@ def _description(model: GPRegressor, encoder: TableEncoder, train: Source) -> di
         "rows": train.n_rows,
         "inputs": encoder.input_names,
         "features": names,
-        "one_hot": {column.name: len(column.categories) for column in encoder.columns if column.categories},
+        "encoded": {name: len(own) for name, own in encoder.features_of_columns.items() if own != [name]},
+        "constant": [name for name, own in encoder.features_of_columns.items() if ignored.issuperset(own)],
         "log_evidence": model.log_evidence_,
         "log_evidence_per_row": model.log_evidence_ / train.n_rows,
         "noise_std": per_target(np.sqrt(model.model_.noise_variance)),
@@ -267,18 +277,24 @@ def _print(summary: dict[str, Any]) -> None:
 
 def _facts(summary: dict[str, Any]) -> list[tuple[str, str]]:
     notes = [f"of {summary['rows_read']:,} in {summary['data']}"]
-    if summary["rows_dropped"]:
-        notes.append(f"{summary['rows_dropped']:,} dropped for missing values")
+    without = summary["rows_without_target"]
+    if without:
+        notes.append(f"{without:,} left out, without a target")
+    if summary["rows_dropped"] > without:
+        notes.append(f"{summary['rows_dropped'] - without:,} dropped for missing values")
     if "holdout" in summary:
         scores = next(iter(_by_target(summary, "holdout").values()))
         notes.append(f"{scores['rows']:,} held out")
     inputs = f"{len(summary['inputs'])}"
-    if summary["one_hot"]:
-        parts = [f"{printable(name)} as {count} indicators" for name, count in summary["one_hot"].items()]
+    if summary["encoded"]:
+        parts = [f"{printable(name)} as {count}" for name, count in summary["encoded"].items()]
         inputs += f" columns, encoded as {len(summary['features'])}: {', '.join(parts)}"
     rows = [("Rows", f"{summary['rows']:,} ({'; '.join(notes)})"), ("Inputs", inputs)]
     if summary["left_out"]:
         rows.append(("Left out", f"{', '.join(map(repr, summary['left_out']))} (a saved row index)"))
+    if summary["constant"]:
+        names = ", ".join(map(printable, summary["constant"]))
+        rows.append(("Ignored", f"{names} (constant, or next to it)"))
     spreads = _by_target(summary, "target_std")
     for target, noise in _by_target(summary, "noise_std").items():
         share = f" ({noise / spreads[target]:.0%} of its spread)" if spreads[target] else ""

@@ -22,7 +22,8 @@ from prismgp._validate import central_levels
 from prismgp.cli import common
 from prismgp.cli.common import Parser, Scores, Subparsers, printable, say
 from prismgp.data import RowBlock, TableFiles, TableReader
-from prismgp.data.encoder import BOOLEAN, NUMBER, from_floats, to_numbers, to_numbers_or_nan, warn_unseen
+from prismgp.data.encoder import from_floats, to_numbers, to_numbers_or_nan, warn_unseen
+from prismgp.data.encodings import BOOLEAN, NUMBER
 from prismgp.data.tables import PARQUET_SUFFIXES, file_format
 from prismgp.data.writers import ParquetWriter, TextWriter, open_writer
 from prismgp.exceptions import DataError
@@ -66,8 +67,11 @@ def add_parser(subparsers: Subparsers) -> None:
         action="store_true",
         help="std and interval of the underlying function instead of a new observation",
     )
-    parser.add_argument(
-        "--drop-missing", action="store_true", help="leave the prediction of rows with missing inputs empty"
+    common.add_missing(
+        parser,
+        default="impute",
+        meaning="rows with missing inputs: predict them, with wider intervals, leave their predictions empty, or end "
+        "with an error (default: %(default)s)",
     )
     parser.add_argument("--device", choices=("cpu", "cuda", "auto"), help="default: that of the fit")
     common.add_format_options(parser)
@@ -130,7 +134,7 @@ class _Prediction:
             files,
             model.encoder,
             model.feature_names or model.n_inputs,
-            missing="drop" if args.drop_missing else "error",
+            missing=args.missing,
         )
         self.encoder = self.reader.encoder
         self.typed = typed and files.is_text
@@ -150,7 +154,8 @@ class _Prediction:
     def _schema(self) -> pa.Schema:
         schema = self.files.schema
         if self.typed:
-            numeric = {column.name for column in self.encoder.columns if not column.categories} | set(self.targets)
+            numeric = {column.name for column in self.encoder.columns if column.kind in (NUMBER, BOOLEAN)}
+            numeric.update(self.targets)
             schema = pa.schema([(name, pa.float64() if name in numeric else pa.string()) for name in schema.names])
         for name in self.columns:
             schema = schema.append(pa.field(name, pa.float64()))
@@ -184,10 +189,13 @@ class _Prediction:
         result = np.full((len(_STATISTICS), rows, len(self.columns) // len(_STATISTICS)), np.nan)
         if len(block.positions):
             mean, std, ends = self.model.predict_quantiles(
-                block.x, central_levels(self.args.level), include_noise=not self.args.no_noise
+                self._inputs(block), central_levels(self.args.level), include_noise=not self.args.no_noise
             )
             result[:, block.positions] = np.stack([mean, std, ends[:, :, 0], ends[:, :, 1]])
         return [result[index, :, output] for output in range(result.shape[2]) for index in range(len(_STATISTICS))]
+
+    def _inputs(self, block: RowBlock) -> Array:
+        return block.x if self.model.encoder is None else self.encoder.encode(block.x)
 
     def _score(self, block: RowBlock, columns: list[Array]) -> None:
         """Compare the predictions with the targets that are known; others, and rows without prediction, are NaN."""
@@ -199,7 +207,7 @@ class _Prediction:
         if not self.args.no_noise:
             density = np.full(truth.shape, np.nan)
             if len(block.positions):
-                density[block.positions] = self.model.marginal_log_density(block.x, truth[block.positions])
+                density[block.positions] = self.model.marginal_log_density(self._inputs(block), truth[block.positions])
         for output, scores in self.scores.items():
             start = output * len(_STATISTICS)
             mean, std, lower, upper = columns[start : start + len(_STATISTICS)]
@@ -265,8 +273,10 @@ def _print(summary: dict[str, Any], *, error: bool) -> None:
         ("Added columns", ", ".join(map(printable, summary["columns"]))),
         ("Interval", f"{100 * summary['level']:g}% for {what}"),
     ]
+    cells = ", ".join(f"{printable(name)} {count:,}" for name, count in summary["missing"].items())
+    if cells and not summary["rows_not_predicted"]:
+        rows.append(("Missing inputs", f"{cells}: averages with wider intervals"))
     if summary["rows_not_predicted"]:
-        cells = ", ".join(f"{printable(name)} {count:,}" for name, count in summary["missing"].items())
         rows.append(("Left empty", f"{summary['rows_not_predicted']:,} rows with missing inputs ({cells})"))
     several = isinstance(summary["target"], list)
     scored = (

@@ -33,7 +33,7 @@ SSGP_STAGES = Stages(8_192, (10, 30), 65_536)
 _RACE_DRAWS = 4  # draws of the frequencies that take part
 _RACE_SCALES = (1.0, 2.0)  # multiples of the exact GP's length-scales: few frequencies favour smoother functions
 _LARGER = 1.5  # a stage is worth it only if the next one is larger by this factor
-_START_ITER = 60  # of the exact GP that finds a start, which need not be an optimum
+START_ITER = 60  # of the exact GP that finds a start, which need not be an optimum
 
 
 def fit_exact(
@@ -81,7 +81,7 @@ def exact_start(small: Rows, start: Parameters, kernel: Kernel, monitor: Monitor
     """
     runner = (ExactEvidence(*small.tensors(), kernel), start)
     boxes = bounds(start, dtype="float64")
-    _, found, report = race([runner], boxes, rounds=[_START_ITER], monitor=monitor, method="exact GP start")
+    _, found, report = race([runner], boxes, rounds=[START_ITER], monitor=monitor, method="exact GP start")
     return found, report[0]
 
 

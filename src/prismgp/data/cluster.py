@@ -66,7 +66,8 @@ class _FileRows(Source):
 
     def __init__(self, reader: TableReader, n_rows: int, *, single: bool) -> None:
         self.reader, self.n_rows, self.single = reader, n_rows, single
-        self.n_inputs, self.n_outputs = len(reader.encoder.feature_names), len(reader.targets)
+        self.encoder = reader.encoder
+        self.n_inputs, self.n_outputs = len(reader.encoder.columns), len(reader.targets)
 
     def blocks(self, rows: int) -> Iterator[Block]:
         return rechunk(((block.x, block.y) for block in self.reader.blocks(rows)), rows)
@@ -172,6 +173,7 @@ class Outcome(Generic[T]):
     value: T | None = None
     error: PrismGPError | None = None
     rows_read: int = 0
+    rows_without_target: int = 0
     unseen: Counter[str] = field(default_factory=Counter)
 
 
@@ -269,7 +271,8 @@ def run_shard(work: Packed[Any], loader: ShardLoader, n_rows: int | None, *parts
         known = name.partition(",")[0] in message
         return Outcome(error=error if known else type(error)(f"{name}: {message}"))
     if isinstance(source, _FileRows):
-        return Outcome(value, rows_read=source.reader.rows_read, unseen=source.reader.unseen)
+        reader = source.reader
+        return Outcome(value, None, reader.rows_read, reader.rows_without_target, reader.unseen)
     return Outcome(value)
 
 
@@ -280,6 +283,7 @@ def _merge_outcomes(work: Packed[Any], *outcomes: Outcome[Any]) -> Outcome[Any]:
     _, merge = work.content()
     total = Outcome(reduce(merge, [outcome.value for outcome in outcomes]))
     total.rows_read = sum(outcome.rows_read for outcome in outcomes)
+    total.rows_without_target = sum(outcome.rows_without_target for outcome in outcomes)
     for outcome in outcomes:
         total.unseen.update(outcome.unseen)
     return total

@@ -43,7 +43,9 @@ class DaskSource(Source):
 
     distributed = True
     small = False
-    rows_read: int = 0  # rows of the files, also those with missing values; known after a pass
+    # Of files, known after a pass: all rows, and those without a target.
+    rows_read: int = 0
+    rows_without_target: int = 0
 
     def __init__(
         self, shards: Sequence[Shard], cluster: Cluster, *, n_inputs: int, n_outputs: int, single: bool = True
@@ -80,6 +82,7 @@ class DaskSource(Source):
             if outcome.error is not None:
                 raise outcome.error
         self.rows_read = sum(outcome.rows_read for outcome in outcomes) or self.rows_read
+        self.rows_without_target = sum(outcome.rows_without_target for outcome in outcomes) or self.rows_without_target
         warn_unseen(sum((outcome.unseen for outcome in outcomes), Counter[str]()))
 
     @cached_property
@@ -143,8 +146,9 @@ class DaskFileSource(DaskSource):
         shards = []
         for part, count in reader.split(SHARD_ROWS):
             loader = FileLoader(part, single=single)
-            shards.append(Shard(loader, n_rows=count if reader.missing == "error" else None))
-        self.feature_names = self.encoder.feature_names
+            complete = reader.missing == "error" or (reader.missing == "impute" and not reader.targets)
+            shards.append(Shard(loader, n_rows=count if complete else None))
+        self.feature_names = self.encoder.input_names
         super().__init__(shards, cluster, n_inputs=len(self.feature_names), n_outputs=len(self.targets), single=single)
         if not self.n_rows:
             reader.rows_read = self.rows_read

@@ -40,11 +40,11 @@ class Source(ABC):
     n_rows: int
     n_inputs: int
     n_outputs: int
-    feature_names: list[str] | None = None  # of the inputs
+    feature_names: list[str] | None = None  # of the columns
     labels: AnyArray | None = None  # (n,), the clusters of the rows, if given with them
     in_memory: bool = False  # whether rows can be taken by index at no cost
     distributed: bool = False  # whether other processes do the passes; rows should not be loaded into this one
-    encoder: TableEncoder | None = None  # how columns became the inputs, if the rows come from tables
+    encoder: TableEncoder | None = None  # how columns are read, and to be encoded, if the rows come from tables
     single: bool = True  # whether one target makes a one-dimensional y
 
     @property
@@ -68,7 +68,7 @@ class Source(ABC):
         return function(self)
 
     def encode_with(self, encoder: TableEncoder) -> Source:  # noqa: ARG002
-        """The same rows with inputs encoded as another table was; rows that are no table stay as they are."""
+        """The same rows, read as another table was; rows that are no table stay as they are."""
         return self
 
     @cached_property
@@ -170,6 +170,9 @@ class Selection(Source):
         self.n_rows, self.n_inputs, self.n_outputs = len(rows), source.n_inputs, source.n_outputs
         self.in_memory, self.feature_names = source.in_memory, source.feature_names
         self.encoder, self.single = source.encoder, source.single
+
+    def encode_with(self, encoder: TableEncoder) -> Selection:
+        return Selection(self._source.encode_with(encoder), self._rows)
 
     @property
     def n_whole(self) -> int:

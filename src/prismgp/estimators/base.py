@@ -15,24 +15,26 @@ from sklearn.utils.validation import check_is_fitted
 
 from prismgp._system import DEVICES, DTYPES, Streams, compute_device
 from prismgp._types import AnyArray, Array, RandomState
-from prismgp._validate import central_levels, check_choice, check_fit_data, check_inputs, check_levels, check_number
+from prismgp._validate import central_levels, check_choice, check_levels, check_number
 from prismgp.certificates import Certificate, certify
 from prismgp.context import FitContext, FitEvent
 from prismgp.core.kernels import KERNELS
 from prismgp.core.models import Predictor
-from prismgp.data import ArraySource, Source, StandardisedRows, Standardiser
+from prismgp.data import MISSING, MappedSource, Source, StandardisedRows, Standardiser
 from prismgp.estimators.sources import (
+    adopt_rows,
     adopt_source,
     apply_where_rows_are,
     as_source,
-    encode_frame,
     forget_fit,
     input_blocks,
+    match_inputs,
+    match_rows,
     match_source,
     open_checkpoint,
 )
 from prismgp.exceptions import DataError
-from prismgp.model import FittedModel, save_model
+from prismgp.model import FittedModel, draw_background, save_model
 
 
 class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type: ignore[misc]
@@ -66,6 +68,11 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "fit_status_")  # the last attribute that a fit sets
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = self.missing != "error"
+        return tags
+
     # -- fitting ---------------------------------------------------------------------------------
 
     def _check_parameters(self) -> None:
@@ -79,6 +86,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
     def _check_computation(self) -> None:
         """Those arguments that count after a fit too."""
         name = type(self).__name__
+        check_choice(name, "missing", self.missing, MISSING)
         check_choice(name, "device", self.device, DEVICES)
         check_choice(name, "dtype", self.dtype, tuple(DTYPES))
         if getattr(self, "chunk_size", "auto") != "auto":
@@ -99,6 +107,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
         forget_fit(self)
         source, self._target_ndim = self._source(X, y, reset=True)
         self._check_size(source, device)
+        self._background = draw_background(source, getattr(self, "table_encoder_", None))
         standardiser = Standardiser.fit(source, normalize=self.normalize, learned=self._learns_lengthscales())
         return self._rows(source, standardiser)
 
@@ -111,19 +120,24 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
     def _rows(self, source: Source, standardiser: Standardiser) -> StandardisedRows:
         return StandardisedRows(source, standardiser, *self._compute(), chunk_rows=self._chunk_rows())
 
-    def _source(self, X: Any, y: Any, *, reset: bool) -> tuple[Source, int]:
-        """Checked rows and the dimension of y; those of a fit, or those of a fitted model."""
+    def _source(self, X: Any, y: Any, *, reset: bool, training: bool = False) -> tuple[Source, int]:
+        """Checked rows, encoded, and the dimension of y; those of a fit, or those for a fitted model.
+
+        ``training``: those of the fit again.
+        """
         X, y = as_source(X, y)
         if isinstance(X, Source):
-            source = adopt_source(self, X, y) if reset else match_source(self, X, y, needs_target=True)
+            if reset:
+                source = adopt_source(self, X, y)
+            else:
+                source = match_source(self, X, y, needs_target=True, training=training)
             return source, 1 if source.n_outputs == 1 and X.single else 2
-        x, target = check_fit_data(self, X if reset else encode_frame(self, X), y, reset=reset)
-        return ArraySource(x, target.reshape(len(target), -1)), target.ndim
+        return adopt_rows(self, X, y) if reset else match_rows(self, X, y, training=training)
 
-    def read_rows(self, X: Any, y: Any) -> Source:
+    def read_rows(self, X: Any, y: Any, *, training: bool = False) -> Source:
         """Rows and targets as the fitted model takes them, checked; for code that works with ``model_``."""
         check_is_fitted(self)
-        source, ndim = self._source(X, y, reset=False)
+        source, ndim = self._source(X, y, reset=False, training=training)
         model = self.model_
         if ndim != model.target_ndim:
             raise DataError(f"y has {ndim} dimension(s), but the model was fitted with {model.target_ndim}")
@@ -133,14 +147,17 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
 
     def read_training_rows(self, X: Any, y: Any) -> Source:
         """As :meth:`read_rows`, for the rows of the fit, with the clusters that were given for them."""
-        return self.read_rows(X, y)
+        return self.read_rows(X, y, training=True)
 
     def read_inputs(self, X: Any) -> AnyArray:
-        """Inputs as the fitted model takes them, checked, in memory; for code that works with ``model_``."""
+        """Inputs as the fitted model takes them, checked, in memory; for code that works with ``model_``.
+
+        NaN where a cell is unknown.
+        """
         X, _ = as_source(X)
         if isinstance(X, Source):
             return match_source(self, X).load().x
-        return check_inputs(self, encode_frame(self, X))
+        return match_inputs(self, X)
 
     def _start_values(self) -> dict[str, Any]:
         """Starting values, or the fixed ones, in the user's units."""
@@ -179,7 +196,9 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
         **record: Any,
     ) -> FittedModel:
         """The fitted model around what a fit has found."""
-        names = getattr(self, "feature_names_in_", None)
+        names, encoder = getattr(self, "feature_names_in_", None), getattr(self, "table_encoder_", None)
+        if encoder is not None:
+            names = encoder.feature_names
         return FittedModel.from_fit(
             self._kind,
             predictor,
@@ -188,7 +207,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
             kernel=self.kernel,
             target_ndim=self._target_ndim,
             feature_names=None if names is None else [str(name) for name in names],
-            encoder=getattr(self, "table_encoder_", None),
+            encoder=encoder,
+            background=self._background,
             history=history or {},
             arguments={name: getattr(self, name) for name in self._structure},
             **record,
@@ -245,7 +265,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
         X, _ = as_source(X)
         if isinstance(X, Source) and X.distributed and not return_cov:
             done: AnyArray | tuple[AnyArray, AnyArray] = apply_where_rows_are(
-                self, match_source(self, X), "predict", return_std=return_std, include_noise=include_noise
+                self, X, "predict", return_std=return_std, include_noise=include_noise
             )
             return done
         model = self.current_model()
@@ -290,7 +310,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
         levels = check_levels(q)
         X, _ = as_source(X)
         if isinstance(X, Source) and X.distributed:
-            return np.asarray(apply_where_rows_are(self, match_source(self, X), "predict_quantiles", q=levels))
+            return np.asarray(apply_where_rows_are(self, X, "predict_quantiles", q=levels))
         model = self.current_model()
         return self._shape_out(model.quantiles(input_blocks(self, X, model.prediction_rows), levels))
 
@@ -307,10 +327,11 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
         ndarray, (n,)
             Row by row, summed over outputs; minus its average is the NLPD. In the units of y.
         """
-        source = self.read_rows(X, y)
-        if source.distributed:
-            return np.asarray(apply_where_rows_are(self, source, "log_density"))
-        model = self.current_model()
+        check_is_fitted(self)
+        X, y = as_source(X, y)
+        if isinstance(X, Source) and X.distributed:
+            return np.asarray(apply_where_rows_are(self, X, "log_density"))
+        source, model = self.read_rows(X, y), self.current_model()
         return model.log_density(source.blocks(model.prediction_rows))
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
@@ -388,11 +409,13 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
         """An estimator around a model read from a file."""
         estimator = cls(**model.arguments)
         estimator._check_parameters()
-        estimator.n_features_in_ = model.n_inputs
-        if model.feature_names is not None:
-            estimator.feature_names_in_ = np.array(model.feature_names, dtype=object)
-        if model.encoder is not None:
-            estimator.table_encoder_ = model.encoder
+        encoder = model.encoder
+        names = model.feature_names if encoder is None else None if encoder.positional else encoder.input_names
+        estimator.n_features_in_ = model.n_inputs if encoder is None else len(encoder.columns)
+        if names is not None:
+            estimator.feature_names_in_ = np.array(names, dtype=object)
+        if encoder is not None:
+            estimator.table_encoder_ = encoder
         estimator._adopt(replace(model, arguments={name: model.arguments[name] for name in cls._structure}))
         return estimator
 
@@ -411,5 +434,6 @@ class UpdatableRegressor(GPRegressor):
             return self.fit(X, y)
         model = self.current_model()
         source = self.read_rows(X, y)
-        self._adopt(model.update(self._rows(source, model.standardiser)))
+        complete = MappedSource(source, model.complete, source.n_inputs).with_labels(source.labels)
+        self._adopt(model.update(self._rows(complete, model.standardiser)))
         return self

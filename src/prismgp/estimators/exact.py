@@ -37,6 +37,10 @@ class ExactGPRegressor(GPRegressor):
         What the constant mean is when it is neither learned (``optimize=False``) nor given: the
         targets' average, or zero for False. Inputs and targets are standardised internally in any
         case, which changes nothing but the arithmetic. Everything is reported in the data's units.
+    missing : {"impute", "drop", "error"}, default "impute"
+        What to do with missing inputs. "impute": numbers and times get the median of the training rows and an
+        indicator, missing categories are a category; "drop": rows that have any are left out of the fit; "error": they
+        are an error. A prediction averages over what a missing cell may be. A source has an argument of its own.
     device : {"cpu", "cuda", "auto"}, default "cpu"
     dtype : {"float64", "float32"}, default "float64"
         Accepted for uniformity with the other regressors; the computation is in float64.
@@ -78,6 +82,7 @@ class ExactGPRegressor(GPRegressor):
         max_iter: int = 200,
         n_restarts: int = 0,
         normalize: bool = True,
+        missing: str = "impute",
         device: str = "cpu",
         dtype: str = "float64",
         random_state: RandomState = None,
@@ -92,6 +97,7 @@ class ExactGPRegressor(GPRegressor):
         self.max_iter = max_iter
         self.n_restarts = n_restarts
         self.normalize = normalize
+        self.missing = missing
         self.device = device
         self.dtype = dtype
         self.random_state = random_state

@@ -46,6 +46,10 @@ class NeighborGPRegressor(UpdatableRegressor):
         case, which changes nothing but the arithmetic. Everything is reported in the data's units.
     chunk_size : int or "auto", default "auto"
         Rows read, or predicted, at a time.
+    missing : {"impute", "drop", "error"}, default "impute"
+        What to do with missing inputs. "impute": numbers and times get the median of the training rows and an
+        indicator, missing categories are a category; "drop": rows that have any are left out of the fit; "error": they
+        are an error. A prediction averages over what a missing cell may be. A source has an argument of its own.
     device : {"cpu", "cuda", "auto"}, default "cpu"
     dtype : {"float64", "float32"}, default "float64"
         Precision of the rows in memory; kernel matrices are in float64 either way.
@@ -110,6 +114,7 @@ class NeighborGPRegressor(UpdatableRegressor):
         n_restarts: int = 0,
         normalize: bool = True,
         chunk_size: int | str = "auto",
+        missing: str = "impute",
         device: str = "cpu",
         dtype: str = "float64",
         random_state: RandomState = None,
@@ -128,6 +133,7 @@ class NeighborGPRegressor(UpdatableRegressor):
         self.n_restarts = n_restarts
         self.normalize = normalize
         self.chunk_size = chunk_size
+        self.missing = missing
         self.device = device
         self.dtype = dtype
         self.random_state = random_state

@@ -76,6 +76,10 @@ class PrismGPRegressor(UpdatableRegressor):
         False keeps the kernel parameters at their starting values; networks are trained all the same.
     max_iter, n_restarts, normalize, chunk_size
         As in :class:`SSGPRegressor`, for the plain SSGP.
+    missing : {"impute", "drop", "error"}, default "impute"
+        What to do with missing inputs. "impute": numbers and times get the median of the training rows and an
+        indicator, missing categories are a category; "drop": rows that have any are left out of the fit; "error": they
+        are an error. A prediction averages over what a missing cell may be. A source has an argument of its own.
     device : {"cpu", "cuda", "auto"}, default "cpu"
     dtype : {"float64", "float32"}, default "float64"
         Of the final features; networks are trained in float32.
@@ -170,6 +174,7 @@ class PrismGPRegressor(UpdatableRegressor):
         n_restarts: int = 0,
         normalize: bool = True,
         chunk_size: int | str = "auto",
+        missing: str = "impute",
         device: str = "cpu",
         dtype: str = "float64",
         random_state: RandomState = None,
@@ -208,6 +213,7 @@ class PrismGPRegressor(UpdatableRegressor):
         self.n_restarts = n_restarts
         self.normalize = normalize
         self.chunk_size = chunk_size
+        self.missing = missing
         self.device = device
         self.dtype = dtype
         self.random_state = random_state

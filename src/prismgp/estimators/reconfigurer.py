@@ -20,8 +20,8 @@ from prismgp.estimators.sources import (
     adopt_source,
     apply_where_rows_are,
     as_source,
-    encode_frame,
     forget_fit,
+    match_inputs,
     match_source,
 )
 from prismgp.exceptions import PrismGPWarning
@@ -230,13 +230,14 @@ class Reconfigurer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
                 return np.asarray(apply_where_rows_are(self, source, method))
             blocks = (x for x, _ in prefetch(source.blocks(CHUNK_ROWS)))
         else:
-            x = check_inputs(self, encode_frame(self, X))
+            x = match_inputs(self, X)
             blocks, dtype = (x[start : start + CHUNK_ROWS] for start in range(0, len(x), CHUNK_ROWS)), x.dtype
         device = compute_device(self.device)
         self._vae.to(device)
         s = self._standardiser
         found = []
         for block in blocks:
+            block = np.where(np.isnan(block), s.x_shift, block).astype(block.dtype)  # unknown cells are typical
             rows = BatchRows(block, s.x_shift, s.x_scale, dtype=torch.float64, device=device)
             values = compute(self._vae.encode(rows[:])).cpu().numpy()
             found.append(values.astype(dtype, copy=False) if values.dtype.kind == "f" else values)

@@ -53,6 +53,10 @@ class SSGPRegressor(UpdatableRegressor):
         case, which changes nothing but the arithmetic. Everything is reported in the data's units.
     chunk_size : int or "auto", default "auto"
         Rows processed at a time.
+    missing : {"impute", "drop", "error"}, default "impute"
+        What to do with missing inputs. "impute": numbers and times get the median of the training rows and an
+        indicator, missing categories are a category; "drop": rows that have any are left out of the fit; "error": they
+        are an error. A prediction averages over what a missing cell may be. A source has an argument of its own.
     device : {"cpu", "cuda", "auto"}, default "cpu"
     dtype : {"float64", "float32"}, default "float64"
         Precision of the features; statistics are accumulated in float64 either way.
@@ -123,6 +127,7 @@ class SSGPRegressor(UpdatableRegressor):
         n_restarts: int = 0,
         normalize: bool = True,
         chunk_size: int | str = "auto",
+        missing: str = "impute",
         device: str = "cpu",
         dtype: str = "float64",
         random_state: RandomState = None,
@@ -145,6 +150,7 @@ class SSGPRegressor(UpdatableRegressor):
         self.n_restarts = n_restarts
         self.normalize = normalize
         self.chunk_size = chunk_size
+        self.missing = missing
         self.device = device
         self.dtype = dtype
         self.random_state = random_state

@@ -2,5 +2,6 @@
 
 from prismgp.model.file import FORMAT_VERSION, file_bytes, load_model, save_model
 from prismgp.model.fitted import FittedModel
+from prismgp.model.unknown import draw_background
 
-__all__ = ["FORMAT_VERSION", "FittedModel", "file_bytes", "load_model", "save_model"]
+__all__ = ["FORMAT_VERSION", "FittedModel", "draw_background", "file_bytes", "load_model", "save_model"]

@@ -123,6 +123,8 @@ def _tensors_of(model: FittedModel) -> dict[str, Tensor]:
     tensors |= {name: torch.tensor(value, dtype=torch.float64) for name, value in vectors.items()}
     if model.kind == "prism" and model.input_lengthscale is not None:
         tensors["input_lengthscale"] = torch.tensor(model.input_lengthscale)
+    if model.background is not None:
+        tensors["background"] = torch.tensor(model.background)
     return tensors
 
 
@@ -175,6 +177,7 @@ def _build(config: dict[str, Any], tensors: dict[str, Tensor], device: str | Non
         shapes=_build_shapes(config.get("noise_shape"), q),
         feature_names=names,
         encoder=encoder,
+        background=_build_background(tensors, d),
         status=dict(config["fit_status"]),
         history=config["history"],
         n_iter=n_iter,
@@ -195,11 +198,21 @@ def _build_columns(config: dict[str, Any], d: int) -> tuple[list[str] | None, Ta
     if names is not None and len(names) != d:
         raise ModelFileError(f"{len(names)} feature names for {d} inputs")
     encoder = None if config["table"] is None else TableEncoder.from_dict(config["table"])
-    if encoder is not None and encoder.feature_names != config["feature_names"]:
+    if encoder is not None and encoder.feature_names != names:
         raise ModelFileError("the table's columns are not the model's inputs")
     if encoder is not None and encoder.targets and len(encoder.targets) != config["outputs"]:
         raise ModelFileError(f"{len(encoder.targets)} targets of the table for {config['outputs']} outputs")
     return names, encoder
+
+
+def _build_background(tensors: dict[str, Tensor], d: int) -> Array | None:
+    if "background" not in tensors:
+        return None
+    rows = tensors["background"]
+    if rows.ndim != 2 or rows.shape[1] != d or not len(rows):
+        raise ModelFileError(f"the background is not one of rows of {d} inputs")
+    found: Array = rows.numpy()
+    return found
 
 
 def _build_shapes(states: Any, q: int) -> tuple[NoiseShape, ...] | None:

@@ -31,6 +31,7 @@ _MOST_NEIGHBORS = 2**14  # that are used: a few bytes must not ask for a kernel 
 _LARGEST = 1e100  # of targets, and of coordinates in length-scales: beyond it squares soon overflow
 _LARGEST_LOG_RATIO = math.log(1e15)  # of signal to noise: beyond it factorisations fail
 _TRIAL_NEIGHBORS = 256
+_VIEW = ("residual", "latent", "whole")
 
 
 def is_coordinates(name: str) -> bool:
@@ -67,7 +68,7 @@ def local_config(model: NeighborModel | LocalMixture) -> dict[str, Any]:
     ]
     if isinstance(model, LocalMixture):
         for entry, near in zip(entries, model.near, strict=True):
-            entry |= {"residual": near.view.residual, "latent": near.view.latent}
+            entry |= {name: getattr(near.view, name) for name in _VIEW}
     return {"near": entries}
 
 
@@ -144,10 +145,10 @@ def _entries(config: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _view(entry: dict[str, Any]) -> View:
-    residual, latent = entry["residual"], entry["latent"]
-    if type(residual) is not bool or type(latent) is not bool:
+    about = {name: entry[name] for name in _VIEW}
+    if not all(type(each) is bool for each in about.values()):
         raise ModelFileError("the file does not say what a neighbour GP sees")
-    return View(residual=residual, latent=latent)
+    return View(**about)
 
 
 def _build_gps(

@@ -219,6 +219,33 @@ class Expert:
         return self.posterior.covariance(self.map.features(x)[0])
 
 
+def combine_moments(
+    found: Sequence[tuple[Tensor, Tensor | None, Tensor]], weights: Array, temperature: Array
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    """Mean, variance of the function if its parts have one, and noise of a mixture; variances times a temperature."""
+    means = torch.stack([mean for mean, _, _ in found])
+    shares, factor = torch.as_tensor(weights).to(means), torch.as_tensor(temperature).to(means)
+    mean = torch.tensordot(shares, means, 1)
+    noise = factor * torch.tensordot(shares, torch.stack([each for _, _, each in found]), 1)
+    variances = [each for _, each, _ in found if each is not None]
+    if not variances:
+        return mean, None, noise
+    return mean, factor * torch.tensordot(shares, torch.stack(variances) + (means - mean).square(), 1), noise
+
+
+def combine_covariances(
+    means: Sequence[Tensor], covariances: Iterable[Tensor], weights: Array, temperature: Array
+) -> Tensor:
+    """Joint covariance of the function of a mixture, (n, n, q), from means, (n, q), and covariances of its parts."""
+    stacked = torch.stack(list(means))
+    shares, factor = torch.as_tensor(weights).to(stacked), torch.as_tensor(temperature).to(stacked)
+    away = stacked - torch.tensordot(shares, stacked, 1)
+    total = torch.einsum("k,kiq,kjq->ijq", shares, away, away)
+    for share, covariance in zip(shares, covariances, strict=True):
+        total = total + share * covariance
+    return total * factor
+
+
 @dataclass(frozen=True)
 class Mixture(Predictor):
     """Experts with weights; predicts by the moments of the mixture, all variances times a temperature."""
@@ -293,15 +320,7 @@ class Mixture(Predictor):
 
     def combine(self, found: Sequence[tuple[Tensor, Tensor | None, Tensor]]) -> tuple[Tensor, Tensor | None, Tensor]:
         """The same from the predictions of the experts."""
-        weights, temperature = self._tensors(found[0][0])
-        means = torch.stack([mean for mean, _, _ in found])
-        mean = torch.tensordot(weights, means, 1)
-        noise = temperature * torch.tensordot(weights, torch.stack([each for _, _, each in found]), 1)
-        variances = [each for _, each, _ in found if each is not None]
-        if not variances:
-            return mean, None, noise
-        inner = torch.stack(variances)
-        return mean, temperature * torch.tensordot(weights, inner + (means - mean).square(), 1), noise
+        return combine_moments(found, self.weights, self.temperature)
 
     def prediction_rows(self, device: torch.device) -> int:
         """Rows to predict at a time: a power of two, which divides larger ones that others may predict at a time."""
@@ -311,13 +330,9 @@ class Mixture(Predictor):
 
     def covariance(self, x: Tensor) -> Tensor:
         """Joint covariance of the function under the mixture, (n, n, q)."""
-        weights, temperature = self._tensors(x)
-        means = torch.stack([expert.predict(x, variance=False)[0] for expert in self.experts])
-        away = means - torch.tensordot(weights, means, 1)
-        total = torch.einsum("k,kiq,kjq->ijq", weights, away, away)
-        for weight, expert in zip(weights, self.experts, strict=True):
-            total = total + weight * expert.covariance(x)
-        return total * temperature
+        means = [expert.predict(x, variance=False)[0] for expert in self.experts]
+        covariances = (expert.covariance(x) for expert in self.experts)
+        return combine_covariances(means, covariances, self.weights, self.temperature)
 
     def marginals(self, x: Tensor, *, include_noise: bool = True) -> Marginals:
         """The mixture itself, output by output (Z1).

@@ -19,6 +19,7 @@ trained, with posteriors that do not know these rows at all: residuals of other 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -32,7 +33,7 @@ from prismgp.core.models import Predictor
 from prismgp.core.numerics import Factor
 from prismgp.data import StandardisedRows
 from prismgp.neighbors.local import LocalGP
-from prismgp.prism.experts import Mixture
+from prismgp.prism.experts import Mixture, combine_covariances, combine_moments
 from prismgp.prism.network import RevisedMap
 
 
@@ -42,9 +43,12 @@ class View:
 
     residual: bool  # its target is the mixture's standardised residual (L1), else the target itself (L2)
     latent: bool  # coordinates include latent columns and means of the experts
+    whole: bool = False  # all rows are neighbours of every point: the exact GP
 
     @property
     def name(self) -> str:
+        if self.whole:
+            return "exact GP"
         where = "inputs and latent columns" if self.latent else "inputs"
         return f"neighbours in {where}" + (" on the residuals" if self.residual else " alone")
 
@@ -210,7 +214,7 @@ class LocalMixture(Predictor):
         """Mean, variance of the function and noise variance, (n, q), in the model's units."""
         return self._combine(self._survey(x))
 
-    def _combine(self, seen: Survey) -> tuple[Tensor, Tensor, Tensor]:
+    def _combine(self, seen: Survey) -> tuple[Tensor, Tensor | None, Tensor]:
         found = [(seen.mean, seen.variance, seen.noise), *(each.predict(seen) for each in self.near)]
         return combine_moments(found, self.weights, self.temperature)
 
@@ -224,13 +228,9 @@ class LocalMixture(Predictor):
         """Joint covariance of the function, (n, n, q)."""
         seen = self._survey(x)
         base = self.base.covariance(x)
-        means = torch.stack([seen.mean, *(each.predict(seen)[0] for each in self.near)])
-        weights = torch.as_tensor(self.weights).to(means)
-        away = means - torch.tensordot(weights, means, 1)
-        total = torch.einsum("k,kiq,kjq->ijq", weights, away, away) + weights[0] * base
-        for weight, each in zip(weights[1:], self.near, strict=True):
-            total = total + weight * each.covariance(seen, base)
-        return total * torch.as_tensor(self.temperature).to(total)
+        means = [seen.mean, *(each.predict(seen)[0] for each in self.near)]
+        covariances = itertools.chain([base], (each.covariance(seen, base) for each in self.near))
+        return combine_covariances(means, covariances, self.weights, self.temperature)
 
     def sample(self, chunks: Iterable[Tensor], count: int, rng: np.random.Generator) -> Array:
         """Functions drawn from the posterior, (n, q, count): the same functions whatever rows are asked for."""
@@ -259,17 +259,6 @@ class LocalMixture(Predictor):
         base = self.base.update(rows)
         seen, y = rows.chunks_of(self.prediction_rows(rows.device)).reduce(SurveyRows(base))
         return replace(self, base=base, near=tuple(each.to(y.device).extend(seen, y) for each in self.near))
-
-
-def combine_moments(
-    found: Sequence[tuple[Tensor, Tensor, Tensor]], weights: Array, temperature: Array
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean, variance of the function and noise of a mixture, all variances times a temperature."""
-    means, variances, noises = (torch.stack(each) for each in zip(*found, strict=True))
-    shares, factor = torch.as_tensor(weights).to(means), torch.as_tensor(temperature).to(means)
-    mean = torch.tensordot(shares, means, 1)
-    variance = torch.tensordot(shares, variances + (means - mean).square(), 1)
-    return mean, factor * variance, factor * torch.tensordot(shares, noises, 1)
 
 
 def combine(view: View, seen: Survey, mean: Tensor, variance: Tensor, noise: Array) -> tuple[Tensor, Tensor, Tensor]:

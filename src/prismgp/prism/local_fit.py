@@ -14,7 +14,10 @@ import torch
 from prismgp._system import Streams
 from prismgp._types import Array, Tensor
 from prismgp.context import FitContext
-from prismgp.core.kernels import Kernel, Parameters
+from prismgp.core.exact import ExactEvidence
+from prismgp.core.kernels import Kernel, Parameters, bounds, default_start
+from prismgp.core.optimise import Monitor, race
+from prismgp.core.rows import Callback
 from prismgp.data import ArraySource, StandardisedRows
 from prismgp.neighbors.fit import Examples, LocalTraining, fit_local, predict_examples
 from prismgp.neighbors.local import LocalGP
@@ -30,12 +33,18 @@ from prismgp.prism.local import (
     start_lengthscales,
     survey,
 )
-from prismgp.prism.stacking import MARGIN, HeldOut, mixture_moments, normal_nlpd, stack
+from prismgp.prism.stacking import MARGIN, HeldOut, mixture_moments, normal_nlpd, stack_forward
 
 Indices = npt.NDArray[np.int64]
 
 _RESIDUAL, _TARGET = View(residual=True, latent=True), View(residual=False, latent=True)
 _PLAIN_RESIDUAL, _INPUTS = View(residual=True, latent=False), View(residual=False, latent=False)
+_EXACT = View(residual=False, latent=False, whole=True)
+# With few rows the exact GP is cheap, and where the function is smooth nothing is better. Its parameters are learned
+# on some of the rows, from those that the plain SSGP started from.
+_MOST_WHOLE_ROWS, _EXACT_ROWS = 8_000, 2_000
+EXACT_ROUNDS = (15, 60)  # iterations of the race between starts
+_ALL = 2**14  # neighbours: as many as a model file may ask for
 # With few held-out rows residuals of rows that the networks remember would be taken for those of new ones. With many
 # rows, neighbours in the latent space are worth it on the residuals only.
 _FEW_EXAMPLES, _MANY_POOLED = 300, 20_000
@@ -72,7 +81,9 @@ class LocalStage:
     mixture: Mixture  # with the posteriors of all rows
     without: Mixture  # with posteriors that do not know the held-out rows
     lengthscale: Array  # of the plain SSGP, (d,)
+    start: Parameters  # of the exact GP on a subsample that the plain SSGP started from
     kernel: Kernel
+    exact_kernel: Kernel  # of the exact GP on all rows, where they are few
     n_neighbors: int
     most_rows: int
     always: bool  # use neighbours even if the mixture alone is no worse
@@ -95,12 +106,13 @@ class LocalStage:
         with context.progress("view", len(views)):
             for view in views:
                 context.advance(view.name)
-                gp = make_local(view, seen, y, self.kernel, self._start(view), self.n_neighbors)
+                gp = self._make(view, seen, y, self._start(view))
                 learn = partial(self._judge, view, gp, seen, held, streams.generator(view.name))
                 params, judged = self._recall(view, gp, learn, context)
                 learned.append((view, params))
                 found.append(judged)
-        chosen = stack(target, [*found, base], simple=1, share=_BASE_SHARE, margin=-np.inf if self.always else MARGIN)
+        margin = -np.inf if self.always else MARGIN
+        chosen = stack_forward(target, [*found, base], share=_BASE_SHARE, margin=margin)
         status = {
             "weights": {
                 name: float(weight)
@@ -125,10 +137,17 @@ class LocalStage:
         return LocalResult(predictor, HeldOut(mean, total, np.zeros_like(total)), target, status)
 
     def _near(self, view: View, params: Parameters, seen: Survey, y: Tensor) -> Near:
-        gp = make_local(view, seen, y, self.kernel, params.lengthscale, self.n_neighbors)
-        return Near(view, gp.with_parameters(params))
+        return Near(view, self._make(view, seen, y, params.lengthscale).with_parameters(params))
+
+    def _make(self, view: View, seen: Survey, y: Tensor, lengthscale: Array) -> LocalGP:
+        kernel, count = (self.exact_kernel, _ALL) if view.whole else (self.kernel, self.n_neighbors)
+        return make_local(view, seen, y, kernel, lengthscale, count)
 
     def _views(self, seen: Survey, examples: int) -> list[View]:
+        exact = [_EXACT] if len(seen.mean) <= _MOST_WHOLE_ROWS else []
+        return [*self._near_views(seen, examples), *exact]
+
+    def _near_views(self, seen: Survey, examples: int) -> list[View]:
         if seen.coordinates.shape[1] == self.rows.n_inputs + self.rows.n_outputs:
             return [_PLAIN_RESIDUAL, _INPUTS]  # no expert has latent columns
         if examples < _FEW_EXAMPLES:
@@ -193,6 +212,8 @@ class LocalStage:
         self, view: View, gp: LocalGP, seen: Survey, held: Tensor, rng: np.random.Generator
     ) -> tuple[Parameters, HeldOut]:
         """Parameters learned at the examples, and predictions of these, each by parameters that did not see it."""
+        if view.whole:
+            return self._judge_exact(view, gp, seen, held, rng)
         rows, m = torch.arange(gp.n_rows, device=held.device), len(held)
         examples = Examples(gp.coordinates[held], gp.targets[held], held, rows)
         training = FEW if m < _CROSS_ROWS else MANY
@@ -220,3 +241,19 @@ class LocalStage:
             ):
                 into[part] = values
         return learned.params, HeldOut.of(*found)
+
+    def _judge_exact(
+        self, view: View, gp: LocalGP, seen: Survey, held: Tensor, rng: np.random.Generator
+    ) -> tuple[Parameters, HeldOut]:
+        """Parameters by the evidence of rows that are no examples, and predictions of the examples given these."""
+        free = torch.as_tensor(np.setdiff1d(np.arange(gp.n_rows), held.cpu().numpy()), device=held.device)
+        known = replace(gp, coordinates=gp.coordinates[free], targets=gp.targets[free])
+        drawn = np.sort(rng.choice(len(free), min(_EXACT_ROWS, len(free)), replace=False))
+        these = torch.as_tensor(drawn, device=held.device)
+        objective = ExactEvidence(known.coordinates[these].double(), known.targets[these], gp.kernel)
+        starts = [self.start, default_start(self.rows.n_inputs, self.rows.n_outputs)]
+        monitor = Monitor(Callback(), lambda _, params: params)
+        boxes = bounds(self.start, dtype="float64")
+        _, params, _ = race([(objective, each) for each in starts], boxes, rounds=EXACT_ROUNDS, monitor=monitor)
+        near = known.with_parameters(params).predict(gp.coordinates[held])
+        return params, HeldOut.of(*combine(view, seen.take(held), *near, params.noise))

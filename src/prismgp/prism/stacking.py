@@ -9,7 +9,7 @@ mixture is significantly better.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -92,6 +92,38 @@ def stack(
             only = (np.arange(len(experts)) == base).astype(np.float64)
             return Stack(only, np.ones_like(temperature), float(alone.mean()))
     return Stack(weights, temperature, float(nlpd.mean()))
+
+
+def stack_forward(y: Array, experts: list[HeldOut], *, margin: float = MARGIN, share: float = _PLAIN_SHARE) -> Stack:
+    """Begin with the last expert alone; others join one by one, the best first, while each is a significant gain.
+
+    With few held-out rows every further expert is a further chance to fit them, so that an expert that adds nothing
+    must not take part. ``margin`` and ``share`` are those of :func:`stack`; ``-inf``: all experts take part. The first
+    to join changes the kind of model and needs the whole margin, those after it half of that.
+    """
+    base = experts[-1]
+    chosen: list[int] = []
+    alone = normal_nlpd(y, base.mean, base.total)
+    found, rows = Stack(np.ones(1), np.ones(y.shape[1]), float(alone.sum(1).mean())), alone.sum(1)
+    left = list(range(len(experts) - 1))
+    while left:
+        trials = []
+        for k in left:
+            parts = [*(experts[j] for j in (*chosen, k)), base]
+            trial = stack(y, parts, simple=1, margin=-np.inf, share=share)
+            mean, total = mixture_moments(
+                trial.weights, np.stack([each.mean for each in parts]), np.stack([each.total for each in parts])
+            )
+            trials.append((trial, k, normal_nlpd(y, mean, total * trial.temperature).sum(1)))
+        trial, k, nlpd = min(trials, key=lambda each: each[0].nlpd)
+        if not _is_significant(rows - nlpd, fitted=2, margin=0.5 * margin if chosen else margin):
+            break
+        chosen.append(k)
+        left.remove(k)
+        found, rows = trial, nlpd
+    weights = np.zeros(len(experts))
+    weights[[*chosen, len(experts) - 1]] = found.weights
+    return replace(found, weights=weights)
 
 
 def _find_simplest(y: Array, means: Array, totals: Array, simple: int, margin: float) -> tuple[int, Array]:

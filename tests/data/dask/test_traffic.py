@@ -36,6 +36,7 @@ def test_a_pass_returns_one_small_matrix(kind, folder):
     np.testing.assert_allclose(*both, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_fit_moves_no_rows_but_the_sample(folder, client, monkeypatch):
     came: list[int] = []
     gather = Cluster.gather
