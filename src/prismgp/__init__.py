@@ -9,6 +9,7 @@ __all__ = [
     "Certificate",
     "ConditionReport",
     "ExactGPRegressor",
+    "GPRegressor",
     "NeighborGPRegressor",
     "PrismGPRegressor",
     "Reconfigurer",
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from prismgp.complexity import ConditionReport, SampleSizes, check_conditions, sample_size
     from prismgp.estimators import (
         ExactGPRegressor,
+        GPRegressor,
         NeighborGPRegressor,
         PrismGPRegressor,
         Reconfigurer,
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
 # Loaded when asked for: a prediction on the command line takes some 100 MB less without scikit-learn.
 _ESTIMATORS = (
     "ExactGPRegressor",
+    "GPRegressor",
     "NeighborGPRegressor",
     "PrismGPRegressor",
     "Reconfigurer",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from prismgp._system import is_device, unknown_device
 from prismgp._types import AnyArray
 from prismgp.exceptions import DataError, DataTypeError
 
@@ -70,6 +71,49 @@ def check_cells(clean: AnyArray, original: Any, what: str) -> None:
         found = _first_bad_cell(original, what) or _first_bad_cell(clean, what)
         raise found or DataError(f"{what} holds cells that are missing or infinite")
     _check_range(clean, original, what)
+
+
+def check_row_noise(sample_weight: Any, noise_variance: Any, n: int, n_outputs: int) -> AnyArray | None:
+    """Weights, and known noise variances where there are any, of n rows: (n, 1) or (n, 2), float64.
+
+    None where all weights are one, or not given, and there are no variances.
+    """
+    weights = _check_row_numbers("sample_weight", sample_weight, n, "0 leaves a row out")
+    variances = _check_row_numbers("noise_variance", noise_variance, n, "0 stands for an error that is not known")
+    if variances is not None and n_outputs > 1:
+        raise DataError(
+            f"noise_variance is for one target, and y has {n_outputs} columns; fit a regressor for each of them, "
+            "e.g. by a loop over the columns"
+        )
+    if weights is not None and not (weights > 0).any():
+        raise DataError("sample_weight is zero for every row; at least one weight must not be zero")
+    if variances is None or not variances.any():
+        return None if weights is None or (weights == 1.0).all() else weights[:, None]
+    return np.stack([np.ones(n) if weights is None else weights, variances], 1)
+
+
+def _check_row_numbers(name: str, values: Any, n: int, zero: str) -> AnyArray | None:
+    """Finite numbers of at least zero, one for each of n rows."""
+    if values is None:
+        return None
+    values = _plain(values)
+    try:
+        clean = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        found = _first_bad_cell(values, "X")
+        raise DataError(f"{name} must hold numbers" + ("" if found is None else f": {found}")) from error
+    if clean.ndim == 0 and name == "sample_weight":
+        clean = np.full(n, clean)  # as scikit-learn takes it
+    if clean.shape != (n,):
+        raise DataError(f"{name} has shape {clean.shape}; it must hold one number for each of the {n:,} rows")
+    bad = ~((clean >= 0.0) & (clean <= _LARGEST))
+    if bad.any():
+        row = int(np.flatnonzero(bad)[0])
+        raise DataError(
+            f"{name} holds {float(clean[row])!r} at row {row} (counting from 0); it must be a finite number of at "
+            f"least 0: {zero}"
+        )
+    return clean
 
 
 def _plain(data: Any) -> Any:
@@ -196,6 +240,12 @@ def check_choice(estimator: str, name: str, value: Any, choices: Sequence[str]) 
     """A constructor argument must be one of the choices."""
     if not isinstance(value, str) or value not in choices:
         raise DataError(f"{estimator}: {name}={value!r} is unknown; choose one of {', '.join(map(repr, choices))}")
+
+
+def check_device(estimator: str, value: Any) -> None:
+    """A constructor argument must name a device, which need not be there: saving and loading must work without."""
+    if not is_device(value):
+        raise DataError(f"{estimator}: {unknown_device(value)}")
 
 
 def check_levels(q: Any) -> list[float]:

@@ -143,7 +143,7 @@ def test_mixture_gates_are_roots_of_responsibilities(rng):
     x, labels = rng.normal(size=(200, d)), rng.integers(b, size=200)
     lengthscale = rng.uniform(0.5, 2.0, d)
     pairs = [(torch.tensor(x), torch.tensor(labels))]
-    moments = ClusterMoments.of(lambda: iter(pairs), b, d)
+    moments = ClusterMoments.of(lambda: ((*pair, None) for pair in pairs), b, d)
     for c in range(b):
         np.testing.assert_allclose(moments.means[c], x[labels == c].mean(0))
         np.testing.assert_allclose(moments.squares[c], x[labels == c].var(0) * (labels == c).sum())
@@ -153,7 +153,9 @@ def test_mixture_gates_are_roots_of_responsibilities(rng):
     np.testing.assert_allclose(widths, 1.0 / lengthscale.mean(), rtol=1.0)  # of the size of the spread
     # An input that does not matter changes nothing.
     wide = torch.tensor(np.column_stack([x, rng.normal(size=200)]))
-    longer = ClusterMoments.of(lambda: iter([(wide, pairs[0][1])]), b, d + 1).mixture(torch.tensor([*lengthscale, 1e9]))
+    longer = ClusterMoments.of(lambda: iter([(wide, pairs[0][1], None)]), b, d + 1).mixture(
+        torch.tensor([*lengthscale, 1e9])
+    )
     np.testing.assert_allclose(longer.gates(wide), gate.gates(pairs[0][0]), rtol=1e-9)
     nearest = moments.nearest_mean(torch.tensor(lengthscale)).labels(torch.tensor(x)).numpy()
     distances = reference.distances(x, moments.means.numpy(), lengthscale)

@@ -64,6 +64,7 @@ CASES = {
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.filterwarnings("ignore:.*(too few to learn|target is constant):prismgp.exceptions.PrismGPWarning")
 def test_predictions_are_finite_and_uncertain(case, dtype):
     """Warnings are errors in the tests."""
     x, y = CASES[case]()

@@ -254,6 +254,7 @@ def short_training(monkeypatch, short_race):
 @pytest.mark.slow
 @pytest.mark.usefixtures("short_training")
 @parametrize_with_checks([NeighborGPRegressor(8, max_iter=10), NeighborGPRegressor(max_iter=10, dtype="float32")])
+@pytest.mark.filterwarnings("ignore:.*(too few to learn|target is constant):prismgp.exceptions.PrismGPWarning")
 def test_estimator_checks(estimator, check):
     check(estimator)
 

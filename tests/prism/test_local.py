@@ -593,7 +593,7 @@ def test_an_interrupt_in_the_local_stage_leaves_the_mixture(tmp_path, monkeypatc
     def interrupt(*_, **__):
         raise KeyboardInterrupt
 
-    fit = local_model(checkpoint=tmp_path / "fit")
+    fit = local_model(checkpoint=tmp_path / "fit", on_interrupt="keep")
     with monkeypatch.context() as patch:
         patch.setattr(local_fit, "fit_local", interrupt)
         with pytest.warns(PrismGPWarning, match="interrupted"):

@@ -44,7 +44,7 @@ def add_parser(subparsers: Subparsers) -> None:
         f"the rows that --holdout kept out of the fit, or else at {TEST_POINTS:,} training rows drawn at random (all "
         "if there are fewer), and new rows can then be further off.",
         epilog="Exit code: 0 when the certificate holds, 1 when an assumption fails so that nothing is certified, 2 on "
-        "bad usage or bad input. For a model fitted with --holdout or --seed, repeat these options.",
+        "bad usage or bad input. If the fit had --holdout, --conformal or --seed, repeat them.",
     )
     parser.add_argument("model", metavar="MODEL", help="model file")
     common.add_data(parser, "the training table, as for fit: ")
@@ -58,7 +58,10 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     common.add_missing(parser, default=None, meaning="rows with missing inputs, as for fit (default: that of the fit)")
     parser.add_argument("--holdout", type=common.fraction, metavar="FRACTION", help="that of the fit")
-    parser.add_argument("--seed", type=common.seed, default=0, help="that of the fit; only for --holdout (default: 0)")
+    parser.add_argument("--conformal", type=common.fraction, metavar="FRACTION", help="that of the fit")
+    parser.add_argument(
+        "--seed", type=common.seed, default=0, help="that of the fit; only for --holdout and --conformal (default: 0)"
+    )
     parser.add_argument(
         "--rank", type=common.positive, metavar="N", help="columns of the pivoted Cholesky (default: by the rows)"
     )
@@ -92,7 +95,7 @@ def add_parser(subparsers: Subparsers) -> None:
         "--only", dest="parts", choices=PARTS, help="certify this alone, in less time (default: everything)"
     )
     parser.add_argument("--random-state", type=common.seed, metavar="N", help="of all that is random (default: 0)")
-    parser.add_argument("--device", choices=("cpu", "cuda", "auto"), help="default: that of the fit")
+    common.add_device(parser)
     parser.add_argument(
         "--figure", metavar="FILE", help=f"draw the certified ranges; {', '.join(FIGURE_FORMATS)} (needs matplotlib)"
     )
@@ -126,7 +129,7 @@ def run(args: argparse.Namespace) -> int:
             points = test.inputs if _predictions(args) else None
             certificate = certify(model, train.inputs, None if train.is_table else train.target, points, **options)
         except DataError as error:
-            hint = "if the fit had --holdout or --seed, repeat them here"
+            hint = "if the fit had --holdout, --conformal or --seed, repeat them here"
             raise DataError(f"{args.data}: {error}; {hint}") from error
     seconds = time.perf_counter() - began
     if args.figure is not None:
@@ -204,9 +207,9 @@ def _read_tables(
     targets = _targets(args, model, files)
     train = _read(args, model, files, targets)
     kept = None
-    if args.holdout is not None:
-        out = common.held_out_rows(len(train.numbers), args.holdout, args.seed)
-        kept, train = train.select(out), train.select(~out)
+    if args.holdout is not None or args.conformal is not None:
+        chosen, out, _ = common.split_rows(args, len(train.numbers))
+        kept, train = train.select(out) if len(out) else None, train.select(chosen)
     if test_files is not None:
         test = _read(args, model, test_files, targets, with_target=False)
         return train, test, f"{len(test.numbers):,} rows of {args.test}"

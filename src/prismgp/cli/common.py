@@ -8,6 +8,7 @@ import json
 import math
 import os
 import shutil
+import signal
 import stat
 import sys
 import tempfile
@@ -23,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from prismgp import metrics
+from prismgp._system import is_device, unknown_device
 from prismgp._types import Array
 from prismgp.core.normal import normal_quantile
 from prismgp.data import MISSING, TableFiles, open_tables
@@ -48,6 +50,7 @@ class Parser(argparse.ArgumentParser):
 
 
 N = TypeVar("N", int, float)
+Indices: TypeAlias = npt.NDArray[np.int64]
 Subparsers: TypeAlias = "argparse._SubParsersAction[Parser]"
 
 
@@ -79,6 +82,7 @@ whole = _number(int, lambda value: value >= 0, "a whole number of at least 0")
 seed = _number(int, lambda value: 0 <= value < 2**32, "a whole number between 0 and 2^32 - 1")
 fraction = _number(float, lambda value: 0 < value < 1, "a number between 0 and 1")
 probability = _number(float, lambda value: 0 <= value < 1, "a number of at least 0 and below 1")
+seconds = _number(float, lambda value: 0 < value < math.inf, "a number above 0")
 not_negative = _number(float, lambda value: 0 <= value < math.inf, "a number of at least 0")
 
 
@@ -87,6 +91,18 @@ def _delimiter(text: str) -> str:
     if len(text) != 1 or not text.isascii() or text in '"\r\n':
         raise argparse.ArgumentTypeError(f"{text!r} is not one character")
     return text
+
+
+def _device(text: str) -> str:
+    if not is_device(text):
+        raise argparse.ArgumentTypeError(str(unknown_device(text)))
+    return text
+
+
+def add_device(parser: Parser, default: str | None = None) -> None:
+    """Add the option of commands that compute; without a default, it is the device of the fit."""
+    what = f"cpu, cuda, a numbered GPU such as cuda:1, or auto (default: {default or 'that of the fit'})"
+    parser.add_argument("--device", type=_device, metavar="DEVICE", default=default, help=what)
 
 
 def add_data(parser: Parser, what: str = "") -> None:
@@ -194,14 +210,25 @@ def writable(path: str, *, inputs: Iterable[str]) -> Path:
     return target
 
 
-def held_out_rows(n: int, share: float, seed: int) -> npt.NDArray[np.bool_]:
-    """Choose the rows that ``--holdout`` keeps out of a fit, (n,)."""
-    count = max(1, round(share * n))
-    if n - count < 2:
-        raise DataError(f"--holdout {share:g} leaves {n - count} of {n} rows for the fit; at least 2 are needed")
-    chosen = np.zeros(n, dtype=bool)
-    chosen[np.random.default_rng(seed).permutation(n)[:count]] = True
-    return chosen
+def split_rows(args: argparse.Namespace, n: int) -> tuple[Indices, Indices, Indices]:
+    """Rows of the fit, and those that ``--holdout`` and ``--conformal`` keep out of it; each in their order."""
+    shares = {name: getattr(args, name) for name in ("holdout", "conformal")}
+    counts = [0 if share is None else max(1, round(share * n)) for share in shares.values()]
+    left = n - sum(counts)
+    if left < 2:
+        asked = " and ".join(f"--{name} {share:g}" for name, share in shares.items() if share is not None)
+        verb = "leaves" if counts.count(0) else "leave"
+        raise DataError(f"{asked} {verb} {max(left, 0)} of {n} rows for the fit; at least 2 are needed")
+    order = np.random.default_rng(args.seed).permutation(n)
+    held_out, conformal, train = np.split(order, np.cumsum(counts))
+    return np.sort(train), np.sort(held_out), np.sort(conformal)
+
+
+def ignore_interrupts() -> None:
+    """Called when the output is in place: the rest takes no time, and must not look like a failure."""
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
 
 
 # -- output --------------------------------------------------------------------------------------

@@ -14,7 +14,6 @@ import numpy as np
 
 from prismgp._system import format_bytes
 from prismgp._types import Array
-from prismgp._validate import central_levels
 from prismgp.cli import common
 from prismgp.cli.common import Parser, Scores, Subparsers, printable, say
 from prismgp.core.kernels import KERNELS
@@ -22,12 +21,13 @@ from prismgp.data import Source, file_source
 from prismgp.data.scan import MAX_CATEGORIES, is_saved_index
 from prismgp.estimators import ExactGPRegressor, GPRegressor, NeighborGPRegressor, PrismGPRegressor, SSGPRegressor
 from prismgp.exceptions import DataError
-from prismgp.model import file_bytes
+from prismgp.model import file_bytes, rows_needed
 
 _DEFAULT_FREQUENCIES = {"prism": 32, "ssgp": 64}
 _KERNEL, _NEIGHBOR_KERNEL = "rbf", "matern32"
 _LEVEL = 0.95
 _SHOWN_INPUTS = 5
+_ENDS = {"interrupt": "an interrupt", "time limit": "the time limit"}
 _LARGE_FILE = 100 * 10**6  # bytes
 
 
@@ -89,20 +89,51 @@ def add_parser(subparsers: Subparsers) -> None:
         "categories are one more), drop the rows, or end with an error (default: %(default)s)",
     )
     parser.add_argument(
+        "--weight-column",
+        metavar="COLUMN",
+        help="weights of the rows, not an input: the noise variance of a row is divided by its weight; rows of weight "
+        "zero are left out",
+    )
+    parser.add_argument(
+        "--noise-column",
+        metavar="COLUMN",
+        help="known variances (not standard deviations) of the errors of the target, in its units squared, in addition "
+        "to the noise that is learned; not an input",
+    )
+    parser.add_argument(
         "--holdout",
         type=common.fraction,
         metavar="FRACTION",
         help="keep a random part of the rows out of the fit and report the accuracy on it, with the density and the "
         "intervals of the model's own predictive distribution",
     )
+    parser.add_argument(
+        "--conformal",
+        type=common.fraction,
+        metavar="FRACTION",
+        help="keep a random part of the rows out of the fit to make the intervals conformal: in predict they cover "
+        "at least as often as --level says, on average over rows like these",
+    )
     parser.add_argument("--seed", type=common.seed, default=0, help="of everything random (default: %(default)s)")
     parser.add_argument("--dtype", choices=("float64", "float32"), default="float64", help="default: %(default)s")
-    parser.add_argument("--device", choices=("cpu", "cuda", "auto"), default="cpu", help="default: %(default)s")
+    common.add_device(parser, default="cpu")
     parser.add_argument(
         "--checkpoint",
         metavar="FILE",
         help="save the progress of the fit here: after an interruption, the same command continues from there; "
         "removed when the model is saved",
+    )
+    parser.add_argument(
+        "--max-seconds",
+        type=common.seconds,
+        metavar="S",
+        help="end the fit after about so many seconds, with the best model so far; not reproducible",
+    )
+    parser.add_argument(
+        "--keep-interrupted",
+        action="store_true",
+        help="Ctrl-C and SIGTERM end the fit, and the best model so far is saved (default: exit code 130, and MODEL is "
+        "left as it was)",
     )
     parser.add_argument(
         "--scheduler",
@@ -117,6 +148,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Fit, save, report."""
+    began = time.perf_counter()
     if args.model == "exact" and args.checkpoint is not None:
         raise DataError("--checkpoint is for --model prism, ssgp and neighbors; the exact model is fitted in one step")
     if args.model not in _DEFAULT_FREQUENCIES and args.frequencies is not None:
@@ -135,20 +167,37 @@ def run(args: argparse.Namespace) -> int:
         categorical=args.categorical,
         missing=args.missing,
         max_categories=args.max_categories,
+        weight=args.weight_column,
+        noise=args.noise_column,
         client=args.scheduler,
     )
     train: Source = source
     held_out: Source | None = None
-    if args.holdout is not None:  # both parts stay in the order of the file
-        chosen = common.held_out_rows(source.n_rows, args.holdout, args.seed)
-        train, held_out = source.select(np.flatnonzero(~chosen)), source.select(np.flatnonzero(chosen))
+    calibration: Source | None = None
+    chosen, out, kept = common.split_rows(args, source.n_rows)
+    if len(chosen) < source.n_rows:
+        train = source.select(chosen)
+        held_out, calibration = (source.select(rows) if len(rows) else None for rows in (out, kept))
+    if calibration is not None and len(kept) < rows_needed(_LEVEL):
+        raise DataError(
+            f"--conformal {args.conformal:g} keeps {len(kept):,} of {source.n_rows:,} rows; conformal intervals of "
+            f"{_LEVEL:.0%} need at least {rows_needed(_LEVEL)}: keep a larger part"
+        )
     model = _new_model(args)
+    model.set_params(verbose=int(common.show_progress(args)))
+    if args.max_seconds is not None:  # reading counts too
+        model.set_params(max_seconds=max(args.max_seconds - (time.perf_counter() - began), 1e-3))
     began = time.perf_counter()
-    model.set_params(verbose=int(common.show_progress(args))).fit(train)
-    model.set_params(verbose=0)  # not to be saved with the model
+    model.fit(train)
+    model.set_params(verbose=0, max_seconds=args.max_seconds)  # progress is not to be saved with the model
+    if calibration is not None:
+        model.conformalize(calibration, coverage=_LEVEL)
     summary: dict[str, Any] = {
         "data": args.data,
         "target": args.target[0] if len(args.target) == 1 else args.target,
+        "checkpoint": args.checkpoint,
+        "weight_column": args.weight_column,
+        "noise_column": args.noise_column,
         "left_out": _left_out(args, files.names),
         "seconds": time.perf_counter() - began,
         "rows_read": source.rows_read,
@@ -161,7 +210,9 @@ def run(args: argparse.Namespace) -> int:
     if size > _LARGE_FILE and not args.quiet:  # before it fills the disk
         say(f"Writing {args.output}, about {format_bytes(size)}", error=True)
     model.save(output)
-    if args.checkpoint is not None:
+    common.ignore_interrupts()
+    summary["ended_early"] = _why_early(model)
+    if args.checkpoint is not None and summary["ended_early"] is None:  # else it continues the fit
         Path(args.checkpoint).unlink(missing_ok=True)
     summary |= _description(model, train)
     summary |= {"output": args.output, "output_bytes": output.stat().st_size}
@@ -183,6 +234,7 @@ def _new_model(args: argparse.Namespace) -> GPRegressor:
     kernel = args.kernel or (_NEIGHBOR_KERNEL if args.model == "neighbors" else _KERNEL)
     options = {"kernel": kernel, "dtype": args.dtype, "device": args.device, "random_state": args.seed}
     options["missing"] = args.missing
+    options |= {"max_seconds": args.max_seconds, "on_interrupt": "keep" if args.keep_interrupted else "raise"}
     if args.model == "exact":
         return ExactGPRegressor(**options)
     if args.model == "neighbors":
@@ -190,6 +242,12 @@ def _new_model(args: argparse.Namespace) -> GPRegressor:
     cls = PrismGPRegressor if args.model == "prism" else SSGPRegressor
     frequencies = args.frequencies or _DEFAULT_FREQUENCIES[args.model]
     return cls(n_frequencies=frequencies, checkpoint=args.checkpoint, **options)
+
+
+def _why_early(model: GPRegressor) -> str | None:
+    """What ended the fit before it was done, if anything did."""
+    status = model.fit_status_
+    return "interrupt" if status["interrupted"] else "time limit" if status["timed_out"] else None
 
 
 def _score(model: GPRegressor, held_out: Source, train: Source, targets: list[str]) -> dict[str, Any]:
@@ -203,10 +261,10 @@ def _score(model: GPRegressor, held_out: Source, train: Source, targets: list[st
 def _score_rows(source: Source, *, model: GPRegressor, averages: Array) -> list[tuple[Scores, float]]:
     """For each target the scores of the rows and the sum of their squared distances from the average."""
     scored = [(Scores(_LEVEL), 0.0) for _ in averages]
-    fitted, levels = model.current_model(), central_levels(_LEVEL)
+    fitted = model.current_model()
     for x, y in model.read_rows(source, None).blocks(fitted.prediction_rows):
-        mean, std, ends = fitted.predict_quantiles(x, levels)
-        density = fitted.marginal_log_density(x, y)
+        mean, std, ends = fitted.predict_interval(x, _LEVEL)
+        density = fitted.marginal_log_density(x, y[:, : len(averages)])
         for k, (scores, squares) in enumerate(scored):
             interval = ends[:, k, 0], ends[:, k, 1]
             scores.add(y[:, k], mean[:, k], std[:, k], density[:, k], interval)
@@ -240,6 +298,7 @@ def _description(model: GPRegressor, train: Source) -> dict[str, Any]:
         "constant": [name for name, own in encoder.features_of_columns.items() if ignored.issuperset(own)],
         "log_evidence": model.log_evidence_,
         "log_evidence_per_row": model.log_evidence_ / train.n_rows,
+        "conformal_rows": None if model.model_.conformal is None else model.model_.conformal.rows,
         "noise_std": per_target(np.sqrt(model.model_.noise_variance)),
         "signal_std": per_target(np.sqrt(model.model_.signal_variance)),
         "target_std": per_target(train.moments[1].std),
@@ -260,6 +319,7 @@ def _print(summary: dict[str, Any]) -> None:
         say("  Most relevant inputs: shortest length-scales, in standard deviations of the column")
         shown = list(summary["relative_lengthscales"].items())[:_SHOWN_INPUTS]
         common.print_rows([(printable(name), f"{value:.3g}") for name, value in shown if np.isfinite(value)], indent=4)
+    conformal = "conformal, " if summary["conformal_rows"] else ""
     for target, scores in _by_target(summary, "holdout").items():
         say()
         of = f" of {printable(target)}" if isinstance(summary["target"], list) else ""
@@ -267,11 +327,11 @@ def _print(summary: dict[str, Any]) -> None:
         rows = [
             ("RMSE", f"{scores['rmse']:.4g} (predicting the mean: {scores['rmse_of_mean']:.4g})"),
             ("NLPD", f"{scores['nlpd']:.4g}"),
-            (f"{scores['level']:.0%} intervals", f"cover {scores['coverage']:.1%}"),
+            (f"{scores['level']:.0%} intervals", f"{conformal}cover {scores['coverage']:.1%}"),
         ]
         common.print_rows(rows, indent=4)
     say()
-    without = ", fitted without the held-out rows" if "holdout" in summary else ""
+    without = ", fitted without the held-out rows" if "holdout" in summary or summary["conformal_rows"] else ""
     say(f"Saved {summary['output']} ({format_bytes(summary['output_bytes'])}){without}")
 
 
@@ -281,10 +341,13 @@ def _facts(summary: dict[str, Any]) -> list[tuple[str, str]]:
     if without:
         notes.append(f"{without:,} left out, without a target")
     if summary["rows_dropped"] > without:
-        notes.append(f"{summary['rows_dropped'] - without:,} dropped for missing values")
+        why = "missing values" if summary["weight_column"] is None else "missing values or weight zero"
+        notes.append(f"{summary['rows_dropped'] - without:,} dropped for {why}")
     if "holdout" in summary:
         scores = next(iter(_by_target(summary, "holdout").values()))
         notes.append(f"{scores['rows']:,} held out")
+    if summary["conformal_rows"]:
+        notes.append(f"{summary['conformal_rows']:,} for conformal intervals")
     inputs = f"{len(summary['inputs'])}"
     if summary["encoded"]:
         parts = [f"{printable(name)} as {count}" for name, count in summary["encoded"].items()]
@@ -306,7 +369,10 @@ def _facts(summary: dict[str, Any]) -> list[tuple[str, str]]:
     if summary["weights"]:
         parts = [f"{name} {weight:.0%}" for name, weight in summary["weights"].items() if weight]
         rows.append(("Mixture", ", ".join(parts)))
-    if summary["converged"] is False:
+    if summary["ended_early"]:
+        kept = f"; the same command continues from {summary['checkpoint']}" if summary["checkpoint"] else ""
+        rows.append(("Ended early", f"by {_ENDS[summary['ended_early']]}, with the best model so far{kept}"))
+    elif summary["converged"] is False:
         rows.append(("Optimiser", "stopped at its iteration limit; the fit may still improve"))
     return rows
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,7 @@ def _describe(model: FittedModel, path: str) -> dict[str, Any]:
         "signal_std": per_output(np.sqrt(model.signal_variance)),
         "noise_std": per_output(np.sqrt(model.noise_variance)),
         "mean": per_output(model.mean),
+        "conformal_rows": None if model.conformal is None else model.conformal.rows,
         "log_evidence": model.log_evidence,
         "log_evidence_per_row": model.log_evidence / rows,
         "fit_status": model.status,
@@ -134,6 +136,13 @@ def _print(info: dict[str, Any]) -> None:
         ("Noise std", _numbers(info["noise_std"])),
         ("Log evidence", f"{info['log_evidence']:.6g}{per_row}"),
     ]
+    if info["conformal_rows"]:
+        rows.append(("Intervals", f"conformal, by {info['conformal_rows']:,} held-out rows"))
+    status = info["fit_status"]
+    if status.get("interrupted"):
+        rows.append(("Fit", "interrupted: the best state until then"))
+    elif status.get("timed_out"):
+        rows.append(("Fit", f"ended by its time limit, after {status.get('seconds', math.nan):.1f} s"))
     common.print_rows(rows)
     say()
     _print_inputs(info["inputs"])

@@ -18,7 +18,6 @@ from tqdm import tqdm
 
 from prismgp._system import atomic_path
 from prismgp._types import Array
-from prismgp._validate import central_levels
 from prismgp.cli import common
 from prismgp.cli.common import Parser, Scores, Subparsers, printable, say
 from prismgp.data import RowBlock, TableFiles, TableReader
@@ -44,7 +43,8 @@ def add_parser(subparsers: Subparsers) -> None:
         description="Predict the rows of a table. The output has the rows and columns of DATA, in their order, and "
         "four more columns: mean, std, lower and upper, the last two being the ends of the prediction interval. "
         "They are quantiles of the model's predictive distribution, which may be skewed or have heavy tails, and not "
-        "mean -+ 1.96 std. "
+        "mean -+ 1.96 std. If the model was fitted with --conformal, they are conformal: a new observation is between "
+        "them with the probability of --level at least. "
         "A model of several targets adds mean_A, std_A, ... for each target A. "
         "If DATA has a column of that name already, an underscore is appended: mean_ (or mean__, ...). "
         "Memory does not grow with the number of rows, and OUT appears only when all of them are done.",
@@ -73,7 +73,7 @@ def add_parser(subparsers: Subparsers) -> None:
         meaning="rows with missing inputs: predict them, with wider intervals, leave their predictions empty, or end "
         "with an error (default: %(default)s)",
     )
-    parser.add_argument("--device", choices=("cpu", "cuda", "auto"), help="default: that of the fit")
+    common.add_device(parser)
     common.add_format_options(parser)
     common.add_output_options(parser)
     parser.set_defaults(run=run)
@@ -93,6 +93,8 @@ def run(args: argparse.Namespace) -> int:
                 f"{args.output}: is in the folder that is read and would become a part of it; write elsewhere"
             )
     model = load_model(args.model, device=args.device)
+    if model.conformal is not None and not args.no_noise:
+        model.conformal.check(args.level)
     prediction = _Prediction(args, model, files, typed=kind in PARQUET_SUFFIXES)
     began = time.perf_counter()
     delimiter = files.csv_delimiter if kind.startswith(".csv") else None
@@ -101,6 +103,8 @@ def run(args: argparse.Namespace) -> int:
         open_writer(place, kind, prediction.schema, delimiter=delimiter, decimal=args.decimal) as writer,
     ):
         prediction.run(writer, progress=common.show_progress(args))
+    if not to_stdout:
+        common.ignore_interrupts()
     summary = prediction.summary() | {"seconds": time.perf_counter() - began}
     warn_unseen(summary["unseen_categories"])
     if args.json:
@@ -154,8 +158,8 @@ class _Prediction:
     def _schema(self) -> pa.Schema:
         schema = self.files.schema
         if self.typed:
-            numeric = {column.name for column in self.encoder.columns if column.kind in (NUMBER, BOOLEAN)}
-            numeric.update(self.targets)
+            kinds = (NUMBER, BOOLEAN)
+            numeric = {column.name for column in self.encoder.columns if column.kind in kinds} | set(self.targets)
             schema = pa.schema([(name, pa.float64() if name in numeric else pa.string()) for name in schema.names])
         for name in self.columns:
             schema = schema.append(pa.field(name, pa.float64()))
@@ -188,8 +192,8 @@ class _Prediction:
         self.incomplete += rows - len(block.positions)
         result = np.full((len(_STATISTICS), rows, len(self.columns) // len(_STATISTICS)), np.nan)
         if len(block.positions):
-            mean, std, ends = self.model.predict_quantiles(
-                self._inputs(block), central_levels(self.args.level), include_noise=not self.args.no_noise
+            mean, std, ends = self.model.predict_interval(
+                self._inputs(block), self.args.level, include_noise=not self.args.no_noise
             )
             result[:, block.positions] = np.stack([mean, std, ends[:, :, 0], ends[:, :, 1]])
         return [result[index, :, output] for output in range(result.shape[2]) for index in range(len(_STATISTICS))]
@@ -243,6 +247,7 @@ class _Prediction:
             "unseen_categories": dict(self.reader.unseen),
             "level": args.level,
             "include_noise": not args.no_noise,
+            "conformal_rows": None if args.no_noise or self.model.conformal is None else self.model.conformal.rows,
             "target": self._one_or_all(self.targets),
             "scores": self._one_or_all([scores.to_dict(density=not args.no_noise) for scores in self.scores.values()]),
         }
@@ -269,9 +274,11 @@ def _print(summary: dict[str, Any], *, error: bool) -> None:
     )
     say(error=error)
     what = "a new observation" if summary["include_noise"] else "the underlying function"
+    conformal = summary["conformal_rows"]
+    kind = f"conformal, by {conformal:,} held-out rows" if conformal else "of the model's predictive distribution"
     rows = [
         ("Added columns", ", ".join(map(printable, summary["columns"]))),
-        ("Interval", f"{100 * summary['level']:g}% for {what}"),
+        ("Interval", f"{100 * summary['level']:g}% for {what}, {kind}"),
     ]
     cells = ", ".join(f"{printable(name)} {count:,}" for name, count in summary["missing"].items())
     if cells and not summary["rows_not_predicted"]:

@@ -2,8 +2,9 @@
 
 Tables pass through these modules in order: ``tables`` (files), ``scan`` (what the columns hold), ``encoder`` (one
 number for each cell) and ``encodings`` (inputs of these numbers), ``sources`` (rows to pass over again and again),
-``files`` (the reader of tables, and sources that are files), ``frames`` (pandas, polars and Arrow tables), ``chunks``
-(standardised tensors, and what a fit works on); ``cluster`` and ``dask`` do the passes on a Dask cluster.
+``row_noise`` (their weights), ``files`` (the reader of tables, and sources that are files), ``frames`` (pandas, polars
+and Arrow tables), ``chunks`` (standardised tensors, and what a fit works on); ``cluster`` and ``dask`` do the passes on
+a Dask cluster.
 """
 
 from importlib import import_module
@@ -13,6 +14,7 @@ from prismgp.data.chunks import Chunks, StandardisedRows, Standardiser, auto_chu
 from prismgp.data.encoder import InputColumn, TableEncoder, missing_error, plural, quote_names, warn_unseen
 from prismgp.data.files import MISSING, FileSource, RowBlock, TableReader, file_source, from_csv, from_parquet
 from prismgp.data.frames import frame_encoder, is_frame, needs_encoder, non_numeric_columns, read_frame
+from prismgp.data.row_noise import merge_copies
 from prismgp.data.sources import ArraySource, MappedSource, Selection, Source, is_collection
 from prismgp.data.tables import TableFiles, open_tables
 
@@ -42,6 +44,7 @@ __all__ = [
     "from_parquet",
     "is_collection",
     "is_frame",
+    "merge_copies",
     "missing_error",
     "needs_encoder",
     "non_numeric_columns",

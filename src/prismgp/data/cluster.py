@@ -25,6 +25,7 @@ import torch
 from prismgp._types import AnyArray
 from prismgp._validate import check_cells
 from prismgp.data.files import TableReader
+from prismgp.data.row_noise import NoiseColumns
 from prismgp.data.sources import ArraySource, Block, Selection, Source, rechunk
 from prismgp.exceptions import DataError, PrismGPError
 
@@ -68,6 +69,7 @@ class _FileRows(Source):
         self.reader, self.n_rows, self.single = reader, n_rows, single
         self.encoder = reader.encoder
         self.n_inputs, self.n_outputs = len(reader.encoder.columns), len(reader.targets)
+        self.n_noise = reader.noise.n_noise
 
     def blocks(self, rows: int) -> Iterator[Block]:
         return rechunk(((block.x, block.y) for block in self.reader.blocks(rows)), rows)
@@ -102,6 +104,7 @@ class PartitionLoader:
     width: int  # inputs
     outputs: int  # targets; 0: there is no y
     single: bool
+    noise: NoiseColumns = field(default_factory=NoiseColumns)  # what the parts behind y are
 
     @property
     def name(self) -> str:
@@ -114,11 +117,27 @@ class PartitionLoader:
             raise DataError(
                 f"X has {len(x):,} rows and y has {len(y):,}; partitions of X and y must hold the same rows"
             )
+        if self.noise.names:
+            x, y = self._with_noise(x, y, parts[2:])
         if n_rows is not None and len(x) != n_rows:
             raise DataError(f"there are {len(x):,} rows, where there were {n_rows:,}; the collection must not change")
-        source = ArraySource(x, y)
+        source = ArraySource(x, y, n_noise=self.noise.n_noise)
         source.single = self.single
         return source
+
+    def _with_noise(self, x: AnyArray, y: AnyArray, parts: Sequence[Any]) -> Block:
+        """With weights and variances behind the targets, without the rows of weight zero."""
+        given = dict(zip(self.noise.names, parts, strict=True))
+        for name, part in given.items():
+            if len(part) != len(x):
+                raise DataError(
+                    f"{name} has {len(part):,} rows and X has {len(x):,}; their partitions must hold the same rows"
+                )
+        columns = [_to_floats(part, name, 1) for name, part in given.items()]
+        y = np.concatenate([y, *columns], 1, dtype=np.float64)
+        y = self.noise.arrange(y, self.outputs, np.arange(1, len(y) + 1), self.name)
+        kept = np.flatnonzero(y[:, self.outputs] > 0)
+        return x[kept], y[kept]
 
 
 def _to_floats(part: Any, what: str, width: int) -> AnyArray:

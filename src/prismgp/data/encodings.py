@@ -320,7 +320,7 @@ def learn_encodings(source: Source, columns: Sequence[InputColumn]) -> tuple[Enc
     """Learn how to encode the columns of a source of numbers as they are read, in two passes."""
     size = min(source.n_rows, _MEDIAN_ROWS)
     sample = source.subsamples([size], np.random.default_rng(0))[0]
-    center = sample.y.mean(axis=0)  # in whatever sum of squares, far targets would lose their digits
+    center = sample.targets.mean(axis=0)  # in whatever sum of squares, far targets would lose their digits
     tallies = source.reduce(partial(_tally, columns=tuple(columns), center=center), _merge)
     return tuple(
         _learn(column, tally, sample.x[:, k]) for k, (column, tally) in enumerate(zip(columns, tallies, strict=True))
@@ -330,7 +330,7 @@ def learn_encodings(source: Source, columns: Sequence[InputColumn]) -> tuple[Enc
 def _tally(source: Source, *, columns: Sequence[InputColumn], center: Array) -> list[_Tally]:
     tallies: list[_Tally] | None = None
     for x, y in source.blocks(MOMENT_ROWS):
-        found = [_tally_block(column, x[:, k], y - center) for k, column in enumerate(columns)]
+        found = [_tally_block(column, x[:, k], y[:, : source.n_outputs] - center) for k, column in enumerate(columns)]
         tallies = found if tallies is None else _merge(tallies, found)
     if tallies is None:
         raise DataError("there are no rows to learn from")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -28,6 +29,7 @@ from prismgp.data.encoder import (
     warn_unseen,
 )
 from prismgp.data.encodings import NUMBER
+from prismgp.data.row_noise import NoiseColumns
 from prismgp.data.scan import MAX_CATEGORIES, empty_error, scan_files
 from prismgp.data.sources import MOMENT_ROWS, ArraySource, Block, Source, rechunk
 from prismgp.data.tables import PARQUET_SUFFIXES, TEXT_SUFFIXES, TableFiles, open_tables
@@ -55,8 +57,9 @@ class TableReader:
 
     ``missing`` is "impute", "drop" or "error": whether rows in which an input is missing are used, left out, or an
     error. Rows in which a target is missing are left out too, unless missing cells are errors.
-    ``booleans`` are the targets that a text file spells as true and false; None: the encoder was not learned from these
-    files, so that any cell may be something else than expected.
+    ``noise`` names the columns that say how noisy rows are; they come behind the targets, and rows of weight zero are
+    left out. ``booleans`` are the targets that a text file spells as true and false; None: the encoder was not learned
+    from these files, so that any cell may be something else than expected.
     """
 
     def __init__(
@@ -68,8 +71,11 @@ class TableReader:
         missing: str = "impute",
         first_row: int = 0,
         booleans: Collection[str] | None = None,
+        noise: NoiseColumns | None = None,
     ) -> None:
         self.files, self.encoder, self.targets, self.missing = files, encoder, list(targets), missing
+        self.noise = noise or NoiseColumns()
+        self._numeric = [*self.targets, *self.noise.names]  # columns of numbers that are no inputs
         self.first_row, self.booleans = first_row, booleans  # where the rows begin in their file, for messages
         # Known after a pass: rows of the files, those of them without a target, and by column the missing cells and
         # those with a category that the encoder does not know.
@@ -117,15 +123,29 @@ class TableReader:
             raise DataError(
                 f"{self.files.path}: column {quote_names(texts)} holds text; the model learned it as numbers"
             )
-        return TableReader(self.files, encoder, self.targets, missing=self.missing, booleans=self.booleans)
+        return TableReader(
+            self.files, encoder, self.targets, missing=self.missing, booleans=self.booleans, noise=self.noise
+        )
 
     def split(self, rows: int) -> Iterator[tuple[TableReader, int | None]]:
         """Readers of parts of about ``rows`` rows, with their numbers of rows, if known."""
         for files, first, count in self.files.pieces(rows):
             part = TableReader(
-                files, self.encoder, self.targets, missing=self.missing, first_row=first, booleans=self.booleans
+                files,
+                self.encoder,
+                self.targets,
+                missing=self.missing,
+                first_row=first,
+                booleans=self.booleans,
+                noise=self.noise,
             )
-            yield part, count
+            yield part, count if self.complete else None
+
+    @property
+    def complete(self) -> bool:
+        """Whether every row of the files is one to fit or predict."""
+        kept = self.missing == "error" or (self.missing == "impute" and not self._numeric)
+        return kept and self.noise.weight is None
 
     def blocks(self, rows: int, *, all_columns: bool = False) -> Iterator[RowBlock]:
         """Blocks of about ``rows`` rows, as the files are read.
@@ -144,20 +164,29 @@ class TableReader:
             unknown = np.isnan(y)
             left_out = unknown.any(axis=1)
             if left_out.any():
-                missing.update({name: int(unknown[:, k].sum()) for k, name in enumerate(self.targets)})
+                missing.update({name: int(unknown[:, k].sum()) for k, name in enumerate(self._numeric)})
                 without += int(left_out.sum())
             if self.missing != "impute":
                 left_out = left_out | batch.incomplete
             if not left_out.any():
                 if not missing or self.missing != "error":
-                    yield RowBlock(batch.values, y, np.arange(table.num_rows), table, first)
+                    yield self._with_noise(RowBlock(batch.values, y, np.arange(table.num_rows), table, first))
             elif self.missing != "error":
                 kept = np.flatnonzero(~left_out)
-                yield RowBlock(batch.values[kept], y[kept], kept, table, first)
+                yield self._with_noise(RowBlock(batch.values[kept], y[kept], kept, table, first))
         self.rows_read, self.rows_without_target = count, without
         self.missing_cells, self.unseen = +missing, unseen
         if missing and self.missing == "error":
             raise self._missing_error()
+
+    def _with_noise(self, block: RowBlock) -> RowBlock:
+        """With weights and variances behind the targets, without the rows of weight zero."""
+        if not self.noise.names:
+            return block
+        numbers = block.first_row + block.positions + 1
+        y = self.noise.arrange(block.y, len(self.targets), numbers, self.files.path)
+        kept = np.flatnonzero(y[:, len(self.targets)] > 0)
+        return block._replace(x=block.x[kept], y=y[kept], positions=block.positions[kept])
 
     def _read(self, cells: pa.Table, first_row: int) -> tuple[TableBatch, Array]:
         """Inputs and targets, with the problems of both in one error."""
@@ -173,8 +202,8 @@ class TableReader:
 
     def _tables(self, rows: int, all_columns: bool) -> Iterator[tuple[pa.Table, pa.Table]]:
         """Parts of the table, and their inputs and targets with null where a text file spells a missing value."""
-        names = [*self.encoder.input_names, *self.targets]
-        numeric = {column.name for column in self.encoder.columns if column.kind == NUMBER} | set(self.targets)
+        names = [*self.encoder.input_names, *self._numeric]
+        numeric = {column.name for column in self.encoder.columns if column.kind == NUMBER} | set(self._numeric)
         if all_columns:
             tables = _rebatch(self.files.raw_batches(rows), rows)
         else:
@@ -188,14 +217,14 @@ class TableReader:
             first += table.num_rows
 
     def _target_values(self, cells: pa.Table, *, first_row: int) -> Array:
-        y = np.empty((cells.num_rows, len(self.targets)))
-        for k, name in enumerate(self.targets):
+        y = np.empty((cells.num_rows, len(self._numeric)))
+        for k, name in enumerate(self._numeric):
             y[:, k] = to_numbers(name, cells[name], boolean=True, first_row=first_row)
             check_finite(name, y[:, k], first_row)
         return y
 
     def _missing_error(self) -> DataError:
-        counts = {name: self.missing_cells[name] for name in (*self.encoder.input_names, *self.targets)}
+        counts = {name: self.missing_cells[name] for name in (*self.encoder.input_names, *self._numeric)}
         error = missing_error(counts)
         for name in self.targets:
             if self.booleans is not None and counts[name] == self.rows_read:
@@ -210,6 +239,8 @@ class TableReader:
             why = f"every one of the {self.rows_read:,} rows has a missing value{remedy}"
             if self.rows_without_target == self.rows_read:
                 why = f"the target is empty in all {self.rows_read:,} rows"
+            if self.noise.weight is not None:
+                why = f"every one of the {self.rows_read:,} rows has a missing value or weight zero"
         return DataError(f"{self.files.path}: {why}")
 
 
@@ -250,6 +281,8 @@ def from_parquet(
     categorical: Collection[str] = (),
     missing: str = "impute",
     max_categories: int = MAX_CATEGORIES,
+    weight: str | None = None,
+    noise: str | None = None,
     client: Any = None,
 ) -> FileSource | DaskFileSource:
     """Rows of a Parquet file, or of all Parquet files of a folder, to fit or to predict.
@@ -276,6 +309,10 @@ def from_parquet(
     max_categories : int, default 30
         Each of up to so many categories has an indicator. Columns with more are encoded by the effect of each
         category on the target, shrunken and out of fold, and by its frequency.
+    weight : str, optional
+        Column with the weights of the rows, the ``sample_weight`` of :meth:`SSGPRegressor.fit`; not an input.
+    noise : str, optional
+        Column with the known variances of the targets' errors, its ``noise_variance``; not an input.
     client : distributed.Client, str or None, default None
         A Dask client, or the address of a scheduler: every pass over the rows is done by its workers, each of which
         reads its own part. They must reach the files by the same path. None: by this process.
@@ -310,6 +347,8 @@ def from_parquet(
         categorical=categorical,
         missing=missing,
         max_categories=max_categories,
+        weight=weight,
+        noise=noise,
         client=client,
     )
 
@@ -323,6 +362,8 @@ def from_csv(
     categorical: Collection[str] = (),
     missing: str = "impute",
     max_categories: int = MAX_CATEGORIES,
+    weight: str | None = None,
+    noise: str | None = None,
     delimiter: str | None = None,
     decimal: str | None = None,
     encoding: str | None = None,
@@ -336,7 +377,7 @@ def from_csv(
     ----------
     path : path, or sequence of paths
         .csv or .tsv, either also .gz, with a header.
-    target, columns, exclude, categorical, missing, max_categories
+    target, columns, exclude, categorical, missing, max_categories, weight, noise
         As for :func:`from_parquet`.
     delimiter : str, optional
         None: the one of comma, semicolon, tab and vertical bar that splits the header; where that does not decide, a
@@ -358,6 +399,8 @@ def from_csv(
         categorical=categorical,
         missing=missing,
         max_categories=max_categories,
+        weight=weight,
+        noise=noise,
         client=client,
     )
 
@@ -372,19 +415,24 @@ def file_source(
     missing: str,
     max_categories: int,
     client: Any,
+    weight: str | None = None,
+    noise: str | None = None,
 ) -> FileSource | DaskFileSource:
     """Rows of opened files; see :func:`from_parquet`."""
     check_choice("from_csv" if files.is_text else "from_parquet", "missing", missing, MISSING)
     targets = _to_list(target)
+    columns_of_noise = NoiseColumns(weight, noise)
+    columns_of_noise.check(targets, _to_list(columns))
     encoder, booleans = scan_files(
         files,
-        targets,
+        [*targets, *columns_of_noise.names],
         columns=None if columns is None else _to_list(columns),
         exclude=_to_list(exclude),
         categorical=_to_list(categorical),
         max_categories=max_categories,
     )
-    reader = TableReader(files, encoder, targets, missing=missing, booleans=booleans)
+    encoder = replace(encoder, targets=tuple(targets))  # the columns of noise are no inputs, and no targets either
+    reader = TableReader(files, encoder, targets, missing=missing, booleans=booleans, noise=columns_of_noise)
     single = isinstance(target, str)
     if client is None:
         return FileSource(reader, single=single)
@@ -423,7 +471,8 @@ class FileSource(Source):
         self.encoder, self.targets, self.single = reader.encoder, reader.targets, single
         self.feature_names = reader.encoder.input_names
         self.n_inputs, self.n_outputs = len(self.feature_names), len(self.targets)
-        complete = reader.missing == "error" or (reader.missing == "impute" and not self.targets)
+        self.n_noise = reader.noise.n_noise
+        complete = reader.complete
         known = (reader.files.n_rows if n_rows is None else n_rows) if complete else n_rows
         self.n_rows = known if known is not None else sum(len(x) for x, _ in self._read(MOMENT_ROWS))
         if complete:
@@ -452,7 +501,7 @@ class FileSource(Source):
 
     def load(self) -> ArraySource:
         # Filled block by block: no second copy of all rows.
-        x, y = np.empty((self.n_rows, self.n_inputs)), np.empty((self.n_rows, self.n_outputs))
+        x, y = np.empty((self.n_rows, self.n_inputs)), np.empty((self.n_rows, self.n_outputs + self.n_noise))
         start = 0
         for x_block, y_block in self._read(MOMENT_ROWS):
             room = slice(start, start + len(x_block))
@@ -460,7 +509,7 @@ class FileSource(Source):
             if start > self.n_rows:  # the file grows; the error comes at its end
                 continue
             x[room], y[room] = x_block, y_block
-        return ArraySource(x, y)
+        return ArraySource(x, y, n_noise=self.n_noise)
 
     def _read(self, rows: int) -> Iterator[Block]:
         for block in self._reader.blocks(rows):

@@ -55,9 +55,9 @@ def scan_files(
     schema = files.schema
     check_unique(targets, "target")
     names = _choose_inputs(schema.names, targets, columns, exclude, categorical)
+    numerals = files.numerals if files.is_text else None
     problems: list[str] = []
     scans = {}
-    numerals = files.numerals if files.is_text else None
     for name in [*names, *targets]:
         with _collect(problems):
             forced = name in categorical

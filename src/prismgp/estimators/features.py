@@ -10,17 +10,18 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils.validation import check_is_fitted
 
 from prismgp._system import Streams
-from prismgp._types import AnyArray, Array, RandomState
+from prismgp._types import AnyArray, Array, FrequencyKind, KernelName, RandomState
 from prismgp._validate import check_choice, check_inputs, check_number
 from prismgp.core.features import projection, spectral_features
 from prismgp.core.kernels import FREQUENCY_KINDS, KERNELS, draw_frequencies, get_kernel
 from prismgp.data import ArraySource, Source, StandardisedRows, Standardiser
+from prismgp.estimators.documented import Documented
 from prismgp.estimators.sources import adopt_source, forget_fit, match_inputs, match_source
 
 CHUNK_ROWS = 8_192
 
 
-class SpectralFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+class SpectralFeatures(Documented, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Random Fourier features whose inner products approximate a stationary kernel.
 
     ``transform(x) . transform(x')`` estimates ``k(x, x')`` without bias, every row has norm one, and
@@ -60,9 +61,9 @@ class SpectralFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         self,
         n_frequencies: int = 64,
         *,
-        kernel: str = "rbf",
+        kernel: KernelName = "rbf",
         lengthscale: Any = None,
-        frequencies: str = "auto",
+        frequencies: FrequencyKind = "auto",
         random_state: RandomState = None,
     ) -> None:
         self.n_frequencies = n_frequencies

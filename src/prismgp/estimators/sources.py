@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from numbers import Integral
 from os import PathLike
@@ -13,7 +13,7 @@ import numpy as np
 from sklearn.base import BaseEstimator
 
 from prismgp._types import AnyArray
-from prismgp._validate import check_fit_data, check_inputs
+from prismgp._validate import check_fit_data, check_inputs, check_row_noise
 from prismgp._version import __version__
 from prismgp.context import Checkpoint
 from prismgp.data import (
@@ -36,13 +36,29 @@ from prismgp.data import (
 )
 from prismgp.exceptions import DataError
 
-_WITHOUT_EFFECT = ("verbose", "checkpoint")  # on the result of a fit
+# On the result of a fit; one that ends early keeps only what the whole fit has too.
+_WITHOUT_EFFECT = ("verbose", "checkpoint", "max_seconds", "on_interrupt")
 _LONG = 16  # numbers; longer arrays are told apart by a digest
 
 
-def as_source(X: Any, y: Any = None) -> tuple[Any, Any]:
-    """Dask collections as one source, and nothing beside it; all else passes."""
-    return (collection_source(X, y), None) if is_collection(X) else (X, y)
+def as_source(X: Any, y: Any = None, sample_weight: Any = None, noise_variance: Any = None) -> tuple[Any, Any]:
+    """Dask collections as one source, and nothing beside it; all else passes.
+
+    A source holds weights and noise variances of its rows itself.
+    """
+    if is_collection(X):
+        return collection_source(X, y, sample_weight, noise_variance), None
+    given = [
+        name
+        for name, value in (("sample_weight", sample_weight), ("noise_variance", noise_variance))
+        if value is not None
+    ]
+    if isinstance(X, Source) and given:
+        raise DataError(
+            f"{' and '.join(given)} beside a source, which holds them itself; name the columns where the source is "
+            'made, e.g. from_parquet(path, target=..., weight="w", noise="v")'
+        )
+    return X, y
 
 
 def apply_where_rows_are(estimator: BaseEstimator, source: Source, method: str, **options: Any) -> Any:
@@ -66,6 +82,8 @@ def adopt_source(estimator: BaseEstimator, source: Source, y: Any, *, needs_targ
     if source.feature_names is not None:
         estimator.feature_names_in_ = np.array(source.feature_names, dtype=object)
     rows = source.load() if source.small else source
+    if isinstance(rows, ArraySource) and rows.n_noise:
+        rows = ArraySource(rows.x, rows.targets, rows.labels).with_noise(rows.noise)
     return rows if source.encoder is None else learn_rows(estimator, rows, source.encoder)
 
 
@@ -83,8 +101,14 @@ def encode_rows(rows: Source, encoder: TableEncoder, *, training: bool = False) 
     return encoded.load().with_labels(rows.labels) if rows.in_memory else encoded
 
 
-def adopt_rows(estimator: Any, X: Any, y: Any) -> tuple[Source, int]:
-    """Checked arrays or frames to be fitted, encoded where they are not just numbers, and the dimension of y."""
+def adopt_rows(
+    estimator: Any, X: Any, y: Any, noise: tuple[Any, Any], labels: Callable[[int, int], AnyArray | None]
+) -> tuple[Source, int]:
+    """Checked arrays or frames to be fitted, encoded where they are not just numbers, and the dimension of y.
+
+    ``noise`` are weights and known noise variances of the rows; ``labels`` returns the clusters of so many rows with so
+    many inputs, if they are given.
+    """
     encoder = batch = None
     if is_frame(X) and needs_encoder(X):
         encoder = frame_encoder(X)
@@ -92,16 +116,20 @@ def adopt_rows(estimator: Any, X: Any, y: Any) -> tuple[Source, int]:
         if estimator.missing == "error" and batch.missing:
             raise missing_error(batch.missing)
     x, target = check_fit_data(estimator, X, y, allow_nan=estimator.missing != "error")
+    columns_of_noise, own_labels = check_row_noise(*noise, len(x), target.size // len(target)), labels(*x.shape)
     incomplete: AnyArray = np.asarray(np.isnan(x).any(axis=1) if batch is None else batch.incomplete)
     if estimator.missing == "drop" and incomplete.any():
         if incomplete.all():
             raise DataError(f"every one of the {len(x):,} rows has a missing value")
-        x, target, incomplete = x[~incomplete], target[~incomplete], np.zeros(0, dtype=bool)
+        x, target = x[~incomplete], target[~incomplete]
+        columns_of_noise = None if columns_of_noise is None else columns_of_noise[~incomplete]
+        own_labels = None if own_labels is None else own_labels[~incomplete]
+        incomplete = np.zeros(0, dtype=bool)
     if encoder is None and incomplete.any():
         names = getattr(estimator, "feature_names_in_", None)
         columns = [f"x{k}" for k in range(x.shape[1])] if names is None else [str(name) for name in names]
         encoder = TableEncoder.numeric(columns, positional=names is None)
-    rows = ArraySource(x, target.reshape(len(target), -1))
+    rows = ArraySource(x, target.reshape(len(target), -1), own_labels).with_noise(columns_of_noise)
     return (rows if encoder is None else learn_rows(estimator, rows, encoder)), target.ndim
 
 
@@ -142,11 +170,14 @@ def _match_columns(estimator: BaseEstimator, source: Source) -> Source:
     return source
 
 
-def match_rows(estimator: Any, X: Any, y: Any, *, training: bool = False) -> tuple[Source, int]:
+def match_rows(
+    estimator: Any, X: Any, y: Any, noise: tuple[Any, Any] = (None, None), *, training: bool = False
+) -> tuple[Source, int]:
     """Checked arrays or frames for an estimator that is fitted, encoded, and the dimension of y."""
     encoder = getattr(estimator, "table_encoder_", None)
     x, target = check_fit_data(estimator, _read(estimator, X), y, reset=False, allow_nan=_allows_nan(estimator))
     rows = ArraySource(x, target.reshape(len(target), -1))
+    rows = rows.with_noise(check_row_noise(*noise, rows.n_rows, rows.n_outputs))
     if encoder is None:
         return rows, target.ndim
     return encode_rows(rows, encoder.learn(rows) if training else encoder, training=training), target.ndim

@@ -21,12 +21,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from prismgp._system import DEVICES, DTYPES, compute_device
+from prismgp._system import DTYPES, compute_device, is_device
 from prismgp._types import Array, Tensor
 from prismgp.core.kernels import Parameters
 from prismgp.core.shape import NoiseShape, shape_from_dict
 from prismgp.data import Standardiser, TableEncoder
 from prismgp.exceptions import ModelFileError, PrismGPError, PrismGPWarning
+from prismgp.model.conformal import Conformal, kept_scores
 from prismgp.model.container import count_bytes, read_tensors, write_tensors
 from prismgp.model.fitted import FittedModel
 from prismgp.model.local_state import is_coordinates
@@ -112,6 +113,7 @@ def _config_of(model: FittedModel) -> dict[str, Any]:
         "history": model.history,
         "n_iter": model.n_iter,
         "noise_shape": None if model.shapes is None else [shape.to_dict() for shape in model.shapes],
+        "conformal_rows": None if model.conformal is None else model.conformal.rows,
         "state": predictor_config(model.predictor),
     }
 
@@ -125,6 +127,8 @@ def _tensors_of(model: FittedModel) -> dict[str, Tensor]:
         tensors["input_lengthscale"] = torch.tensor(model.input_lengthscale)
     if model.background is not None:
         tensors["background"] = torch.tensor(model.background)
+    if model.conformal is not None:
+        tensors["conformal_scores"] = torch.tensor(model.conformal.scores)
     return tensors
 
 
@@ -175,6 +179,7 @@ def _build(config: dict[str, Any], tensors: dict[str, Tensor], device: str | Non
         chunk_rows=chunk_rows,
         input_lengthscale=_build_relevance(kind, tensors, params, d),
         shapes=_build_shapes(config.get("noise_shape"), q),
+        conformal=_build_conformal(config, tensors, q),
         feature_names=names,
         encoder=encoder,
         background=_build_background(tensors, d),
@@ -223,6 +228,16 @@ def _build_shapes(states: Any, q: int) -> tuple[NoiseShape, ...] | None:
     return tuple(shape_from_dict(state) for state in states)
 
 
+def _build_conformal(config: dict[str, Any], tensors: dict[str, Tensor], q: int) -> Conformal | None:
+    if config.get("conformal_rows") is None:
+        return None
+    rows = _count(config, "conformal_rows")
+    (scores,) = take(tensors, conformal_scores=(kept_scores(rows), q))
+    if (scores.diff(dim=0) < 0).any():
+        raise ModelFileError("the scores for conformal prediction are not sorted")
+    return Conformal(scores.numpy(), rows)
+
+
 def _build_relevance(kind: str, tensors: dict[str, Tensor], params: Parameters, d: int) -> Array | None:
     if kind != "prism":
         return params.lengthscale
@@ -236,15 +251,19 @@ def _build_relevance(kind: str, tensors: dict[str, Tensor], params: Parameters, 
 
 def _device(saved: Any, asked: str | None) -> str:
     """Where a model computes: as asked for, or where it did when it was saved if there is such a device here."""
-    if saved not in DEVICES:
+    if not is_device(saved):
         raise ModelFileError(f"device {saved!r:.40} is unknown to this version")
     if asked is not None:
         return asked
-    if saved == "cuda" and not torch.cuda.is_available():
-        warnings.warn(
-            "the model was saved on a GPU and there is none here: it runs on the CPU", PrismGPWarning, stacklevel=5
+    try:
+        compute_device(saved)
+    except PrismGPError:
+        found = compute_device("auto").type
+        what = (
+            "there is none here: it runs on the CPU" if found == "cpu" else f"{saved} is not here: it runs on another"
         )
-        return "cpu"
+        warnings.warn(f"the model was saved on a GPU and {what}", PrismGPWarning, stacklevel=5)
+        return found
     return str(saved)
 
 

@@ -10,11 +10,13 @@ import numpy as np
 import torch
 
 from prismgp._types import AnyArray, Array, Tensor
+from prismgp._validate import central_levels
 from prismgp.core.models import Predictor
 from prismgp.core.normal import Marginals, normal_quantile
 from prismgp.core.shape import NoiseShape, NormalShape
 from prismgp.data import StandardisedRows, Standardiser, TableEncoder, standardise
 from prismgp.exceptions import DataError
+from prismgp.model.conformal import Conformal
 from prismgp.model.unknown import DRAWS, average, fill_from
 
 _CPU = torch.device("cpu")
@@ -41,6 +43,8 @@ class FittedModel:
     input_lengthscale: Array | None = None
     # Of the standardised residuals of each output, (q,); None: what the predictor says. A normal shape is that too.
     shapes: tuple[NoiseShape, ...] | None = None
+    # Of held-out rows; intervals are then those of split conformal prediction.
+    conformal: Conformal | None = None
     feature_names: list[str] | None = None
     encoder: TableEncoder | None = None  # how raw columns of a table become the inputs
     background: Array | None = None  # training rows, (m, d), that unknown cells take their values from
@@ -134,9 +138,9 @@ class FittedModel:
         return standardise(x, s.x_shift, s.x_scale, dtype=self.dtype, device=self.device)
 
     def target_to_model(self, y: AnyArray) -> Tensor:
-        """Targets, (n, q), in the model's units, float64."""
+        """Targets, (n, q), in the model's units, float64; columns behind them, which say how noisy rows are, go."""
         s = self.standardiser
-        return torch.as_tensor((y - s.y_shift) / s.y_scale, dtype=torch.float64).to(self.device)
+        return torch.as_tensor((y[:, : self.n_outputs] - s.y_shift) / s.y_scale, dtype=torch.float64).to(self.device)
 
     def predict(
         self, x: AnyArray | Iterable[AnyArray], *, std: bool = True, include_noise: bool = True
@@ -219,6 +223,31 @@ class FittedModel:
             found.append(values)
         return np.concatenate(means), np.concatenate(stds), np.concatenate(found)
 
+    def predict_interval(
+        self, x: AnyArray | Iterable[AnyArray], coverage: float, *, include_noise: bool = True
+    ) -> tuple[Array, Array, Array]:
+        """Mean and standard deviation, as :meth:`predict`, and the ends of intervals, (n, q, 2), in one pass.
+
+        The intervals for a new observation are conformal (C1) if the model has been conformalized. Otherwise, and for
+        the function, they are central ones of the predictive distribution.
+        """
+        levels = central_levels(coverage)
+        if self.conformal is None or not include_noise:
+            return self.predict_quantiles(x, levels, include_noise=include_noise)
+        factors = self.conformal.factors(coverage)
+        mean, std = self.predict(x)
+        assert std is not None
+        return mean, std, mean[:, :, None] + std[:, :, None] * factors
+
+    def scores(self, blocks: Iterable[tuple[AnyArray, AnyArray]]) -> Array:
+        """Scores of observations for conformal prediction, ``(y - mean) / std``, (n, q)."""
+        parts = []
+        for x, y in blocks:
+            mean, std = self.predict(x)
+            assert std is not None
+            parts.append((y - mean) / std)
+        return np.concatenate(parts)
+
     def log_density(self, blocks: Iterable[tuple[AnyArray, AnyArray]]) -> Array:
         """Log density of targets, (n, q), at rows, summed over outputs: (n,).
 
@@ -245,21 +274,20 @@ class FittedModel:
 
     def marginal_log_density(self, x: AnyArray, y: Array) -> Array:
         """Log density of each target, (n, q), at rows, (n, d), whatever the others are; NaN where a target is NaN."""
-        shapes, d, unknown_targets = self._own_shapes(), self.n_inputs, np.isnan(y)
-        # What stands for an unknown target does not count, but it must not make a row one with unknown inputs.
-        rows = np.concatenate([x, np.where(unknown_targets, self.standardiser.y_shift, y)], axis=1)
+        shapes, d = self._own_shapes(), self.n_inputs
+        parts: list[Array] = []
 
-        def known(rows: AnyArray) -> tuple[Array]:
-            marginals, target = self.predictor.marginals(self.to_model(rows[:, :d])), self.target_to_model(rows[:, d:])
-            return (_marginal_log_density(marginals, target, shapes),)
+        def evaluate(marginals: Marginals, y: AnyArray) -> tuple[Array]:
+            return (_marginal_log_density(marginals, self.target_to_model(y), shapes),)
 
-        def unknown(rows: AnyArray) -> tuple[Array]:
-            marginals, target = self._marginals_of_unknown(rows[:, :d]), self.target_to_model(rows[:, d:])
-            return (_marginal_log_density(marginals, target, shapes),)
-
-        parts = [self._by_rows(block, known, unknown)[0] for block in self._blocks(rows)]
+        for rows in self._blocks(np.concatenate([x, np.nan_to_num(y)], axis=1)):
+            parts += self._by_rows(
+                rows,
+                lambda own: evaluate(self.predictor.marginals(self.to_model(own[:, :d])), own[:, d:]),
+                lambda own: evaluate(self._marginals_of_unknown(own[:, :d]), own[:, d:]),
+            )
         found = np.concatenate(parts) - np.log(self.standardiser.y_scale)
-        return np.where(unknown_targets, np.nan, found)
+        return np.where(np.isnan(y), np.nan, found)
 
     def _own_shapes(self) -> dict[int, NoiseShape]:
         """The shapes that are not normal, by output; the distribution of the other outputs is the predictor's."""
@@ -273,8 +301,10 @@ class FittedModel:
         return np.asarray(samples * s.y_scale[:, None] + s.y_shift[:, None])
 
     def update(self, rows: StandardisedRows) -> FittedModel:
-        """The model that knows more rows, at the same parameters."""
-        return self._with_predictor(self.predictor.update(rows), self.status)
+        """The model that knows more rows, at the same parameters; scores for conformal prediction were of another."""
+        weighted = {"weighted": True} if rows.source.n_noise else {}
+        updated = self._with_predictor(self.predictor.update(rows), {**self.status, **weighted})
+        return replace(updated, conformal=None)
 
     def _blocks(self, x: AnyArray | Iterable[AnyArray]) -> Iterable[AnyArray]:
         if not isinstance(x, np.ndarray):

@@ -17,6 +17,7 @@ from prismgp.core.kernels import Parameters
 from prismgp.core.models import Predictor, SpectralModel, WeightPosterior
 from prismgp.core.normal import Marginals, normal_log_density
 from prismgp.core.numerics import Factor
+from prismgp.core.row_noise import RowNoise
 from prismgp.data import StandardisedRows
 from prismgp.prism.network import RevisedMap
 from prismgp.prism.stacking import HeldOut
@@ -44,9 +45,10 @@ class MapStatistics:
     """A pass: statistics of standardised rows and their targets under a feature map."""
 
     map: FeatureMap
+    noise: float = 1.0  # s2, which known noise variances of rows are relative to
 
     def over(self, chunks: Iterable[tuple[Tensor, Tensor]], *, rows: int, q: int) -> Statistics:  # noqa: ARG002
-        return accumulate_features(((*self.map.training_features(x), y) for x, y in chunks), q)
+        return accumulate_features(((*self.map.training_features(x), y) for x, y in chunks), q, self.noise)
 
     def merge(self, first: Statistics, second: Statistics) -> Statistics:
         return first.merge(second)
@@ -177,7 +179,8 @@ class Expert:
 
     def accumulate(self, chunks: Iterable[tuple[Tensor, Tensor]], q: int) -> Statistics:
         """Statistics of more rows under this expert's features."""
-        return accumulate_features(((*self.map.training_features(x), y) for x, y in chunks), q)
+        noise = float(self.params.noise[0])
+        return accumulate_features(((*self.map.training_features(x), y) for x, y in chunks), q, noise)
 
     def to(self, device: torch.device) -> Expert:
         moved = replace(self.statistics, moments=self.statistics.moments.to(device))
@@ -192,12 +195,18 @@ class Expert:
         return mean, spread, noise
 
     def leave_one_out(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """As :meth:`predict`, at rows of the posterior with targets y, (n, q), each without its own row (L3)."""
+        """As :meth:`predict`, at rows of the posterior with targets y, (n, q), each without its own row (L3).
+
+        Behind the targets there may be the noise columns of the rows.
+        """
         mean, variance, noise = self.predict(x, variance=True)
         assert variance is not None
         log_noise = self.map.training_features(x)[1]
         level = torch.as_tensor(self.params.noise).to(mean)
         known = level.expand_as(mean) if log_noise is None else level * log_noise.double().exp()[:, None]
+        y, rows = RowNoise.split(y, mean.shape[1])
+        if rows is not None:
+            known = level * torch.exp(rows.log_relative(float(self.params.noise[0]), log_noise))[:, None]
         # In exact arithmetic the variance is below the noise.
         grow = known / (known - torch.minimum(variance, (1.0 - _LEAST_NOISE_SHARE) * known))
         return y - (y - mean) * grow, variance * grow, noise
@@ -307,7 +316,7 @@ class Mixture(Predictor):
         chunks = rows.chunks_of(rows.chunk_rows or self.prediction_rows(rows.device))
         experts = []
         for expert in self.to(rows.device).experts:
-            new = chunks.reduce(MapStatistics(expert.map))
+            new = chunks.reduce(MapStatistics(expert.map, float(expert.params.noise[0])))
             experts.append(expert.with_statistics(expert.statistics.merge(new)))
         return replace(self, experts=tuple(experts))
 

@@ -31,6 +31,7 @@ from prismgp._types import Array, Tensor
 from prismgp.core.kernels import Kernel, Parameters
 from prismgp.core.models import Predictor
 from prismgp.core.numerics import Factor
+from prismgp.core.row_noise import RowNoise
 from prismgp.data import StandardisedRows
 from prismgp.neighbors.local import LocalGP
 from prismgp.prism.experts import Mixture, combine_covariances, combine_moments
@@ -94,7 +95,7 @@ def survey(mixture: Mixture, x: Tensor, y: Tensor | None = None) -> Survey:
 
 @dataclass(frozen=True)
 class SurveyRows:
-    """A pass: all rows, surveyed one by one left out; and their targets."""
+    """A pass: all rows, surveyed one by one left out; and their targets, with the noise columns of the rows."""
 
     mixture: Mixture
 
@@ -270,14 +271,18 @@ def combine(view: View, seen: Survey, mean: Tensor, variance: Tensor, noise: Arr
     return seen.mean + scale * mean, scale.square() * variance + nu * seen.variance, nu * seen.noise
 
 
-def view_rows(view: View, seen: Survey, y: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    """Coordinates and targets of surveyed rows, as the neighbour GP takes them."""
+def view_rows(view: View, seen: Survey, y: Tensor, width: int) -> tuple[Tensor, Tensor, RowNoise | None]:
+    """Coordinates, targets and noise of surveyed rows, as the neighbour GP takes them."""
+    y, noise = RowNoise.split(y, seen.mean.shape[1])
     targets = (y - seen.mean) / seen.scale if view.residual else y
-    return seen.coordinates[:, :width].contiguous(), targets.double()
+    if view.residual and noise is not None and noise.variance is not None:
+        noise = replace(noise, variance=noise.variance / seen.scale[:, 0].square())
+    return seen.coordinates[:, :width].contiguous(), targets.double(), noise
 
 
 def make_local(view: View, seen: Survey, y: Tensor, kernel: Kernel, lengthscale: Array, n_neighbors: int) -> LocalGP:
     """A neighbour GP on surveyed rows, with parameters to start from."""
-    q = y.shape[1]
+    q = seen.mean.shape[1]
     params = Parameters(np.log(lengthscale), np.zeros(q), np.zeros(q), np.zeros(q))
-    return LocalGP(kernel, params, *view_rows(view, seen, y, len(lengthscale)), n_neighbors)
+    coordinates, targets, noise = view_rows(view, seen, y, len(lengthscale))
+    return LocalGP(kernel, params, coordinates, targets, n_neighbors, noise)
