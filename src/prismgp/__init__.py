@@ -17,6 +17,7 @@ __all__ = [
     "SampleSizes",
     "SpectralFeatures",
     "__version__",
+    "active",
     "certify",
     "check_conditions",
     "data",
@@ -28,7 +29,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from prismgp import data, datasets, exceptions, metrics
+    from prismgp import active, data, datasets, exceptions, metrics
     from prismgp.certificates import Certificate, certify
     from prismgp.complexity import ConditionReport, SampleSizes, check_conditions, sample_size
     from prismgp.estimators import (
@@ -52,7 +53,7 @@ _ESTIMATORS = (
     "SSGPRegressor",
     "SpectralFeatures",
 )
-_MODULES = ("data", "datasets", "exceptions", "metrics")
+_MODULES = ("active", "data", "datasets", "exceptions", "metrics")
 _HOMES = {
     **dict.fromkeys(_ESTIMATORS, "prismgp.estimators"),
     **dict.fromkeys(("Certificate", "certify"), "prismgp.certificates"),

@@ -18,13 +18,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
+from typing import IO, TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from prismgp import metrics
-from prismgp._system import is_device, unknown_device
+from prismgp._system import atomic_path, is_device, unknown_device
 from prismgp._types import Array
 from prismgp.core.normal import normal_quantile
 from prismgp.data import MISSING, TableFiles, open_tables
@@ -231,6 +231,46 @@ def ignore_interrupts() -> None:
             signal.signal(number, signal.SIG_IGN)
 
 
+def check_output(args: argparse.Namespace, files: TableFiles) -> None:
+    """Check that the output can be written, and is no part of what is read."""
+    writable(args.output, inputs=[args.model, *(str(each.path) for each in files.files)])
+    if Path(args.data).is_dir() and Path(args.output).resolve().is_relative_to(Path(args.data).resolve()):
+        raise DataError(f"{args.output}: is in the folder that is read and would become a part of it; write elsewhere")
+
+
+@contextmanager
+def destination(output: str) -> Iterator[Path | IO[bytes]]:
+    """A temporary file, which replaces the output or is copied to stdout only when all rows are done."""
+    if output != "-":
+        with atomic_path(output) as path:
+            yield path
+        return
+    with tempfile.TemporaryFile() as spool:
+        yield spool
+        spool.seek(0)
+        sys.stdout.flush()
+        shutil.copyfileobj(spool, sys.stdout.buffer)
+        sys.stdout.buffer.flush()
+
+
+def output_suffixes(model: FittedModel) -> list[str]:
+    """What tells the columns of several outputs apart: the targets, or their numbers where these have no names."""
+    if model.target_ndim == 1:
+        return [""]
+    names = () if model.encoder is None else model.encoder.targets
+    return [f"_{name}" for name in names or range(model.n_outputs)]
+
+
+def free_names(taken: Sequence[str], wanted: Iterable[str]) -> list[str]:
+    """Names for added columns: underscores are appended until a name is free."""
+    names: list[str] = []
+    for name in wanted:
+        while name in taken or name in names:
+            name += "_"
+        names.append(name)
+    return names
+
+
 # -- output --------------------------------------------------------------------------------------
 
 
@@ -259,10 +299,15 @@ def _write(text: str, stream: Any) -> None:
     print(text.encode(encoding, "backslashreplace").decode(encoding), file=stream)
 
 
+def terminal_width() -> int:
+    """Characters of a line."""
+    return shutil.get_terminal_size((100, 24)).columns
+
+
 def print_rows(rows: Sequence[tuple[str, str]], *, indent: int = 2, error: bool = False, wrapped: bool = False) -> None:
     """Print labels and values in two columns; ``wrapped``: break long values into several lines."""
     width = max((len(label) for label, _ in rows), default=0)
-    room = min(shutil.get_terminal_size((100, 24)).columns, 110) - indent - width - 2
+    room = min(terminal_width(), 110) - indent - width - 2
     for label, value in rows:
         lines = [value]
         if wrapped:  # paths are not broken

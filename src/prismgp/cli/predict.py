@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import shutil
-import sys
-import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from tqdm import tqdm
 
-from prismgp._system import atomic_path
 from prismgp._types import Array
 from prismgp.cli import common
 from prismgp.cli.common import Parser, Scores, Subparsers, printable, say
@@ -87,11 +80,7 @@ def run(args: argparse.Namespace) -> int:
     kind = ".csv" if to_stdout else file_format(args.output)
     files = common.open_data(args)
     if not to_stdout:
-        common.writable(args.output, inputs=[args.model, *(str(each.path) for each in files.files)])
-        if Path(args.data).is_dir() and Path(args.output).resolve().is_relative_to(Path(args.data).resolve()):
-            raise DataError(
-                f"{args.output}: is in the folder that is read and would become a part of it; write elsewhere"
-            )
+        common.check_output(args, files)
     model = load_model(args.model, device=args.device)
     if model.conformal is not None and not args.no_noise:
         model.conformal.check(args.level)
@@ -99,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
     began = time.perf_counter()
     delimiter = files.csv_delimiter if kind.startswith(".csv") else None
     with (
-        _destination(args.output) as place,
+        common.destination(args.output) as place,
         open_writer(place, kind, prediction.schema, delimiter=delimiter, decimal=args.decimal) as writer,
     ):
         prediction.run(writer, progress=common.show_progress(args))
@@ -112,21 +101,6 @@ def run(args: argparse.Namespace) -> int:
     elif not args.quiet:
         _print(summary, error=to_stdout)
     return 0
-
-
-@contextmanager
-def _destination(output: str) -> Iterator[Path | IO[bytes]]:
-    """A temporary file, which replaces the output or is copied to stdout only when all rows are done."""
-    if output != "-":
-        with atomic_path(output) as path:
-            yield path
-        return
-    with tempfile.TemporaryFile() as spool:
-        yield spool
-        spool.seek(0)
-        sys.stdout.flush()
-        shutil.copyfileobj(spool, sys.stdout.buffer)
-        sys.stdout.buffer.flush()
 
 
 class _Prediction:
@@ -142,8 +116,8 @@ class _Prediction:
         )
         self.encoder = self.reader.encoder
         self.typed = typed and files.is_text
-        outputs = self.encoder.targets or [str(index) for index in range(model.n_outputs)]
-        self.columns = _free_names(files.names, None if model.target_ndim == 1 else outputs)
+        wanted = [f"{each}{suffix}" for suffix in common.output_suffixes(model) for each in _STATISTICS]
+        self.columns = common.free_names(files.names, wanted)
         # Scores of the targets that the table has, by their number.
         known = enumerate(self.encoder.targets)
         self.scores = {output: Scores(args.level) for output, name in known if name in files.names}
@@ -255,17 +229,6 @@ class _Prediction:
     def _one_or_all(self, values: list[Any]) -> Any:
         """One value for a model of one target, None if the table does not have it; else a list."""
         return values if self.model.target_ndim > 1 else values[0] if values else None
-
-
-def _free_names(taken: list[str], outputs: Sequence[str] | None) -> list[str]:
-    """Names for the added columns: underscores are appended until a name is free."""
-    suffixes = [""] if outputs is None else [f"_{name}" for name in outputs]
-    names: list[str] = []
-    for name in (f"{statistic}{suffix}" for suffix in suffixes for statistic in _STATISTICS):
-        while name in taken or name in names:
-            name += "_"
-        names.append(name)
-    return names
 
 
 def _print(summary: dict[str, Any], *, error: bool) -> None:

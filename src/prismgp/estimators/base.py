@@ -22,7 +22,7 @@ from prismgp.context import FitContext, FitEvent
 from prismgp.core.ending import ON_INTERRUPT, Ending
 from prismgp.core.kernels import KERNELS
 from prismgp.core.models import Predictor
-from prismgp.data import MISSING, MappedSource, Source, StandardisedRows, Standardiser, merge_copies
+from prismgp.data import MISSING, ArraySource, MappedSource, Source, StandardisedRows, Standardiser, merge_copies
 from prismgp.estimators.documented import Documented
 from prismgp.estimators.predictions import Predictions
 from prismgp.estimators.sources import (
@@ -204,6 +204,15 @@ class GPRegressor(Documented, Predictions, MultiOutputMixin, RegressorMixin, Bas
         if isinstance(X, Source):
             return match_source(self, X).load().x
         return match_inputs(self, X)
+
+    def read_pool(self, X: Any) -> Source:
+        """As :meth:`read_inputs`, but the rows of a source stay where they are."""
+        check_is_fitted(self)
+        X, _ = as_source(X)
+        if isinstance(X, Source):
+            return match_source(self, X)
+        x = self.read_inputs(X)
+        return ArraySource(x, np.empty((len(x), 0)))
 
     def _start_values(self) -> dict[str, Any]:
         """Starting values, or the fixed ones, in the user's units."""
