@@ -25,11 +25,12 @@ __all__ = [
     "exceptions",
     "load",
     "metrics",
+    "plots",
     "sample_size",
 ]
 
 if TYPE_CHECKING:
-    from prismgp import active, data, datasets, exceptions, metrics
+    from prismgp import active, data, datasets, exceptions, metrics, plots
     from prismgp.certificates import Certificate, certify
     from prismgp.complexity import ConditionReport, SampleSizes, check_conditions, sample_size
     from prismgp.estimators import (
@@ -53,7 +54,7 @@ _ESTIMATORS = (
     "SSGPRegressor",
     "SpectralFeatures",
 )
-_MODULES = ("active", "data", "datasets", "exceptions", "metrics")
+_MODULES = ("active", "data", "datasets", "exceptions", "metrics", "plots")
 _HOMES = {
     **dict.fromkeys(_ESTIMATORS, "prismgp.estimators"),
     **dict.fromkeys(("Certificate", "certify"), "prismgp.certificates"),

@@ -184,7 +184,7 @@ def test_figure_of_a_curve(run: Run, tmp_path: Path) -> None:
 def test_without_matplotlib(
     refused: Refused, model: Path, train: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("prismgp.plots.certificate.find_spec", lambda _: None)
+    monkeypatch.setattr("prismgp.plots.style.find_spec", lambda _: None)
     assert 'pip install "prismgp[report]"' in refused("certify", model, train, "--figure", tmp_path / "c.png")
 
 

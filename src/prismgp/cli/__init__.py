@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # loading the numerical libraries takes seconds, in which Ctr
 
 __all__ = ["main"]
 
-_SUBCOMMANDS = ("fit", "predict", "suggest", "certify", "info")
+_SUBCOMMANDS = ("fit", "predict", "suggest", "certify", "report", "info")
 
 _BAD_INPUT = 2
 _INTERRUPTED = 130
@@ -106,7 +106,7 @@ def _parser(argv: list[str]) -> Parser:
     parser = Parser(
         prog="prismgp",
         description="Gaussian process regression on tables: fit, predict with uncertainty, suggest rows to measure, "
-        "certify, inspect models.",
+        "certify, report, inspect models.",
         epilog="Exit code: 0 on success, 1 when a certificate does not hold, 2 on bad usage or bad input, 130 when "
         "interrupted.",
     )

@@ -18,7 +18,7 @@ from prismgp.certificates import MEMBER_HEADER, PARTS, Certificate, certificate_
 from prismgp.cli import common
 from prismgp.cli.common import Parser, Subparsers, complain, printable, say
 from prismgp.data import ArraySource, TableEncoder, TableFiles, TableReader
-from prismgp.data.encoder import quote_names, warn_unseen
+from prismgp.data.encoder import warn_unseen
 from prismgp.estimators import ExactGPRegressor, GPRegressor, load
 from prismgp.exceptions import DataError
 from prismgp.plots import FIGURE_FORMATS, draw_certificate, figure_format
@@ -195,7 +195,7 @@ def _read_tables(
     args: argparse.Namespace, model: GPRegressor, files: TableFiles, test_files: TableFiles | None
 ) -> tuple[_Rows, _Rows, str]:
     """Training rows, the rows to certify at, and a description of these."""
-    targets = _targets(args, model, files)
+    targets = common.target_columns(args, model.model_, files)
     train = _read(args, model, files, targets)
     kept = None
     if args.holdout is not None or args.conformal is not None:
@@ -212,19 +212,6 @@ def _read_tables(
         return train, train.select(slice(None)), f"all {n:,} training rows; {note}"
     chosen = np.sort(np.random.default_rng(args.random_state).permutation(n)[:TEST_POINTS])
     return train, train.select(chosen), f"{TEST_POINTS:,} of the {n:,} training rows, at random; {note}"
-
-
-def _targets(args: argparse.Namespace, model: GPRegressor, files: TableFiles) -> list[str]:
-    """The target columns of the model."""
-    encoder = model.model_.encoder
-    known = [] if encoder is None else list(encoder.targets)
-    if args.target is None and not known:
-        raise DataError(f"{args.model} was saved from Python without the name of its target; give it with --target")
-    names: list[str] = args.target or known
-    absent, there = quote_names(name for name in names if name not in files.names), quote_names(files.names)
-    if absent:
-        raise DataError(f"{files.path}: target column {absent} missing; the file has {there}")
-    return names
 
 
 def _read(

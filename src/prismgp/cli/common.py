@@ -28,6 +28,7 @@ from prismgp._system import atomic_path, is_device, unknown_device
 from prismgp._types import Array
 from prismgp.core.normal import normal_quantile
 from prismgp.data import MISSING, TableFiles, open_tables
+from prismgp.data.encoder import quote_names
 from prismgp.data.numerals import DECIMALS
 from prismgp.data.tables import FORMATS, PARQUET_SUFFIXES, TEXT_SUFFIXES
 from prismgp.data.text import check_encoding
@@ -194,6 +195,18 @@ def open_path(args: argparse.Namespace, path: str) -> TableFiles:
         with sys.stdin.buffer if path == "-" else open(path, "rb") as stream:
             shutil.copyfileobj(stream, spool)
     return open_tables(spool.name, **options, name=name)
+
+
+def target_columns(args: argparse.Namespace, model: FittedModel, files: TableFiles) -> list[str]:
+    """The target columns of a model, as the option --target or the model names them."""
+    known = [] if model.encoder is None else list(model.encoder.targets)
+    if args.target is None and not known:
+        raise DataError(f"{args.model} was saved from Python without the name of its target; give it with --target")
+    names: list[str] = args.target or known
+    absent, there = quote_names(name for name in names if name not in files.names), quote_names(files.names)
+    if absent:
+        raise DataError(f"{files.path}: target column {absent} missing; the file has {there}")
+    return names
 
 
 def writable(path: str, *, inputs: Iterable[str]) -> Path:

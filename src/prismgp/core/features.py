@@ -27,8 +27,11 @@ def projection(frequencies: Array, lengthscale: Array, *, dtype: torch.dtype, de
 def spectral_features(x: Tensor, w: Tensor) -> Tensor:
     """``Phi = [cos(X W), sin(X W)] / sqrt(p)``, (n, 2p); every row has norm one."""
     p = w.shape[1]
-    phi = x.new_empty(len(x), 2 * p)
     z = x @ w
+    if z.requires_grad:
+        differentiable: Tensor = torch.cat([z.cos(), z.sin()], 1) * p**-0.5
+        return differentiable
+    phi = x.new_empty(len(x), 2 * p)
     torch.cos(z, out=phi[:, :p])
     torch.sin(z, out=phi[:, p:])
     return phi.mul_(p**-0.5)

@@ -87,10 +87,16 @@ def _magnitude(mean: Array) -> Array:
     return np.where(mean != 0, np.abs(mean), 1.0)
 
 
-def standardise(block: AnyArray, shift: Array, scale: Array, *, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """``(block - shift) / scale`` on the device, computed in float64 and rounded once."""
-    # A copy only where torch cannot alias the memory: read-only or byte-swapped arrays, negative strides.
-    tensor = torch.from_numpy(block if _torch_ready(block) else block.astype(block.dtype.newbyteorder("="), order="C"))
+def standardise(
+    block: AnyArray | Tensor, shift: Array, scale: Array, *, dtype: torch.dtype, device: torch.device
+) -> Tensor:
+    """``(block - shift) / scale`` on the device, computed in float64 and rounded once; differentiable for a tensor."""
+    if isinstance(block, torch.Tensor):
+        tensor = block
+    else:
+        # A copy only where torch cannot alias the memory: read-only or byte-swapped arrays, negative strides.
+        ready = block if _torch_ready(block) else block.astype(block.dtype.newbyteorder("="), order="C")
+        tensor = torch.from_numpy(ready)
     # Contiguous, so that the result does not depend on the memory order of the user's array.
     tensor = tensor.to(device, non_blocking=True).contiguous().double()
     shifted = tensor - torch.as_tensor(shift, dtype=torch.float64, device=device)

@@ -3,12 +3,14 @@
 from prismgp.model.conformal import Conformal, rows_needed
 from prismgp.model.file import FORMAT_VERSION, file_bytes, load_model, save_model
 from prismgp.model.fitted import FittedModel
+from prismgp.model.process import FittedProcess
 from prismgp.model.unknown import draw_background
 
 __all__ = [
     "FORMAT_VERSION",
     "Conformal",
     "FittedModel",
+    "FittedProcess",
     "draw_background",
     "file_bytes",
     "load_model",
