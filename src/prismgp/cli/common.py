@@ -169,6 +169,11 @@ def open_data(args: argparse.Namespace) -> TableFiles:
     return open_path(args, args.data)
 
 
+def open_second(args: argparse.Namespace, path: str) -> TableFiles:
+    """Open another table; the options are about DATA, which may be text while this one is Parquet."""
+    return open_tables(path) if path.lower().endswith(PARQUET_SUFFIXES) else open_path(args, path)
+
+
 def open_path(args: argparse.Namespace, path: str) -> TableFiles:
     """Open a table with the options of the command.
 
