@@ -83,10 +83,10 @@ def problems_of(estimator: Certifiable, X: Any, y: Any, X_test: Any, *, referenc
     predictor, s = model.predictor, model.standardiser
     place: dict[str, Any] = {"dtype": torch.float64, "device": model.device}
     x, target = (
-        standardise(source.x, s.x_shift, s.x_scale, **place),
+        standardise(model.complete(source.x), s.x_shift, s.x_scale, **place),
         standardise(source.targets, s.y_shift, s.y_scale, **place),
     )
-    test = None if X_test is None else estimator.model_.complete(estimator.read_inputs(X_test))
+    test = None if X_test is None else model.complete(estimator.read_inputs(X_test))
     x_test = None if test is None else standardise(test, s.x_shift, s.x_scale, **place)
     data = _Data(x, target, x_test, get_kernel(model.kernel))
     predictor = spectral_part(predictor)
