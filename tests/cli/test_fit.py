@@ -53,7 +53,8 @@ def test_fit_equals_the_python_api(run: Run, frame: pd.DataFrame, tmp_path: Path
     ).astype(float)
     direct = SSGPRegressor(8, random_state=3).fit(row_major(encoded), frame["price"])
     loaded = prismgp.load(tmp_path / "m.prism")
-    assert list(loaded.feature_names_in_) == list(encoded.columns)
+    assert list(loaded.feature_names_in_) == ["size", "grade", "count", "flag"]
+    assert loaded.table_encoder_.feature_names == list(encoded.columns)
     assert loaded.table_encoder_.target == "price"
     assert loaded.verbose == 0
     np.testing.assert_array_equal(loaded.lengthscale_, direct.lengthscale_)
@@ -99,7 +100,7 @@ def test_summary_in_the_targets_units(run: Run, frame: pd.DataFrame, tmp_path: P
     summary = fit(run, tmp_path / "d.parquet", tmp_path / "m.prism", "-p", 8, "--exclude", "id")
     assert 50 < summary["noise_std"] < 300  # the noise was drawn with 100
     assert summary["target_std"] == pytest.approx(1000 * frame["price"].std(ddof=0))
-    assert summary["one_hot"] == {"grade": 3}
+    assert summary["encoded"] == {"grade": 3}
     loaded = prismgp.load(tmp_path / "m.prism")
     relative = summary["relative_lengthscales"]
     assert relative["size"] == pytest.approx(loaded.lengthscale_[0] / frame["size"].std(ddof=0))
@@ -120,7 +121,7 @@ def test_human_summary(run: Run, frame: pd.DataFrame, tmp_path: Path) -> None:
         "111 (of 150",
         "2 dropped for missing values",
         "37 held out",
-        "grade as 3 indicators",
+        "grade as 3",
         "'' (a saved row index)",
         "95% intervals",
         "fitted without the held-out rows",
@@ -195,7 +196,7 @@ def test_drop_missing_drops_exactly_these_rows(run: Run, frame: pd.DataFrame, tm
     options = ["-p", 4, "--exclude", "id"]
     dropped = fit(run, tmp_path / "broken.parquet", tmp_path / "a.prism", "--drop-missing", *options)
     clean = fit(run, tmp_path / "clean.parquet", tmp_path / "b.prism", *options)
-    assert dropped["rows_dropped"] == 4
+    assert (dropped["rows_dropped"], dropped["rows_without_target"]) == (4, 1)
     assert dropped["log_evidence"] == clean["log_evidence"]
 
 
@@ -227,7 +228,7 @@ def test_codes_as_categories(run: Run, frame: pd.DataFrame, tmp_path: Path) -> N
     frame.to_csv(tmp_path / "d.csv", index=False)
     options = ["-p", 4, "--inputs", "size,count", "--categorical", "count"]
     summary = fit(run, tmp_path / "d.csv", tmp_path / "m.prism", *options)
-    assert summary["one_hot"] == {"count": 9}
+    assert summary["encoded"] == {"count": 9}
     assert summary["features"] == ["size", *(f"count={code}" for code in range(9))]
 
 

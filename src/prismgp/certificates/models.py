@@ -90,10 +90,10 @@ def problems_of(
         source = merge_copies(source).load()  # as a fit to few rows does
     predictor, s = model.predictor, model.standardiser
     place: dict[str, Any] = {"dtype": torch.float64, "device": model.device}
-    x = standardise(source.x, s.x_shift, s.x_scale, **place)
+    x = standardise(model.complete(source.x), s.x_shift, s.x_scale, **place)
     columns = standardise(source.y, *s.target_units(source.n_noise), **place)
     target, row_noise = RowNoise.split(columns, source.n_outputs)
-    test = None if X_test is None else estimator.model_.complete(estimator.read_inputs(X_test))
+    test = None if X_test is None else model.complete(estimator.read_inputs(X_test))
     x_test = None if test is None else standardise(test, s.x_shift, s.x_scale, **place)
     data = _Data(x, target, x_test, get_kernel(model.kernel), row_noise)
     predictor = spectral_part(predictor)

@@ -217,12 +217,13 @@ class GPRegressor(Documented, Predictions, MultiOutputMixin, RegressorMixin, Bas
         return match_inputs(self, X)
 
     def read_pool(self, X: Any) -> Source:
-        """As :meth:`read_inputs`, but the rows of a source stay where they are."""
+        """As :meth:`read_inputs`, but the rows of a source stay where they are, and unknown cells are typical."""
         check_is_fitted(self)
         X, _ = as_source(X)
         if isinstance(X, Source):
-            return match_source(self, X)
-        x = self.read_inputs(X)
+            rows = match_source(self, X)
+            return MappedSource(rows, self.model_.complete, rows.n_inputs)
+        x = self.model_.complete(self.read_inputs(X))
         return ArraySource(x, np.empty((len(x), 0)))
 
     def _start_values(self) -> dict[str, Any]:

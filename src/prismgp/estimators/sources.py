@@ -147,7 +147,7 @@ def match_source(
     rows, encoder = _match_columns(estimator, source), getattr(estimator, "table_encoder_", None)
     if encoder is None:
         return rows
-    return encode_rows(rows, encoder.learn(rows) if training else encoder, training=training)
+    return encode_rows(rows, encoder.learn_folds(rows) if training else encoder, training=training)
 
 
 def _match_columns(estimator: BaseEstimator, source: Source) -> Source:
@@ -186,7 +186,7 @@ def match_rows(
     rows = rows.with_noise(check_row_noise(*noise, rows.n_rows, rows.n_outputs))
     if encoder is None:
         return rows, target.ndim
-    return encode_rows(rows, encoder.learn(rows) if training else encoder, training=training), target.ndim
+    return encode_rows(rows, encoder.learn_folds(rows) if training else encoder, training=training), target.ndim
 
 
 def match_inputs(estimator: Any, X: Any) -> AnyArray:
