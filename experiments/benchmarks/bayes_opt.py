@@ -21,7 +21,7 @@ from experiments.jobs import Job
 from experiments.page import PALETTE, best_cells, drawing, drawing_style, markdown_table
 from experiments.plan import Experiment, Plan, add_run_options, known_names, parse_names, parse_splits
 from experiments.results import Record, Study
-from prismgp import ExactGPRegressor, SSGPRegressor
+from prismgp import ExactGPRegressor, NeighborGPRegressor, SSGPRegressor
 
 __all__ = ["BAYES_OPT"]
 
@@ -37,6 +37,7 @@ LARGE_MODELS = {
     "singletask": "SingleTaskGP, all rows",
     "singletask-part": "SingleTaskGP, 1,000 of the rows",
     "ssgp": "PrismModel(SSGPRegressor), p = 128, all rows",
+    "neighbors": "PrismModel(NeighborGPRegressor), all rows",
 }
 PART = 1_000
 P = 128
@@ -86,8 +87,12 @@ def fit_model(name: str, x: torch.Tensor, y: torch.Tensor, seed: int) -> Any:
         return model
     from prismgp.botorch import PrismModel
 
-    regressor = ExactGPRegressor() if name == "exact" else SSGPRegressor(P, max_iter=50, random_state=seed)
-    return PrismModel(regressor.fit(x.numpy(), y.numpy()))
+    regressors = {
+        "exact": ExactGPRegressor(),
+        "ssgp": SSGPRegressor(P, max_iter=50, random_state=seed),
+        "neighbors": NeighborGPRegressor(random_state=seed),
+    }
+    return PrismModel(regressors[name].fit(x.numpy(), y.numpy()))
 
 
 def propose(model: Any, d: int, best: float) -> torch.Tensor:
@@ -149,7 +154,8 @@ def large(order: Record) -> Record:
     began = time.perf_counter()
     model = fit_model(order["model"], x, y, seed)
     fitted = time.perf_counter()
-    regrets = []
+    before = largest - float(truth.max())
+    reported = []
     for k in range(LARGE_EVALUATIONS):
         top = x[y.topk(100).indices]
         best = float(model.posterior(top).mean.max())
@@ -161,10 +167,11 @@ def large(order: Record) -> Record:
         # The row that would be reported: the one of the largest predicted mean among the best measured.
         top = y.topk(100).indices
         chosen = top[model.posterior(x[top]).mean[:, 0].argmax()]
-        regrets.append(largest - float(truth[chosen]))
+        reported.append(largest - float(truth[chosen]))
     return {
-        "regret": regrets,
-        "regret_before": largest - float(truth[: len(truth) - LARGE_EVALUATIONS].max()),
+        "regret": (largest - truth[-LARGE_EVALUATIONS:].cummax(0).values).tolist(),  # of the new rows
+        "reported": reported,
+        "regret_before": before,
         "fit_seconds": fitted - began,
         "acquisition_seconds": time.perf_counter() - fitted,
     }
@@ -266,6 +273,7 @@ def markdown(study: Study) -> str:
         lines += ["", f"## {title}", "", _table(found, MODELS, after, lambda _: "not run")]
     found = {model: results(study, LARGE, model) for model in LARGE_MODELS}
     columns = {f"after {n}": lambda each, n=n: each["regret"][n - 1] for n in (1, 10, LARGE_EVALUATIONS)}
+    columns["of the row reported"] = lambda each: each["reported"][-1]
     known = [each["regret_before"] for each in found["ssgp"]]
     lines += [
         "",
@@ -273,8 +281,9 @@ def markdown(study: Study) -> str:
         "",
         (
             f"Hartmann, 6 of 20 inputs, measured with noise of standard deviation {LARGE_NOISE}. Fitted once, then "
-            "conditioned on every evaluation. The regret is that of the row with the largest predicted mean among the "
-            f"100 best measured; of the best of all rows before: {_quartiles(known) if known else 'not run'}."
+            "conditioned on every evaluation. Regret of the best new row, and, after the last, of the row that would be "
+            "reported: that of the largest predicted mean among the 100 best measured. The best row known before has a "
+            f"regret of {_quartiles(known) if known else 'not run'}, but noise hides which it is."
         ),
         "",
         _table(found, LARGE_MODELS, columns, lambda model: _why(study, model)),

@@ -32,7 +32,7 @@ def test_maxima_are_where_the_literature_has_them():
 def test_plan():
     plan = plan_of()
     keys = [job.key for job in plan.jobs]
-    assert len(keys) == len(set(keys)) == 3 * 3 * 10 + 2 * 10
+    assert len(keys) == len(set(keys)) == 3 * 3 * 10 + 3 * 10
     assert keys[0].startswith("large-")  # which take longest
     assert "19 GiB" in plan.skipped["large-singletask-0"]["skipped"]
     assert next(job.key for job in plan_of("--cases", "ackley10", "--seeds", "1-1").jobs) == "ackley10-singletask-1"
