@@ -231,7 +231,7 @@ def writable(path: str, *, inputs: Iterable[str]) -> Path:
 def split_rows(args: argparse.Namespace, n: int) -> tuple[Indices, Indices, Indices]:
     """Rows of the fit, and those that ``--holdout`` and ``--conformal`` keep out of it; each in their order."""
     shares = {name: getattr(args, name) for name in ("holdout", "conformal")}
-    counts = [0 if share is None else max(1, round(share * n)) for share in shares.values()]
+    counts: list[int] = [0 if share is None else max(1, round(share * n)) for share in shares.values()]
     left = n - sum(counts)
     if left < 2 and sum(counts):
         asked = " and ".join(f"--{name} {share:g}" for name, share in shares.items() if share is not None)
