@@ -231,9 +231,9 @@ def writable(path: str, *, inputs: Iterable[str]) -> Path:
 def split_rows(args: argparse.Namespace, n: int) -> tuple[Indices, Indices, Indices]:
     """Rows of the fit, and those that ``--holdout`` and ``--conformal`` keep out of it; each in their order."""
     shares = {name: getattr(args, name) for name in ("holdout", "conformal")}
-    counts: list[int] = [0 if share is None else max(1, round(share * n)) for share in shares.values()]
+    counts = [0 if share is None else max(1, round(share * n)) for share in shares.values()]
     left = n - sum(counts)
-    if left < 2 and sum(counts):
+    if left < 2 and any(counts):
         asked = " and ".join(f"--{name} {share:g}" for name, share in shares.items() if share is not None)
         verb = "leaves" if counts.count(0) else "leave"
         raise DataError(f"{asked} {verb} {max(left, 0)} of {n} rows for the fit; at least 2 are needed")
