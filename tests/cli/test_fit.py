@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -290,3 +291,34 @@ def test_prism_from_fit_to_prediction(run: Run, frame: pd.DataFrame, tmp_path: P
     assert (predicted["std"] > 0).all()
     mean = prismgp.load(model).predict(frame)
     np.testing.assert_allclose(predicted["mean"], mean, rtol=1e-9)
+
+
+def test_conformal_intervals(run: Run, tmp_path: Path, refused: Callable[..., str]) -> None:
+    """Rows that are neither in the fit nor held out make the intervals conformal, and everything says so."""
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-2, 2, 600)
+    frame = pd.DataFrame({"x": x, "y": np.sin(2 * x) + 0.3 * (rng.standard_exponential(600) - 1)})
+    data, model, out = tmp_path / "d.csv", tmp_path / "m.prism", tmp_path / "o.csv"
+    frame.to_csv(data, index=False)
+    same = ["--holdout", 0.2, "--conformal", 0.2]
+    command = ("fit", data, "-t", "y", "--model", "ssgp", "-p", 4, "-o", model)
+    done = run(*command, *same)
+    assert done.code == 0
+    assert "360 (of 600 in " in done.out
+    assert "120 held out; 120 for conformal intervals" in done.out
+    assert "conformal, cover " in done.out
+    loaded = prismgp.load(model)
+    assert loaded.model_.conformal.rows == 120
+    # The rows that were held out before are the same with and without --conformal.
+    assert json.loads(run("certify", model, data, *same, "--json").out)["rows"] == 360
+    assert "--conformal" in refused("certify", model, data, "--holdout", 0.2)
+    assert "conformal, by 120 held-out rows" in run("info", model).out
+    predict = run("predict", model, data, "-o", out, "--level", 0.8)
+    assert "80% for a new observation, conformal, by 120 held-out rows" in predict.out
+    found = pd.read_csv(out)
+    np.testing.assert_allclose(found[["lower", "upper"]], loaded.predict_interval(frame[["x"]], 0.8), rtol=1e-12)
+    own = run("predict", model, data, "-o", out, "--no-noise")
+    assert "95% for the underlying function, of the model's predictive distribution" in own.out
+    assert "need at least 1,999 held-out rows" in refused("predict", model, data, "-o", out, "--level", 0.999)
+    assert "keeps 30 of 600 rows; conformal intervals of 95% need at least 39" in refused(*command, "--conformal", 0.05)
+    assert "--holdout 0.5 and --conformal 0.5 leave 0 of 600" in refused(*command, "--holdout", 0.5, "--conformal", 0.5)

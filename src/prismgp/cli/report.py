@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
         raise DataError("--train and --holdout both tell which rows were in the fit; give one of them")
     require_matplotlib()
     files = common.open_data(args)
-    train_files = None if args.train is None else common.open_path(args, args.train)
+    train_files = None if args.train is None else common.open_second(args, args.train)
     read = [*files.files, *(train_files.files if train_files is not None else [])]
     output = common.writable(args.output, inputs=[args.model, *(str(each.path) for each in read)])
     model: GPRegressor = load(args.model, device=args.device)

@@ -171,12 +171,18 @@ def _match_columns(estimator: BaseEstimator, source: Source) -> Source:
 
 
 def match_rows(
-    estimator: Any, X: Any, y: Any, noise: tuple[Any, Any] = (None, None), *, training: bool = False
+    estimator: Any,
+    X: Any,
+    y: Any,
+    noise: tuple[Any, Any] = (None, None),
+    labels: Callable[[int, int], AnyArray | None] = lambda _n, _d: None,
+    *,
+    training: bool = False,
 ) -> tuple[Source, int]:
     """Checked arrays or frames for an estimator that is fitted, encoded, and the dimension of y."""
     encoder = getattr(estimator, "table_encoder_", None)
     x, target = check_fit_data(estimator, _read(estimator, X), y, reset=False, allow_nan=_allows_nan(estimator))
-    rows = ArraySource(x, target.reshape(len(target), -1))
+    rows = ArraySource(x, target.reshape(len(target), -1), labels(*x.shape))
     rows = rows.with_noise(check_row_noise(*noise, rows.n_rows, rows.n_outputs))
     if encoder is None:
         return rows, target.ndim
