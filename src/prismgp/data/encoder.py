@@ -397,7 +397,7 @@ class TableEncoder:
         return all(isinstance(each, NumberEncoding) and not each.has_indicator for each in self._learned)
 
     def encode(self, values: AnyArray) -> Array:
-        """Inputs of the model, (n, d), of rows as they are read, (n, c); NaN where a cell is unknown."""
+        """Inputs of the model, (n, d), of rows as they are read, (n, c); not finite where a cell is unknown."""
         return np.concatenate([each.encode(values[:, k]) for k, each in enumerate(self._learned)], axis=1)
 
     def encode_training(self, values: AnyArray) -> Array:

@@ -2,8 +2,8 @@
 
 A column comes as one number for each cell (:meth:`~prismgp.data.TableEncoder.read`): of a category its place in the
 list of levels, -1 for an unknown one and the number of levels for a missing cell; else NaN for a missing cell. In
-inputs, NaN says that a cell is unknown: the model then averages over the values it may have. Where training had missing
-numbers too, there is also an indicator.
+inputs, NaN says that a cell is missing, and infinity that training did not have its level: the model then averages over
+the values that it may have. Where training had missing numbers too, there is also an indicator.
 """
 
 from __future__ import annotations
@@ -172,7 +172,8 @@ def _with_indicator(inputs: Array, values: AnyArray) -> Array:
 class IndicatorEncoding(Encoding):
     """An indicator for every level that training had; missing cells are a level if training had some."""
 
-    seen: tuple[int, ...]  # levels of training, increasing; the number of levels stands for missing cells
+    n_levels: int
+    seen: tuple[int, ...]  # levels of training, increasing; ``n_levels`` stands for missing cells
 
     kinds = (CATEGORY,)
 
@@ -183,7 +184,8 @@ class IndicatorEncoding(Encoding):
     def encode(self, values: AnyArray) -> Array:
         codes, _ = _split_codes(values)
         found: Array = (codes[:, None] == np.array(self.seen)).astype(np.float64)
-        found[~found.any(axis=1)] = np.nan
+        found[~found.any(axis=1)] = np.inf
+        found[(codes == self.n_levels) & (self.seen[-1] != self.n_levels)] = np.nan
         return found
 
     @property
@@ -199,7 +201,7 @@ class IndicatorEncoding(Encoding):
         whole = isinstance(seen, list) and all(type(code) is int for code in seen)
         if not whole or not seen or seen != sorted(set(seen)) or seen[0] < 0 or seen[-1] > levels:
             raise ModelFileError(f"the levels of column {column.name!r} are not those of its training")
-        return cls(tuple(seen))
+        return cls(levels, tuple(seen))
 
 
 @dataclass(frozen=True, eq=False)
@@ -245,7 +247,8 @@ class EffectEncoding(Encoding):
         known = (codes >= 0) & (self.counts[codes] > 0)
         share = np.log(np.maximum(self.counts[codes], 1.0) / max(1.0, float(self.counts.sum())))
         found = np.concatenate([effects, share[:, None]], axis=1)
-        found[~known] = np.nan
+        found[~known] = np.inf
+        found[~known & (codes == len(self.counts) - 1)] = np.nan
         return found
 
     @property
@@ -378,7 +381,7 @@ def _learn(column: InputColumn, tally: _Tally, sample: AnyArray) -> Encoding:
         return TimeEncoding(tally.low if np.isfinite(tally.low) else 0.0, seen, median)
     if column.kind == CATEGORY:
         counts = tally.counts.sum(axis=0)
-        return IndicatorEncoding(tuple(np.flatnonzero(counts).tolist()))
+        return IndicatorEncoding(len(column.categories), tuple(np.flatnonzero(counts).tolist()))
     if column.kind == LEVELS:
         counts, sums, squares = (each.sum(axis=0) for each in (tally.counts, tally.sums, tally.squares))
         rest = [

@@ -209,7 +209,7 @@ class GPRegressor(Documented, Predictions, MultiOutputMixin, RegressorMixin, Bas
     def read_inputs(self, X: Any) -> AnyArray:
         """Inputs as the fitted model takes them, checked, in memory; for code that works with ``model_``.
 
-        NaN where a cell is unknown.
+        not finite where a cell is unknown.
         """
         X, _ = as_source(X)
         if isinstance(X, Source):

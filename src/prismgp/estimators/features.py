@@ -103,7 +103,9 @@ class SpectralFeatures(Documented, ClassNamePrefixFeaturesOutMixin, TransformerM
 
     def _features(self, x: AnyArray) -> AnyArray:
         # Centred, so that phases stay small; a shift changes no inner product.
-        centred = torch.from_numpy(np.nan_to_num(x - self._shift).astype(x.dtype))  # unknown cells are typical
+        centred = torch.from_numpy(
+            np.where(np.isfinite(x), x - self._shift, 0.0).astype(x.dtype)
+        )  # unknown cells are typical
         w = projection(self.frequencies_, self.lengthscale_, dtype=centred.dtype, device=torch.device("cpu"))
         return np.asarray(spectral_features(centred, w).numpy())
 

@@ -253,7 +253,7 @@ class Reconfigurer(Documented, ClassNamePrefixFeaturesOutMixin, TransformerMixin
         s = self._standardiser
         found = []
         for block in blocks:
-            block = np.where(np.isnan(block), s.x_shift, block).astype(block.dtype)  # unknown cells are typical
+            block = np.where(np.isfinite(block), block, s.x_shift).astype(block.dtype)  # unknown cells are typical
             rows = BatchRows(block, s.x_shift, s.x_scale, dtype=torch.float64, device=device)
             values = compute(self._vae.encode(rows[:])).cpu().numpy()
             found.append(values.astype(dtype, copy=False) if values.dtype.kind == "f" else values)

@@ -190,7 +190,7 @@ def match_rows(
 
 
 def match_inputs(estimator: Any, X: Any) -> AnyArray:
-    """Checked inputs for an estimator that is fitted, encoded; NaN where a cell is unknown."""
+    """Checked inputs for an estimator that is fitted, encoded; not finite where a cell is unknown."""
     encoder = getattr(estimator, "table_encoder_", None)
     x = check_inputs(estimator, _read(estimator, X), allow_nan=_allows_nan(estimator))
     return x if encoder is None or encoder.is_identity else encoder.encode(x)

@@ -27,7 +27,7 @@ _CPU = torch.device("cpu")
 class FittedModel:
     """A fitted model: a predictor in standardised units, the units, and the record of the fit.
 
-    Arrays passed in are rows of numbers, (n, d), in the units and the order of the training inputs, with NaN where a
+    Arrays passed in are rows of numbers, (n, d), in the units and the order of the training inputs, not finite where a
     cell is unknown (``unknown.py``); results have a column for each output.
     """
 
@@ -331,11 +331,11 @@ class FittedModel:
 
     def complete(self, x: AnyArray) -> AnyArray:
         """Rows with typical values, those of training, in place of unknown cells."""
-        if not np.isnan(x).any():
+        if np.isfinite(x).all():
             return x
         if self.encoder is not None:
             x = self.encoder.impute(x)
-        return np.where(np.isnan(x), self._known_background().mean(axis=0), x)
+        return np.where(np.isfinite(x), x, self._known_background().mean(axis=0))
 
     def _known_background(self) -> Array:
         if self.background is None:
@@ -344,7 +344,7 @@ class FittedModel:
 
     def _spread_of_unknown(self, x: AnyArray, variance: Array) -> tuple[npt.NDArray[np.intp], Array, Array]:
         """Rows with unknown cells, their means, and what their variances exceed the given ones of all rows by."""
-        gaps = np.flatnonzero(np.isnan(x).any(axis=1))
+        gaps = np.flatnonzero(~np.isfinite(x).all(axis=1))
         if not len(gaps):
             return gaps, np.empty((0, self.n_outputs)), np.empty((0, self.n_outputs))
         mean, std = self.predict(x[gaps], include_noise=False)
@@ -358,7 +358,7 @@ class FittedModel:
         unknown: Callable[[AnyArray], tuple[Array, ...]],
     ) -> tuple[Array, ...]:
         """What one function computes of the rows that are known, and another one of those with unknown cells."""
-        gaps = np.isnan(x).any(axis=1)
+        gaps = ~np.isfinite(x).all(axis=1)
         if not gaps.any():
             return known(x)
         step = max(1, self.prediction_rows // DRAWS)
@@ -377,17 +377,17 @@ class FittedModel:
         if self.input_lengthscale is not None:
             scale = scale * self.input_lengthscale
 
-        def predict(rows: AnyArray) -> tuple[Marginals, int]:
-            filled = fill_from(rows, background, scale)
+        def predict(rows: AnyArray) -> tuple[Marginals, Array]:
+            filled, factor = fill_from(rows, background, scale)
             inputs = self.to_model(filled.reshape(-1, filled.shape[2]))
-            return self.predictor.marginals(inputs, include_noise=include_noise), len(filled)
+            return self.predictor.marginals(inputs, include_noise=include_noise), factor
 
         if self.encoder is None or not self.encoder.has_indicators:
             return average(*predict(x))
         # Where training had missing cells too, it has taught their mean: that of the imputed row, with its indicator.
         # What the cell may be counts for the spread, without the indicator.
-        draws, count = predict(self.encoder.forget_indicators(x))
-        return average(draws, count, predict(self.encoder.impute(x))[0])
+        draws, factor = predict(self.encoder.forget_indicators(x))
+        return average(draws, factor, predict(self.encoder.impute(x))[0])
 
 
 def _marginal_log_density(marginals: Marginals, y: Tensor, shapes: dict[int, NoiseShape]) -> Array:

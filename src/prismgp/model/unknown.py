@@ -1,8 +1,9 @@
 """Rows with unknown cells: the prediction is averaged over what the cells may be.
 
-A cell is unknown if it is missing, or holds a category that training did not have. Its values are taken from training
-rows that resemble the row in all that is known of it, so the prediction is a mixture: its mean is that of the rows like
-it, and by the law of total variance their spread adds to its variance (U1).
+A cell is unknown if it is missing (NaN), or holds a category that training did not have (infinity). Its values are
+taken from training rows: those that resemble the row in all that is known of it, or, as a new category is like no other
+one, any of them. So the prediction is a mixture. Its mean is that of these rows, and by the law of total variance their
+spread adds to its variance (U1).
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from prismgp._types import AnyArray, Array
+from prismgp._types import AnyArray, Array, Tensor
 from prismgp.core.normal import Marginals
 from prismgp.data import Source, TableEncoder
 
 BACKGROUND_ROWS = 512
 DRAWS = 24  # rows of the background that an unknown cell takes its values from
+_SMOOTHING = 0.1  # of the variance of the draws; a third of the usual for normal kernels, as cells may be uniform
+_FEWEST = 2  # degrees of freedom
 
 
 def draw_background(source: Source, encoder: TableEncoder | None) -> Array:
@@ -37,31 +40,54 @@ def draw_background(source: Source, encoder: TableEncoder | None) -> Array:
     return x
 
 
-def fill_from(x: AnyArray, background: Array, scale: Array) -> Array:
-    """Rows, (n, d), with NaN replaced in turn by the values of the nearest background rows: (draws, n, d).
+def fill_from(x: AnyArray, background: Array, scale: Array) -> tuple[Array, Array]:
+    """Rows, (n, d), with unknown cells replaced in turn by those of background rows, (draws, n, d).
 
-    Distances are those of the cells that are known, in units of ``scale``, (d,).
+    Missing cells take those of the nearest rows, by the distance of the cells that are known in units of ``scale``,
+    (d,). Also what the spread of the draws is to be multiplied by, (n,), because new categories differ from each other
+    as the known ones do, of which there may be few.
     """
-    known = ~np.isnan(x)
+    known, new = np.isfinite(x), np.isinf(x)
     rows = np.where(known, x, 0.0) / scale
     others = background / scale
     # |x - b|^2 over the known cells alone, without an array of n m d numbers.
     distances = np.square(rows).sum(1)[:, None] - 2.0 * rows @ others.T + known @ np.square(others).T
     draws = min(DRAWS, len(background))
     nearest = np.argsort(distances, axis=1, kind="stable")[:, :draws].T
-    return np.where(known, x, background[nearest])
+    anywhere = np.linspace(0, len(background) - 1, draws).astype(np.intp)
+    filled = np.where(known, x, background[nearest])
+    factor = np.ones(len(x))
+    if new.any():
+        filled = np.where(new, background[anywhere][:, None, :], filled)
+        patterns, which = np.unique(new, axis=0, return_inverse=True)
+        for index, pattern in enumerate(patterns):
+            if pattern.any():
+                distinct = len(np.unique(background[:, pattern], axis=0))
+                factor[which.ravel() == index] = _factor_of_new(distinct)
+    return filled, factor
 
 
-def average(draws: Marginals, count: int, anchor: Marginals | None = None) -> Marginals:
-    """The mixture of the predictions at ``count`` draws of each row, which come draw by draw (U1).
+def _factor_of_new(levels: int) -> float:
+    """The variance of one more of so many levels, over the mean square of their deviations.
 
-    ``anchor``: what training taught of rows in which the cell is missing, also draw by draw. Then the mixture is moved
-    to its mean, and is never narrower than it.
+    It is (J + 1) / (J - 1), and intervals of 95% are those of Student's t: the exponential is the squared ratio of its
+    quantile to the normal one, within a per cent.
     """
-    mixed = _mix(draws, count)
+    degrees = max(levels - 1, _FEWEST)
+    return float((degrees + 2) / degrees * np.exp(2.4 / degrees + 1.55 / degrees**2))
+
+
+def average(draws: Marginals, factor: Array, anchor: Marginals | None = None) -> Marginals:
+    """The mixture of the predictions at several draws of each row, which come draw by draw (U1).
+
+    ``factor`` multiplies the spread of the draws, (n,). ``anchor``: what training taught of rows in which the cell is
+    missing, also draw by draw. Then the mixture is moved to its mean, and is never narrower than it.
+    """
+    widen = torch.as_tensor(factor).to(draws.mean)[:, None]
+    mixed = _mix(draws, widen)
     if anchor is None:
         return mixed
-    learned = _mix(anchor, count)
+    learned = _mix(anchor, widen)
     wider = (learned.variance - mixed.variance).clamp(min=0.0)
     return Marginals(
         learned.mean,
@@ -72,10 +98,16 @@ def average(draws: Marginals, count: int, anchor: Marginals | None = None) -> Ma
     )
 
 
-def _mix(draws: Marginals, count: int) -> Marginals:
-    n, q = draws.mean.shape[0] // count, draws.mean.shape[1]
+def _mix(draws: Marginals, factor: Tensor) -> Marginals:
+    n, q = len(factor), draws.mean.shape[1]
+    count = len(draws.mean) // n
     mean, variance = draws.mean.reshape(count, n, q), draws.variance.reshape(count, n, q)
-    centers, variances = (each.reshape(-1, n, q) for each in (draws.centers, draws.variances))
+    center, spread = mean.mean(0), mean.var(0, correction=0)
+    # Between the draws there are other values: every one of them stands for a part of the spread, and moves to the
+    # middle by as much, so that mean and variance stay the same.
+    move = ((1.0 - _SMOOTHING) ** 0.5 - 1.0) * (mean - center)
+    centers = draws.centers.reshape(-1, count, n, q) + move
+    variances = draws.variances.reshape(-1, count, n, q) + (factor - 1.0 + _SMOOTHING) * spread
     weights = torch.repeat_interleave(draws.weights, count) / count
-    total = variance.mean(0) + mean.var(0, correction=0)  # (U1)
-    return Marginals(mean.mean(0), total, weights, centers, variances)
+    total = variance.mean(0) + factor * spread  # (U1)
+    return Marginals(center, total, weights, centers.reshape(-1, n, q), variances.reshape(-1, n, q))
