@@ -131,8 +131,8 @@ def _reader(args: argparse.Namespace, model: FittedModel, files: TableFiles) -> 
 
 def _encode(model: FittedModel, reader: TableReader) -> Source:
     """The rows of a table as inputs of the model."""
-    rows = FileSource(reader)
-    return rows if model.encoder is None else MappedSource(rows, model.encoder.encode, model.n_inputs)
+    encoder = reader.encoder
+    return MappedSource(FileSource(reader), lambda x: model.complete(encoder.encode(x)), model.n_inputs)
 
 
 def _gather(model: FittedModel, reader: TableReader, found: Selected) -> pa.Table:
@@ -152,7 +152,7 @@ def _gather(model: FittedModel, reader: TableReader, found: Selected) -> pa.Tabl
             inputs.append(block.x[own])
     back = np.argsort(order)
     cells = np.concatenate(inputs)
-    _, std = model.predict(cells if model.encoder is None else model.encoder.encode(cells))
+    _, std = model.predict(reader.encoder.encode(cells))
     assert std is not None
     table = pa.concat_tables(tables).take(pa.array(back))
     suffixes = common.output_suffixes(model)

@@ -216,6 +216,11 @@ class ExactPosterior:
         """Unit-variance kernel between training rows and x, (n, m)."""
         return self.kernel.value(squared_distance(self.x / self.lengthscale, x / self.lengthscale))
 
+    def half_solve(self, k: int, cross: Tensor) -> Tensor:
+        """``L^-1 cross`` with the factor of output k."""
+        half: Tensor = torch.linalg.solve_triangular(self.lower[k], cross, upper=False)
+        return half
+
     def predict(self, x: Tensor, *, variance: bool) -> tuple[Tensor, Tensor | None]:
         """Mean and noise-free variance at x, (..., m, d), both (..., m, q)."""
         cross = self._cross(x.reshape(-1, x.shape[-1]))
@@ -224,8 +229,8 @@ class ExactPosterior:
         if not variance:
             return mean.reshape(shape), None
         columns = []
-        for k, lower in enumerate(self.lower):
-            half = torch.linalg.solve_triangular(lower, cross, upper=False)
+        for k in range(self.lower.shape[0]):
+            half = self.half_solve(k, cross)
             share = 1.0 - half.square().sum(0) * (self.signal[k] / self.noise[k])
             columns.append(self.signal[k] * share.clamp_min(_VARIANCE_FLOOR))
         return mean.reshape(shape), torch.stack(columns, dim=1).reshape(shape)
@@ -235,8 +240,8 @@ class ExactPosterior:
         cross = self._cross(x.reshape(-1, x.shape[-1]))
         prior = self.kernel.value(squared_distance(x / self.lengthscale))
         blocks = []
-        for k, lower in enumerate(self.lower):
-            half = torch.linalg.solve_triangular(lower, cross, upper=False).T.reshape(*x.shape[:-1], len(lower))
+        for k in range(self.lower.shape[0]):
+            half = self.half_solve(k, cross).T.reshape(*x.shape[:-1], self.x.shape[0])
             block = prior - half @ half.mT * (self.signal[k] / self.noise[k])
             blocks.append(raise_diagonal(block, _VARIANCE_FLOOR) * self.signal[k])
         return torch.stack(blocks, dim=-1)

@@ -31,7 +31,7 @@ def spectral_features(x: Tensor, w: Tensor) -> Tensor:
     if z.requires_grad:
         differentiable: Tensor = torch.cat([z.cos(), z.sin()], 1) * p**-0.5
         return differentiable
-    phi = x.new_empty(len(x), 2 * p)
+    phi = x.new_empty(x.shape[0], 2 * p)  # not len(x), which would fix the number of rows of an exported model
     torch.cos(z, out=phi[:, :p])
     torch.sin(z, out=phi[:, p:])
     return phi.mul_(p**-0.5)
@@ -43,7 +43,7 @@ def gated_features(phi: Tensor, gates: Tensor) -> Tensor:
     Rows of the gates, (n, b), have norm one, so that rows of the result have the norm of those of phi, (n, 2p).
     One-hot rows give the masked kernel, zero between clusters.
     """
-    return (gates[:, :, None] * phi[:, None, :]).reshape(len(phi), -1)
+    return (gates[:, :, None] * phi[:, None, :]).flatten(1)
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,25 @@
 """From the user's rows to standardised chunks on the compute device.
 
-Tables pass through these modules in order: ``tables`` (files, with ``text`` and ``numerals`` for their spelling), ``scan`` (what the columns hold), ``encoder`` (one
-number for each cell) and ``encodings`` (inputs of these numbers), ``sources`` (rows to pass over again and again),
-``row_noise`` (their weights), ``files`` (the reader of tables, and sources that are files), ``frames`` (pandas, polars
-and Arrow tables), ``chunks`` (standardised tensors, and what a fit works on); ``cluster`` and ``dask`` do the passes on
-a Dask cluster.
+Tables pass through these modules in order: ``tables`` (files, with ``text`` and ``numerals`` for their spelling),
+``scan`` (what the columns hold), ``encoder`` (one number for each cell) and ``encodings`` (inputs of these numbers),
+``sources`` (rows to pass over again and again), ``row_noise`` (their weights), ``files`` (the reader of tables, and
+sources that are files), ``frames`` (pandas, polars and Arrow tables), ``chunks`` (standardised tensors, and what a fit
+works on); ``cluster`` and ``dask`` do the passes on a Dask cluster.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from prismgp.data.chunks import Chunks, StandardisedRows, Standardiser, auto_chunk_rows, prefetch, run_pass, standardise
+from prismgp.data.chunks import (
+    Chunks,
+    StandardisedRows,
+    Standardiser,
+    auto_chunk_rows,
+    prefetch,
+    run_pass,
+    standardise,
+    standardise_tensor,
+)
 from prismgp.data.encoder import InputColumn, TableEncoder, missing_error, plural, quote_names, warn_unseen
 from prismgp.data.files import MISSING, FileSource, RowBlock, TableReader, file_source, from_csv, from_parquet
 from prismgp.data.frames import frame_encoder, is_frame, needs_encoder, non_numeric_columns, read_frame
@@ -55,6 +64,7 @@ __all__ = [
     "read_frame",
     "run_pass",
     "standardise",
+    "standardise_tensor",
     "warn_unseen",
 ]
 

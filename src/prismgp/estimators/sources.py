@@ -147,7 +147,7 @@ def match_source(
     rows, encoder = _match_columns(estimator, source), getattr(estimator, "table_encoder_", None)
     if encoder is None:
         return rows
-    return encode_rows(rows, _learn_again(encoder, rows) if training else encoder, training=training)
+    return encode_rows(rows, encoder.learn_folds(rows) if training else encoder, training=training)
 
 
 def _match_columns(estimator: BaseEstimator, source: Source) -> Source:
@@ -171,29 +171,22 @@ def _match_columns(estimator: BaseEstimator, source: Source) -> Source:
 
 
 def match_rows(
-    estimator: Any, X: Any, y: Any, noise: tuple[Any, Any] = (None, None), *, training: bool = False
+    estimator: Any,
+    X: Any,
+    y: Any,
+    noise: tuple[Any, Any] = (None, None),
+    labels: Callable[[int, int], AnyArray | None] = lambda _n, _d: None,
+    *,
+    training: bool = False,
 ) -> tuple[Source, int]:
     """Checked arrays or frames for an estimator that is fitted, encoded, and the dimension of y."""
     encoder = getattr(estimator, "table_encoder_", None)
     x, target = check_fit_data(estimator, _read(estimator, X), y, reset=False, allow_nan=_allows_nan(estimator))
-    rows = ArraySource(x, target.reshape(len(target), -1))
+    rows = ArraySource(x, target.reshape(len(target), -1), labels(*x.shape))
     rows = rows.with_noise(check_row_noise(*noise, rows.n_rows, rows.n_outputs))
     if encoder is None:
         return rows, target.ndim
-    return encode_rows(rows, _learn_again(encoder, rows) if training else encoder, training=training), target.ndim
-
-
-def _learn_again(encoder: TableEncoder, rows: Source) -> TableEncoder:
-    """What the encoder learned from the rows of the fit, which these rows should be; an error where that shows."""
-    learned = encoder.learn(rows)
-    now, then = learned.features_of_columns, encoder.features_of_columns
-    differ = [name for name in then if now[name] != then[name]]
-    if differ:
-        raise DataError(
-            f"{plural(differ, 'column')} {quote_names(differ)} would be encoded in another way than in the fit, as if "
-            "cells were missing or times were others; this needs exactly the rows the model was fitted on"
-        )
-    return learned
+    return encode_rows(rows, encoder.learn_folds(rows) if training else encoder, training=training), target.ndim
 
 
 def match_inputs(estimator: Any, X: Any) -> AnyArray:

@@ -82,7 +82,8 @@ def _distances(offsets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     centred = apart - apart.mean(1, keepdim=True)
     norms = centred.square().sum(2)
     between = torch.baddbmm(norms[:, :, None] + norms[:, None, :], centred, centred.mT, alpha=-2.0)
-    between.clamp_(min=0.0).diagonal(dim1=1, dim2=2).zero_()
+    own = torch.eye(offsets.shape[1], dtype=torch.bool, device=offsets.device)
+    between.clamp_(min=0.0).masked_fill_(own, 0.0)  # a view of the diagonal could not be exported to ONNX
     return between, offsets.square().sum(2), centred
 
 
@@ -96,7 +97,18 @@ def _factor(a: Tensor) -> Tensor:
     return lower
 
 
-def _solve(r_inner: Tensor, r: Tensor, near: Neighborhoods, params: Parameters, k: int) -> _Solved:
+Solver = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+def _solve_by_factors(a: Tensor, r: Tensor) -> tuple[Tensor, Tensor]:
+    """``A^-1 r``, (m, k), and the factors of A, (m, k, k)."""
+    lower = _factor(a)
+    return torch.cholesky_solve(r[:, :, None], lower)[:, :, 0], lower
+
+
+def _solve(
+    r_inner: Tensor, r: Tensor, near: Neighborhoods, params: Parameters, k: int, solver: Solver = _solve_by_factors
+) -> _Solved:
     """(N1) and (N2) for output k."""
     signal, noise, mean = float(params.signal[k]), float(params.noise[k]), float(params.mean[k])
     ratio = signal / noise
@@ -104,20 +116,25 @@ def _solve(r_inner: Tensor, r: Tensor, near: Neighborhoods, params: Parameters, 
     roots = None if near.row_noise is None else torch.exp(0.5 * near.row_noise.log_relative(noise))
     if roots is not None:
         a.div_(roots[:, :, None]).div_(roots[:, None, :])
-    a.diagonal(dim1=1, dim2=2).add_(1.0)
+    a += torch.eye(a.shape[1], dtype=a.dtype, device=a.device)
     residuals = near.targets[:, :, k] - mean
-    solved = _Solved(r, r, r, _factor(a), residuals, roots)
-    weights = ratio * solved.solve(r)
+    found, lower = solver(a, r if roots is None else r / roots)
+    weights = ratio * (found if roots is None else found / roots)
     variance = signal * (1.0 - (weights * r).sum(1)).clamp_min(VARIANCE_FLOOR)
-    return replace(solved, weights=weights, mean=mean + (weights * residuals).sum(1), variance=variance)
+    return _Solved(weights, mean + (weights * residuals).sum(1), variance, lower, residuals, roots)
 
 
-def conditionals(kernel: Kernel, params: Parameters, near: Neighborhoods) -> tuple[Tensor, Tensor]:
-    """Mean and variance of the function at the points, both (m, q), float64."""
+def conditionals(
+    kernel: Kernel, params: Parameters, near: Neighborhoods, solver: Solver = _solve_by_factors
+) -> tuple[Tensor, Tensor]:
+    """Mean and variance of the function at the points, both (m, q), float64.
+
+    ``solver`` returns ``A^-1 r`` and what it was found by, from A, (m, k, k), and r, (m, k).
+    """
     scale = torch.as_tensor(params.lengthscale).to(near.offsets)
     between, squares, _ = _distances(near.offsets / scale)
     inner, r = kernel.value(between), kernel.value(squares)
-    solved = [_solve(inner, r, near, params, k) for k in range(near.targets.shape[2])]
+    solved = [_solve(inner, r, near, params, k, solver) for k in range(near.targets.shape[2])]
     return torch.stack([each.mean for each in solved], 1), torch.stack([each.variance for each in solved], 1)
 
 

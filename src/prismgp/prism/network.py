@@ -188,12 +188,15 @@ class RevisedMap(torch.nn.Module):
         if self.sizes.gating == "hard":
             return F.one_hot(log_joint.argmax(1), self.sizes.components).to(z)
         responsibilities = torch.softmax(log_joint, 1)
-        return torch.sqrt(responsibilities * (1.0 - _GATE_FLOOR) + _GATE_FLOOR / self.sizes.components)
+        # As tensors, because ONNX would round these numbers to float32, and large weights would show it.
+        rest, floor = torch.tensor([1.0 - _GATE_FLOOR, _GATE_FLOOR / self.sizes.components], dtype=z.dtype).unbind()
+        return torch.sqrt(responsibilities * rest + floor)
 
 
 def clip_inputs(x: Tensor) -> Tensor:
     """Limit standardised inputs to the range the networks are used on."""
-    return x.clamp(-_LARGEST_INPUT, _LARGEST_INPUT)
+    # A clamp, which ONNX's optimiser spoils where several networks have the same inputs.
+    return F.hardtanh(x, -_LARGEST_INPUT, _LARGEST_INPUT)
 
 
 def _parameter(values: Array) -> torch.nn.Parameter:
