@@ -25,7 +25,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable . --group dev
 	@touch $@
 
-demo: $(STAMP) ## compare the models on real and simulated data; writes demo/report.html, demo/overview.png
+demo: $(STAMP) ## from a CSV file to a report, on a real table, in under three minutes; writes to demo/
 	$(BIN)/python -m experiments demo --out demo
 
 # ARGS are the options of the command: make reproduce NAME=gas10k ARGS="--simulated --quick --jobs 2".

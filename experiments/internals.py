@@ -13,7 +13,6 @@ from typing import Any
 from prismgp import PrismGPRegressor, SSGPRegressor
 from prismgp._system import DEVICES, Streams, compute_device
 from prismgp._types import AnyArray, Array
-from prismgp.certificates import MEMBER_HEADER, certificate_lines, member_rows
 from prismgp.context import FitEvent
 from prismgp.core.evidence import SpectralEvidence
 from prismgp.core.exact import check_memory, required_bytes
@@ -38,7 +37,6 @@ __all__ = [
     "GAS_TARGET",
     "INK",
     "MANY_ROWS",
-    "MEMBER_HEADER",
     "AnyArray",
     "Array",
     "ArraySource",
@@ -55,7 +53,6 @@ __all__ = [
     "Streams",
     "TrainingRows",
     "auto_chunk_rows",
-    "certificate_lines",
     "check_count",
     "check_memory",
     "compute_device",
@@ -67,7 +64,6 @@ __all__ = [
     "get_kernel",
     "held_out",
     "held_out_rows",
-    "member_rows",
     "observe_fit",
     "read_gas_sensor",
     "reconfigure",

@@ -9,6 +9,7 @@ __all__ = [
     "Certificate",
     "ConditionReport",
     "ExactGPRegressor",
+    "GPRegressor",
     "NeighborGPRegressor",
     "PrismGPRegressor",
     "Reconfigurer",
@@ -24,15 +25,17 @@ __all__ = [
     "exceptions",
     "load",
     "metrics",
+    "plots",
     "sample_size",
 ]
 
 if TYPE_CHECKING:
-    from prismgp import active, data, datasets, exceptions, metrics
+    from prismgp import active, data, datasets, exceptions, metrics, plots
     from prismgp.certificates import Certificate, certify
     from prismgp.complexity import ConditionReport, SampleSizes, check_conditions, sample_size
     from prismgp.estimators import (
         ExactGPRegressor,
+        GPRegressor,
         NeighborGPRegressor,
         PrismGPRegressor,
         Reconfigurer,
@@ -44,13 +47,14 @@ if TYPE_CHECKING:
 # Loaded when asked for: a prediction on the command line takes some 100 MB less without scikit-learn.
 _ESTIMATORS = (
     "ExactGPRegressor",
+    "GPRegressor",
     "NeighborGPRegressor",
     "PrismGPRegressor",
     "Reconfigurer",
     "SSGPRegressor",
     "SpectralFeatures",
 )
-_MODULES = ("active", "data", "datasets", "exceptions", "metrics")
+_MODULES = ("active", "data", "datasets", "exceptions", "metrics", "plots")
 _HOMES = {
     **dict.fromkeys(_ESTIMATORS, "prismgp.estimators"),
     **dict.fromkeys(("Certificate", "certify"), "prismgp.certificates"),

@@ -119,6 +119,7 @@ def test_formats_and_order_of_columns(run: Run, model: Path, frame: pd.DataFrame
     assert found["rows"] == 150
 
 
+@pytest.mark.usefixtures("small_defaults")
 def test_holdout_and_missing_values(run: Run, frame: pd.DataFrame, tmp_path: Path, refused: Refused) -> None:
     data, model = tmp_path / "d.csv", tmp_path / "m.prism"
     frame = frame.drop(columns="id")
@@ -135,9 +136,10 @@ def test_holdout_and_missing_values(run: Run, frame: pd.DataFrame, tmp_path: Pat
     assert "the 30 rows held out of the fit" in run("certify", model, data, *same).out
     line = refused("certify", model, data, "--drop-missing")
     assert "X has 148 rows, but the model has seen 118" in line
-    assert "--holdout, --seed or --drop-missing" in line
+    assert "--holdout, --conformal or --seed" in line
     assert "not the rows the model was fitted on" in refused("certify", model, data, *same[:-1], 6)
-    assert "'size' (1), 'price' (1)" in refused("certify", model, data, *same[1:])
+    assert "'size' (1), 'price' (1)" in refused("certify", model, data, *same[1:], "--missing", "error")
+    assert certify(run, model, data, *same[1:]) == found  # as the fit did
 
 
 def test_json_file(run: Run, model: Path, train: Path, tmp_path: Path) -> None:
@@ -183,7 +185,7 @@ def test_figure_of_a_curve(run: Run, tmp_path: Path) -> None:
 def test_without_matplotlib(
     refused: Refused, model: Path, train: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("prismgp.plots.certificate.find_spec", lambda _: None)
+    monkeypatch.setattr("prismgp.plots.style.find_spec", lambda _: None)
     assert 'pip install "prismgp[report]"' in refused("certify", model, train, "--figure", tmp_path / "c.png")
 
 

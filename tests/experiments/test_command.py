@@ -87,7 +87,7 @@ def test_page_of_a_study(run: Run, folder: Path) -> None:
 @published
 def test_what_cannot_be_shown(refused: Refused, folder: Path, tmp_path: Path) -> None:
     assert "no such study; the folder has: gas4m-simulated, tightness" in refused("report", "x", "--results", folder)
-    assert "this command knows reproduce, bench, demo, not" in refused("report", "variants", "--results", folder)
+    assert "this command knows reproduce, bench, not" in refused("report", "variants", "--results", folder)
     where = ["report", "gas4m-simulated", "--results", folder, "-o"]
     assert "does not exist" in refused(*where, tmp_path / "absent" / "r.html")
     assert "would replace the results" in refused(*where, folder / "gas4m-simulated.jsonl")

@@ -1,69 +1,59 @@
-"""The demo, as small as it can be and in this process."""
+"""The demo, as small as it can be."""
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 
+import prismgp
 from experiments import demo
-from experiments.jobs import Job, perform
-from experiments.plan import Plan
-from experiments.results import Study
+from prismgp import SSGPRegressor
 from prismgp.exceptions import DataError
 
 
-def carry_out_here(study: Study, jobs: list[Job], *_: Any, **__: Any) -> list[Job]:
-    for job in jobs:
-        study.put(job.key, perform(job.function, job.order))
-    return []
-
-
-@pytest.fixture
-def tiny(monkeypatch: pytest.MonkeyPatch) -> Plan:
-    monkeypatch.setattr(demo, "carry_out", carry_out_here)
-    monkeypatch.setattr(demo, "has_abalone", lambda: False)
-    return demo.make_plan(frequencies=(4,), gas_rows=120, steps=25)
+def test_the_table_is_the_one_that_is_described() -> None:
+    frame = pd.read_csv(demo.DATA)
+    assert frame.shape == (20_640, 10)
+    assert frame["total_bedrooms"].isna().sum() == 207
+    assert frame["ocean_proximity"].nunique() == 5
+    rows = demo.read_rows()
+    # Held-out rows are rows of the table, and the numbers say which.
+    np.testing.assert_array_equal(frame[demo.TARGET].to_numpy()[rows.numbers - 1], rows.y_test)
+    assert not set(rows.X.index) & set(rows.X_test.index)
 
 
 @pytest.mark.slow
-def test_demo(tmp_path: Path, tiny: Plan) -> None:
+def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """On 400 rows, with a small SSGP in place of PrismGP."""
+    small = tmp_path / "housing.csv.gz"
+    pd.read_csv(demo.DATA).sample(400, random_state=0).to_csv(small, index=False)
+    monkeypatch.setattr(demo, "DATA", small)
+    monkeypatch.setattr(demo.read_rows, "__defaults__", (small, 0.25))
+    monkeypatch.setattr(demo, "_PRISM", {})
+    monkeypatch.setattr(demo, "PrismGPRegressor", lambda **_: SSGPRegressor(16, random_state=0, max_iter=20))
     folder = tmp_path / "demo"
-    study = demo.begin(folder, "make demo", tiny, show=False)
-    demo.write_outputs(study)
-    assert study.about["kind"] == "demo"
-    results = study.records
-    assert set(results) == {
-        f"{model}-{data}" for model in ("exact", "ssgp", "prism1") for data in ("diabetes", "gas")
-    } | {"certificate", "picture"}
-    text = demo.text_table(results)
-    assert len(text.splitlines()) == 1 + 2 * 3
-    assert "gas array (simulated)" in text
-    assert (folder / "overview.png").read_bytes().startswith(b"\x89PNG")
-    found = demo.page(study)
-    assert found.title == "PrismGP demo"
-    assert [section.title for section in found.sections][-1].startswith("Certificate")
-    assert "a single model" in found.summary
-    assert (folder / "report.html").stat().st_size > 10_000
-    # Always anew: an older result is not kept.
-    study.put("old", {})
-    again = demo.begin(folder, "make demo", Plan("demo", [], {}), show=False)
-    assert again.records == {}
-    assert not (folder / "report.html").exists()
+    folder.mkdir()
+    (folder / "report.html").write_text("of an older run")
+    assert demo.run(argparse.Namespace(out=folder, command="make demo")) == 0
+    assert {path.name for path in folder.iterdir()} == set(demo.OUTPUTS)
+    out = capsys.readouterr().out
+    for text in ("Fitting PrismGP", "Fitting trees", "bounding the distance", "Done in"):
+        assert text in out
+    html = (folder / "report.html").read_text(encoding="utf-8")
+    assert html.index(">Comparison</h2>") < html.index(">Accuracy</h2>")
+    predictions = pd.read_csv(folder / "predictions.csv")
+    again: Any = prismgp.load(folder / "housing.prism").predict(predictions)
+    np.testing.assert_allclose(again, predictions["mean"], rtol=1e-9)
+    assert (predictions["lower"] < predictions["upper"]).all()
 
 
-def test_demo_leaves_other_folders_alone(tmp_path: Path, tiny: Plan) -> None:
+def test_demo_leaves_other_folders_alone(tmp_path: Path) -> None:
     (tmp_path / "letter.txt").write_text("dear")
     with pytest.raises(DataError, match="holds other files"):
-        demo.begin(tmp_path, "make demo", tiny, show=False)
+        demo.run(argparse.Namespace(out=tmp_path, command="make demo"))
     assert (tmp_path / "letter.txt").read_text() == "dear"
-
-
-def test_abalone_only_where_its_file_is_available(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PRISMGP_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("PRISMGP_DATA", str(tmp_path / "data"))
-    assert not demo.has_abalone()
-    (tmp_path / "data" / "abalone").mkdir(parents=True)
-    (tmp_path / "data" / "abalone" / "abalone.data").write_text("")
-    assert demo.has_abalone()

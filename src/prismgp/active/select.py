@@ -183,10 +183,10 @@ class _SourcePool(Pool):
     def chunks(self) -> Iterator[Tensor]:
         blocks = self.source.blocks(self.chunk)
         for x, _ in blocks if self.source.in_memory else prefetch(blocks):
-            yield self.model.to_model(x)
+            yield self.model.to_model(self.model.complete(x))
 
     def take(self, index: Tensor) -> Tensor:
-        return self.model.to_model(self.source.take(index.cpu().numpy()).x)
+        return self.model.to_model(self.model.complete(self.source.take(index.cpu().numpy()).x))
 
 
 def _make_criterion(
@@ -205,7 +205,7 @@ def _make_criterion(
         chunks = ((x, predictor.predict(x, variance=False)[2]) for x in rows.chunks())
         return MutualInformation(space, space.given(chunks), reference=reference is not None)
     if reference is not None:
-        return VarianceReduction(space, model.to_model(reference.load().x))
+        return VarianceReduction(space, model.to_model(model.complete(reference.load().x)))
     index = np.arange(pool.n_rows)
     if pool.n_rows > _REFERENCE_ROWS:
         rng = Streams(random_state).generator("reference")

@@ -17,9 +17,8 @@ from prismgp._types import Array
 from prismgp.certificates import MEMBER_HEADER, PARTS, Certificate, certificate_lines, certify, member_rows
 from prismgp.cli import common
 from prismgp.cli.common import Parser, Subparsers, complain, printable, say
-from prismgp.data import TableFiles, TableReader, open_tables
-from prismgp.data.encoder import quote_names, warn_unseen
-from prismgp.data.tables import PARQUET_SUFFIXES
+from prismgp.data import ArraySource, TableEncoder, TableFiles, TableReader
+from prismgp.data.encoder import warn_unseen
 from prismgp.estimators import ExactGPRegressor, GPRegressor, load
 from prismgp.exceptions import DataError
 from prismgp.plots import FIGURE_FORMATS, draw_certificate, figure_format
@@ -44,10 +43,10 @@ def add_parser(subparsers: Subparsers) -> None:
         f"the rows that --holdout kept out of the fit, or else at {TEST_POINTS:,} training rows drawn at random (all "
         "if there are fewer), and new rows can then be further off.",
         epilog="Exit code: 0 when the certificate holds, 1 when an assumption fails so that nothing is certified, 2 on "
-        "bad usage or bad input. For a model fitted with --holdout, --seed or --drop-missing, repeat these options.",
+        "bad usage or bad input. If the fit had --holdout, --conformal or --seed, repeat them.",
     )
     parser.add_argument("model", metavar="MODEL", help="model file")
-    parser.add_argument("data", metavar="DATA", help="the training table, as for fit")
+    common.add_data(parser, "the training table, as for fit: ")
     parser.add_argument("--test", metavar="FILE", help="table whose rows to certify predictions at; needs no target")
     parser.add_argument(
         "-t",
@@ -56,9 +55,12 @@ def add_parser(subparsers: Subparsers) -> None:
         metavar="COLUMN",
         help="the target of the model (default: known, unless the model was saved from Python); A,B,... for several",
     )
-    parser.add_argument("--drop-missing", action="store_true", help="leave out rows with missing or infinite values")
+    common.add_missing(parser, default=None, meaning="rows with missing inputs, as for fit (default: that of the fit)")
     parser.add_argument("--holdout", type=common.fraction, metavar="FRACTION", help="that of the fit")
-    parser.add_argument("--seed", type=common.seed, default=0, help="that of the fit; only for --holdout (default: 0)")
+    parser.add_argument("--conformal", type=common.fraction, metavar="FRACTION", help="that of the fit")
+    parser.add_argument(
+        "--seed", type=common.seed, default=0, help="that of the fit; only for --holdout and --conformal (default: 0)"
+    )
     parser.add_argument(
         "--rank", type=common.positive, metavar="N", help="columns of the pivoted Cholesky (default: by the rows)"
     )
@@ -92,11 +94,11 @@ def add_parser(subparsers: Subparsers) -> None:
         "--only", dest="parts", choices=PARTS, help="certify this alone, in less time (default: everything)"
     )
     parser.add_argument("--random-state", type=common.seed, metavar="N", help="of all that is random (default: 0)")
-    parser.add_argument("--device", choices=("cpu", "cuda", "auto"), help="default: that of the fit")
+    common.add_device(parser)
     parser.add_argument(
         "--figure", metavar="FILE", help=f"draw the certified ranges; {', '.join(FIGURE_FORMATS)} (needs matplotlib)"
     )
-    common.add_delimiter(parser)
+    common.add_format_options(parser)
     parser.add_argument(
         "--json",
         nargs="?",
@@ -112,8 +114,7 @@ def run(args: argparse.Namespace) -> int:
     """Read both tables, certify, report."""
     _check_options(args)
     files = common.open_data(args)
-    delimiter = None if str(args.test).lower().endswith(PARQUET_SUFFIXES) else args.delimiter
-    test_files = None if args.test is None else open_tables(args.test, delimiter=delimiter)
+    test_files = None if args.test is None else common.open_second(args, args.test)
     read = [*files.files, *(test_files.files if test_files is not None else [])]
     _check_outputs(args, [str(each.path) for each in read])
     model: GPRegressor = load(args.model, device=args.device)
@@ -125,9 +126,9 @@ def run(args: argparse.Namespace) -> int:
     with common.ticking("certifying", shown=common.show_progress(args)):
         try:
             points = test.inputs if _predictions(args) else None
-            certificate = certify(model, train.inputs, train.target, points, **options)
+            certificate = certify(model, train.inputs, None if train.is_table else train.target, points, **options)
         except DataError as error:
-            hint = "if the fit had --holdout, --seed or --drop-missing, repeat them here"
+            hint = "if the fit had --holdout, --conformal or --seed, repeat them here"
             raise DataError(f"{args.data}: {error}; {hint}") from error
     seconds = time.perf_counter() - began
     if args.figure is not None:
@@ -139,6 +140,8 @@ def run(args: argparse.Namespace) -> int:
 def _check_options(args: argparse.Namespace) -> None:
     """Check all options before any work."""
     _check_outputs(args, [args.model])
+    if args.data == args.test == "-":
+        raise DataError("DATA and --test cannot both be standard input")
     if args.figure is not None:
         figure_format(args.figure)
     for name, value in (("--figure", args.figure), ("--test", args.test)):
@@ -162,30 +165,42 @@ def _check_outputs(args: argparse.Namespace, inputs: list[str]) -> None:
 
 @dataclass(frozen=True)
 class _Rows:
-    """Rows of a table, encoded for the model."""
+    """Rows of a table as they are read for the model."""
 
-    inputs: Any  # frame or array, (n, d)
+    x: Array  # (n, c), as they are read
     target: Array | None  # (n,) or (n, q)
     numbers: npt.NDArray[np.int64]  # (n,), row numbers in their file; the first is 1
-    names: list[str]  # the encoded inputs
+    encoder: TableEncoder  # of the table; that of the model, if the model has one
+    is_table: bool  # whether the model has one
+    is_named: bool  # whether the model's inputs have names
     target_names: list[str]
 
     def select(self, index: Any) -> _Rows:
-        inputs = self.inputs.iloc[index] if isinstance(self.inputs, pd.DataFrame) else self.inputs[index]
         target = None if self.target is None else self.target[index]
-        return replace(self, inputs=inputs, target=target, numbers=self.numbers[index])
+        return replace(self, x=self.x[index], target=target, numbers=self.numbers[index])
+
+    @property
+    def inputs(self) -> Any:
+        """For the model: a source, with the targets, a frame or an array."""
+        if self.is_table:
+            y = np.empty((len(self.x), 0)) if self.target is None else self.target.reshape(len(self.x), -1)
+            source = ArraySource(self.x, y)
+            source.encoder, source.feature_names = self.encoder, self.encoder.input_names
+            source.single = self.target is None or self.target.ndim == 1
+            return source
+        return pd.DataFrame(self.x, columns=self.encoder.input_names, copy=False) if self.is_named else self.x
 
 
 def _read_tables(
     args: argparse.Namespace, model: GPRegressor, files: TableFiles, test_files: TableFiles | None
 ) -> tuple[_Rows, _Rows, str]:
     """Training rows, the rows to certify at, and a description of these."""
-    targets = _targets(args, model, files)
+    targets = common.target_columns(args, model.model_, files)
     train = _read(args, model, files, targets)
     kept = None
-    if args.holdout is not None:
-        out = common.held_out_rows(len(train.numbers), args.holdout, args.seed)
-        kept, train = train.select(out), train.select(~out)
+    if args.holdout is not None or args.conformal is not None:
+        chosen, out, _ = common.split_rows(args, len(train.numbers))
+        kept, train = train.select(out) if len(out) else None, train.select(chosen)
     if test_files is not None:
         test = _read(args, model, test_files, targets, with_target=False)
         return train, test, f"{len(test.numbers):,} rows of {args.test}"
@@ -199,19 +214,6 @@ def _read_tables(
     return train, train.select(chosen), f"{TEST_POINTS:,} of the {n:,} training rows, at random; {note}"
 
 
-def _targets(args: argparse.Namespace, model: GPRegressor, files: TableFiles) -> list[str]:
-    """The target columns of the model."""
-    encoder = model.model_.encoder
-    known = None if encoder is None else encoder.target
-    if args.target is None and known is None:
-        raise DataError(f"{args.model} was saved from Python without the name of its target; give it with --target")
-    names: list[str] = args.target or [known]
-    absent, there = quote_names(name for name in names if name not in files.names), quote_names(files.names)
-    if absent:
-        raise DataError(f"{files.path}: target column {absent} missing; the file has {there}")
-    return names
-
-
 def _read(
     args: argparse.Namespace, model: GPRegressor, files: TableFiles, targets: list[str], *, with_target: bool = True
 ) -> _Rows:
@@ -223,17 +225,16 @@ def _read(
         fitted.feature_names or fitted.n_inputs,
         targets if with_target else [],
         ignore=targets,
-        missing="drop" if args.drop_missing else "error",
+        missing=args.missing or model.missing,
     )
     parts = [(block.x, block.y, block.first_row + block.positions + 1) for block in reader.blocks(_ROWS)]
     if not sum(len(numbers) for _, _, numbers in parts):
         raise reader.no_rows_error()
     warn_unseen(reader.unseen)
     x, y, numbers = (np.concatenate(each) for each in zip(*parts, strict=True))
-    encoded = reader.encoder.feature_names
-    inputs = pd.DataFrame(x, columns=encoded, copy=False) if fitted.feature_names else x
     target = (y[:, 0] if fitted.target_ndim == 1 and len(targets) == 1 else y) if with_target else None
-    return _Rows(inputs, target, numbers, encoded, reader.targets)
+    is_table = fitted.encoder is not None
+    return _Rows(x, target, numbers, reader.encoder, is_table, bool(fitted.feature_names), reader.targets)
 
 
 # -- output --------------------------------------------------------------------------------------
@@ -242,9 +243,9 @@ def _read(
 def _figure_data(train: _Rows, test: _Rows) -> dict[str, Any]:
     """Arguments of the figure; with one input, predictions are drawn along it."""
     data: dict[str, Any] = {"targets": train.target_names}
-    if len(train.names) == 1:
-        data |= {"x": np.ravel(test.inputs), "x_name": train.names[0]}
-        data |= {"training": (np.ravel(train.inputs), train.target)}
+    if len(train.encoder.columns) == 1 and train.encoder.is_numeric:
+        data |= {"x": test.x[:, 0], "x_name": train.encoder.input_names[0]}
+        data |= {"training": (train.x[:, 0], train.target)}
     return data
 
 

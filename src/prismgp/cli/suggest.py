@@ -14,8 +14,9 @@ from prismgp._types import AnyArray
 from prismgp.active import CRITERIA, Selected, select_rows
 from prismgp.cli import common
 from prismgp.cli.common import Parser, Subparsers, printable, say
-from prismgp.data import FileSource, TableFiles, TableReader, open_tables
-from prismgp.data.tables import file_format, open_writer
+from prismgp.data import FileSource, MappedSource, Source, TableFiles, TableReader
+from prismgp.data.tables import file_format
+from prismgp.data.writers import open_writer
 from prismgp.exceptions import DataError, PrismGPWarning
 from prismgp.model import FittedModel, load_model
 
@@ -37,9 +38,7 @@ def add_parser(subparsers: Subparsers) -> None:
         "of DATA are kept as text.",
     )
     parser.add_argument("model", metavar="MODEL", help="model file")
-    parser.add_argument(
-        "data", metavar="DATA", help="rows to choose from: .csv, .tsv (either also .gz) or .parquet, or a folder"
-    )
+    common.add_data(parser, "rows to choose from: ")
     parser.add_argument(
         "-k", "--rows", type=common.positive, default=10, metavar="K", help="how many rows (default: %(default)s)"
     )
@@ -58,12 +57,17 @@ def add_parser(subparsers: Subparsers) -> None:
         metavar="FILE",
         help="where predictions are to be good, for mutual_information and alc (default: rows of DATA)",
     )
-    parser.add_argument("--drop-missing", action="store_true", help="ignore rows with missing inputs")
-    parser.add_argument("--device", choices=("cpu", "cuda", "auto"), help="default: that of the fit")
+    common.add_missing(
+        parser,
+        default="impute",
+        meaning="rows with missing inputs: give them typical values, ignore the rows, or end with an error (default: "
+        "%(default)s)",
+    )
+    common.add_device(parser)
     parser.add_argument(
         "--seed", type=common.seed, default=0, help="of the rows of DATA that are the reference of alc (default: 0)"
     )
-    common.add_delimiter(parser)
+    common.add_format_options(parser)
     common.add_output_options(parser)
     parser.set_defaults(run=run)
 
@@ -73,6 +77,8 @@ def run(args: argparse.Namespace) -> int:
     to_stdout = args.output == "-"
     if to_stdout and args.json:
         raise DataError("--json and -o - both use standard output; write the rows to a file")
+    if args.data == args.reference == "-":
+        raise DataError("DATA and --reference cannot both be standard input")
     kind = ".csv" if args.output in (None, "-") else file_format(args.output)
     files = common.open_data(args)
     if args.output is not None and not to_stdout:
@@ -84,10 +90,10 @@ def run(args: argparse.Namespace) -> int:
         warnings.simplefilter("once", PrismGPWarning)  # every pass over the table would repeat them
         reference = None
         if args.reference is not None:
-            reference = FileSource(_reader(args, model, open_tables(args.reference, delimiter=args.delimiter)))
+            reference = _encode(model, _reader(args, model, common.open_second(args, args.reference)))
         found = select_rows(
             model,
-            FileSource(reader),
+            _encode(model, reader),
             args.rows,
             args.criterion,
             reference=reference,
@@ -95,10 +101,10 @@ def run(args: argparse.Namespace) -> int:
         )
     table = _gather(model, reader, found)
     if args.output is not None:
-        delimiter = args.delimiter if kind.startswith(".csv") else None
+        delimiter = files.csv_delimiter if kind.startswith(".csv") else None
         with (
             common.destination(args.output) as place,
-            open_writer(place, kind, table.schema, delimiter=delimiter) as writer,
+            open_writer(place, kind, table.schema, delimiter=delimiter, decimal=args.decimal) as writer,
         ):
             writer.write(table)
     summary = {
@@ -120,8 +126,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _reader(args: argparse.Namespace, model: FittedModel, files: TableFiles) -> TableReader:
-    missing = "drop" if args.drop_missing else "error"
-    return TableReader.for_model(files, model.encoder, model.feature_names or model.n_inputs, missing=missing)
+    return TableReader.for_model(files, model.encoder, model.feature_names or model.n_inputs, missing=args.missing)
+
+
+def _encode(model: FittedModel, reader: TableReader) -> Source:
+    """The rows of a table as inputs of the model."""
+    encoder = reader.encoder
+    return MappedSource(FileSource(reader), lambda x: model.complete(encoder.encode(x)), model.n_inputs)
 
 
 def _gather(model: FittedModel, reader: TableReader, found: Selected) -> pa.Table:
@@ -140,7 +151,8 @@ def _gather(model: FittedModel, reader: TableReader, found: Selected) -> pa.Tabl
             numbers.append(block.first_row + block.positions[own])
             inputs.append(block.x[own])
     back = np.argsort(order)
-    _, std = model.predict(np.concatenate(inputs))
+    cells = np.concatenate(inputs)
+    _, std = model.predict(reader.encoder.encode(cells))
     assert std is not None
     table = pa.concat_tables(tables).take(pa.array(back))
     suffixes = common.output_suffixes(model)

@@ -1,5 +1,7 @@
 """The full GP: evidence, gradient and prediction by Cholesky, in float64.
 
+Rows that differ in their noise (W1) are divided by the roots of V: then ``A = I + c V^-1/2 R V^-1/2``.
+
 With ``R`` the unit-variance kernel matrix, ``c = S / s2`` and ``A = I + c R``, one output has
 ``Q = s2 A`` and ``alpha = Q^-1 (y - m)`` (paper, equations 2 and 3). The gradient with respect to
 the length-scales uses ``sum_uv B_uv (a_uj - a_vj)^2 = 2 sum_u a_uj^2 (B 1)_u - 2 sum_u a_uj (B a)_uj``
@@ -9,6 +11,7 @@ for symmetric B, so no (n, n, d) array exists.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,12 +19,32 @@ import torch
 
 from prismgp._system import available_bytes, format_bytes
 from prismgp._types import Array, Tensor
-from prismgp.core.kernels import Kernel, Parameters, squared_distance
-from prismgp.core.numerics import Factor, factor
+from prismgp.core.features import spectral_features
+from prismgp.core.kernels import Kernel, Parameters, draw_frequencies, squared_distance
+from prismgp.core.numerics import Factor, factor, raise_diagonal
+from prismgp.core.process import Functions
+from prismgp.core.row_noise import RowNoise
+from prismgp.core.rows import Rows
 from prismgp.exceptions import TooLargeError
 
+PRIOR_FREQUENCIES = 1_024  # of functions drawn from the prior
 _MATRICES = 8  # n x n float64 matrices alive at the peak of an evaluation, temporaries included
 _VARIANCE_FLOOR = 1e-12  # share of the prior variance; below it the subtraction has no digits left
+
+
+def draw_prior(w: Tensor, signal: Tensor, streams: Sequence[np.random.Generator]) -> Functions:
+    """Functions of a GP of mean zero by spectral features: rows, (n, d), to values, (n, q, s), one of each stream.
+
+    ``w`` is the projection, (d, p); ``signal`` the variances, (q,).
+    """
+    normal = np.stack([each.standard_normal((2 * w.shape[1], len(signal))) for each in streams], 2)
+    weights = torch.as_tensor(normal).to(w) * signal.sqrt()[:, None]
+
+    def functions(x: Tensor) -> Tensor:
+        values: Tensor = torch.tensordot(spectral_features(x, w), weights, 1)
+        return values
+
+    return functions
 
 
 def required_bytes(n: int, q: int = 1) -> int:
@@ -47,14 +70,25 @@ class _Solved:
     factor: Factor
     alpha: Tensor
     log_evidence: float
+    roots: Tensor | None  # of V, (n,), where rows differ in their noise
 
 
 class ExactEvidence:
     """The log evidence of the full GP on rows x, (n, d), and targets y, (n, q), both float64."""
 
-    def __init__(self, x: Tensor, y: Tensor, kernel: Kernel) -> None:
-        self.x, self.y, self.kernel = x, y, kernel
+    def __init__(self, x: Tensor, y: Tensor, kernel: Kernel, row_noise: RowNoise | None = None) -> None:
+        self.x, self.y, self.kernel, self.row_noise = x, y, kernel, row_noise
         self.n_rows = len(x)
+
+    @classmethod
+    def of(cls, rows: Rows, kernel: Kernel) -> ExactEvidence:
+        """On a small set of rows."""
+        return cls(*rows.tensors(), kernel, rows.noise())
+
+    @property
+    def work(self) -> float:
+        """What an evaluation costs, in arbitrary units."""
+        return float(self.n_rows) ** 3
 
     def _scale_inputs(self, params: Parameters) -> Tensor:
         return self.x / torch.as_tensor(params.lengthscale).to(self.x)
@@ -62,12 +96,21 @@ class ExactEvidence:
     def _solve(self, r: Tensor, params: Parameters, k: int) -> _Solved:
         noise = float(params.noise[k])
         a = r * (float(params.signal[k]) / noise)
+        const, roots = self.n_rows * math.log(2.0 * math.pi * noise), None
+        residual = self.y[:, k : k + 1] - float(params.mean[k])
+        if self.row_noise is not None:
+            log_relative = self.row_noise.log_relative(noise)
+            roots = torch.exp(0.5 * log_relative)
+            a.div_(roots[:, None]).div_(roots)
+            const += float(log_relative.sum())
         a.diagonal().add_(1.0)
         fac = factor(a)
-        residual = self.y[:, k : k + 1] - float(params.mean[k])
-        alpha = fac.solve(residual) / noise
-        const, quad = self.n_rows * math.log(2.0 * math.pi * noise), float((residual * alpha).sum())
-        return _Solved(fac, alpha[:, 0], -0.5 * (const + float(fac.logdet()) + quad))
+        if roots is None:
+            alpha = fac.solve(residual) / noise
+        else:
+            alpha = fac.solve(residual / roots[:, None]) / (noise * roots[:, None])
+        quad = float((residual * alpha).sum())
+        return _Solved(fac, alpha[:, 0], -0.5 * (const + float(fac.logdet()) + quad), roots)
 
     def value(self, params: Parameters) -> float:
         """Log evidence, summed over the outputs."""
@@ -94,18 +137,31 @@ class ExactEvidence:
             alpha = solved.alpha
             value += solved.log_evidence
             grads[0][k] = 0.5 * (signal * float(alpha @ (r @ alpha)) - self.n_rows + trace)
-            grads[1][k] = 0.5 * (noise * float(alpha @ alpha) - trace)
+            grads[1][k] = self._noise_gradient(solved, inverse.diagonal(), noise)
             grads[2][k] = float(alpha.sum())
+            if solved.roots is not None:
+                inverse.div_(solved.roots[:, None]).div_(solved.roots)
             # B = S (alpha alpha' - Q^-1) * dk/ds; dK/d log lengthscale_j = -2 S dk/ds s_j.
             b = inverse.mul_(-1.0 / noise).addr_(alpha, alpha).mul_(slope).mul_(signal)
             pull -= 2.0 * ((a.square() * b.sum(1)[:, None]).sum(0) - (a * (b @ a)).sum(0))
         return value, Parameters(pull.cpu().numpy(), *grads)
 
+    def _noise_gradient(self, solved: _Solved, inverse: Tensor, noise: float) -> float:
+        """(W2), with the diagonal of A's inverse, ``(Q^-1)_ii D_i``."""
+        alpha = solved.alpha
+        if self.row_noise is None or solved.roots is None:
+            return 0.5 * (noise * float(alpha @ alpha) - float(inverse.sum()))
+        fits = noise * (alpha * solved.roots).square()
+        return 0.5 * float(((fits - inverse) * torch.exp(-self.row_noise.log_level(noise))).sum())
+
     def posterior(self, params: Parameters) -> tuple[ExactPosterior, float, list[Factor]]:
         """The posterior, the log evidence, and the factors with their jitter."""
         r = self.kernel.value(squared_distance(self._scale_inputs(params)))
         solved = [self._solve(r, params, k) for k in range(self.y.shape[1])]
-        lower = torch.stack([out.factor.lower for out in solved])
+        # Of V + (S / s2) R, so that rows to predict need not be divided by anything.
+        lower = torch.stack(
+            [out.factor.lower if out.roots is None else out.roots[:, None] * out.factor.lower for out in solved]
+        )
         alpha = torch.stack([out.alpha for out in solved], dim=1)
         posterior = ExactPosterior.at(params, self.x, lower, alpha, self.kernel)
         return posterior, sum(out.log_evidence for out in solved), [out.factor for out in solved]
@@ -113,7 +169,7 @@ class ExactEvidence:
 
 @dataclass(frozen=True)
 class ExactPosterior:
-    """What the full GP needs to predict: the inputs, the factors of ``I + (S / s2) R``, and alpha."""
+    """What the full GP needs to predict: the inputs, the factors of ``V + (S / s2) R``, and alpha."""
 
     kernel: Kernel
     x: Tensor  # (n, d)
@@ -135,6 +191,27 @@ class ExactPosterior:
         tensors = (self.x, self.lower, self.alpha, self.lengthscale, self.signal, self.noise, self.mean)
         return ExactPosterior(self.kernel, *(each.to(device) for each in tensors))
 
+    def draw(self, count: int, rng: np.random.Generator) -> Functions:
+        """Functions drawn from the posterior, which take rows, (m, d), and return values, (m, q, count).
+
+        Pathwise conditioning (Wilson et al. 2020) of functions drawn from the prior by spectral features:
+        ``g(x) + k(x, X) Q^-1 (y - g(X) - noise)``, noise drawn once for every row.                              (C5)
+        """
+        base = draw_frequencies(self.kernel, PRIOR_FREQUENCIES, self.x.shape[1], "iid", rng)
+        streams = rng.spawn(count)
+        w = torch.as_tensor(base.T.copy()).to(self.x) / self.lengthscale[:, None]
+        prior = draw_prior(w, self.signal, streams)
+        normal = np.stack([each.standard_normal(tuple(self.alpha.shape)) for each in streams], 2)
+        known = prior(self.x) + self.noise.sqrt()[:, None] * torch.as_tensor(normal).to(self.x)
+        solved = torch.stack([torch.cholesky_solve(known[:, k], lower) for k, lower in enumerate(self.lower)], 1)
+        weights = self.signal[:, None] * (self.alpha[:, :, None] - solved / self.noise[:, None])
+
+        def functions(x: Tensor) -> Tensor:
+            values: Tensor = torch.tensordot(self._cross(x).T, weights, 1)
+            return self.mean[:, None] + prior(x) + values
+
+        return functions
+
     def _cross(self, x: Tensor) -> Tensor:
         """Unit-variance kernel between training rows and x, (n, m)."""
         return self.kernel.value(squared_distance(self.x / self.lengthscale, x / self.lengthscale))
@@ -145,27 +222,26 @@ class ExactPosterior:
         return half
 
     def predict(self, x: Tensor, *, variance: bool) -> tuple[Tensor, Tensor | None]:
-        """Mean and noise-free variance at x, (m, d), both (m, q)."""
-        cross = self._cross(x)
+        """Mean and noise-free variance at x, (..., m, d), both (..., m, q)."""
+        cross = self._cross(x.reshape(-1, x.shape[-1]))
+        shape = (*x.shape[:-1], len(self.mean))
         mean = cross.T @ (self.alpha * self.signal) + self.mean
         if not variance:
-            return mean, None
+            return mean.reshape(shape), None
         columns = []
         for k in range(self.lower.shape[0]):
             half = self.half_solve(k, cross)
             share = 1.0 - half.square().sum(0) * (self.signal[k] / self.noise[k])
             columns.append(self.signal[k] * share.clamp_min(_VARIANCE_FLOOR))
-        return mean, torch.stack(columns, dim=1)
+        return mean.reshape(shape), torch.stack(columns, dim=1).reshape(shape)
 
     def covariance(self, x: Tensor) -> Tensor:
-        """Noise-free joint covariance at x, (m, m, q)."""
-        cross = self._cross(x)
+        """Noise-free joint covariance at x, (..., m, d): (..., m, m, q)."""
+        cross = self._cross(x.reshape(-1, x.shape[-1]))
         prior = self.kernel.value(squared_distance(x / self.lengthscale))
         blocks = []
         for k in range(self.lower.shape[0]):
-            half = self.half_solve(k, cross)
-            block = prior - half.T @ half * (self.signal[k] / self.noise[k])
-            diagonal = block.diagonal()
-            diagonal.copy_(diagonal.clamp_min(_VARIANCE_FLOOR))
-            blocks.append(block * self.signal[k])
-        return torch.stack(blocks, dim=2)
+            half = self.half_solve(k, cross).T.reshape(*x.shape[:-1], self.x.shape[0])
+            block = prior - half @ half.mT * (self.signal[k] / self.noise[k])
+            blocks.append(raise_diagonal(block, _VARIANCE_FLOOR) * self.signal[k])
+        return torch.stack(blocks, dim=-1)

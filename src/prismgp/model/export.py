@@ -20,8 +20,9 @@ from prismgp._types import Tensor
 from prismgp.core.exact import ExactPosterior
 from prismgp.core.features import Gating, Statistics
 from prismgp.core.gating import RuleGate, hard_gates
-from prismgp.core.models import BlockPosterior, ExactModel, Predictor, SpectralModel
+from prismgp.core.models import ExactModel, Predictor, SpectralModel
 from prismgp.core.numerics import Factor
+from prismgp.core.posterior import BlockPosterior
 from prismgp.data import standardise_tensor
 from prismgp.exceptions import DataError
 from prismgp.model.fitted import FittedModel

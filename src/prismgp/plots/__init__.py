@@ -1,5 +1,30 @@
-"""Figures of certificates; needs the ``report`` extra."""
+"""Drawings of fitted models, of their predictions and of certificates, in scikit-learn's manner.
 
-from prismgp.plots.certificate import FAINT, FIGURE_FORMATS, INK, draw_certificate, drawing_style, figure_format
+Every display has ``from_estimator``, which computes its numbers and draws them, attributes with the numbers, and
+``plot``. matplotlib, the ``report`` extra, is needed only to draw.
+"""
 
-__all__ = ["FAINT", "FIGURE_FORMATS", "INK", "draw_certificate", "drawing_style", "figure_format"]
+from prismgp.plots.certificate import draw_certificate
+from prismgp.plots.inputs import Dependence, InputTable, PartialDependenceDisplay, RelevanceDisplay, choose_rows
+from prismgp.plots.quality import CalibrationDisplay, Curve, HistoryDisplay, ResidualsDisplay
+from prismgp.plots.style import EXACT, FAINT, FIGURE_FORMATS, INK, OURS, drawing_style, figure_format
+
+__all__ = [
+    "EXACT",
+    "FAINT",
+    "FIGURE_FORMATS",
+    "INK",
+    "OURS",
+    "CalibrationDisplay",
+    "Curve",
+    "Dependence",
+    "HistoryDisplay",
+    "InputTable",
+    "PartialDependenceDisplay",
+    "RelevanceDisplay",
+    "ResidualsDisplay",
+    "choose_rows",
+    "draw_certificate",
+    "drawing_style",
+    "figure_format",
+]

@@ -6,11 +6,7 @@ in ``mean -+ 1.96 std`` for the least and the largest mean and std that are poss
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from importlib.util import find_spec
 from os import PathLike
-from pathlib import Path
 from textwrap import fill
 from typing import Any, NamedTuple
 
@@ -21,58 +17,11 @@ from prismgp._system import atomic_path
 from prismgp._types import Array
 from prismgp.certificates import Certificate
 from prismgp.exceptions import DataError
+from prismgp.plots.style import EXACT, FAINT, INK, OURS, drawing_style, figure_format
 
-FIGURE_FORMATS = (".png", ".svg", ".pdf")
-INK, FAINT = "#333333", "#9a9a9a"
-
-_OURS, _EXACT = "#2f6db5", "#d9691e"  # roles, not models: ours may be any model
 _LEVEL = 0.95
 _SHOWN = 150  # test points in the panel of bands; more would only overlap
 _LEAST = 1e-6  # of the noise: differences below are drawn here, as the axis is logarithmic
-
-
-# White paper under everything, so that a drawing is legible on a dark page too.
-_STYLE: dict[str, Any] = {
-    "figure.facecolor": "white",
-    "axes.facecolor": "white",
-    "axes.edgecolor": "#888888",
-    "axes.labelcolor": INK,
-    "axes.titlecolor": INK,
-    "axes.titlesize": 11,
-    "axes.titlelocation": "left",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.axisbelow": True,
-    "grid.color": "#e4e4e4",
-    "grid.linewidth": 0.6,
-    "font.size": 10,
-    "legend.frameon": False,
-    "legend.fontsize": 9,
-    "text.color": INK,
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "svg.hashsalt": "prismgp",
-    "svg.fonttype": "path",  # readers need no fonts
-}
-
-
-@contextmanager
-def drawing_style() -> Iterator[None]:
-    """Apply the settings under which every figure is drawn and saved; undone afterwards."""
-    from matplotlib import rc_context  # the report extra
-
-    with rc_context(_STYLE):  # type: ignore[arg-type,unused-ignore]
-        yield
-
-
-def figure_format(path: str | PathLike[str]) -> str:
-    """The format a figure's path asks for; an error where it cannot be drawn."""
-    suffix = Path(path).suffix.lower()
-    if suffix not in FIGURE_FORMATS:
-        raise DataError(f"{path}: unsupported figure type; use one of {', '.join(FIGURE_FORMATS)}")
-    if find_spec("matplotlib") is None:
-        raise DataError('figures need matplotlib, which is not installed: pip install "prismgp[report]"')
-    return suffix[1:]
 
 
 class _Bands(NamedTuple):
@@ -186,9 +135,9 @@ def _sorted_panels(part: Any, bands: _Bands, name: str) -> None:
     for index, (low, high) in enumerate(zip(chosen.low, chosen.high, strict=True)):
         label = ("exact GP, certified: mean", "exact GP, certified: ends of 95%", None)[index]
         size, alpha, mark = (16.0, 1.0, "o") if index == 0 else (14.0, 0.7, "_")
-        left.vlines(place, low, high, color=_EXACT, linewidth=1.6, alpha=alpha, zorder=4)
+        left.vlines(place, low, high, color=EXACT, linewidth=1.6, alpha=alpha, zorder=4)
         # A range of no visible height is still a mark.
-        dots = {"marker": mark, "s": size, "color": _EXACT, "alpha": alpha, "linewidth": 1.4 if index else 0.0}
+        dots = {"marker": mark, "s": size, "color": EXACT, "alpha": alpha, "linewidth": 1.4 if index else 0.0}
         left.scatter(place, 0.5 * (low + high), **dots, label=label, zorder=4)
     _limits(left, chosen)
     left.set_xlim(-1.0, len(order))
@@ -226,8 +175,8 @@ def _curve_panels(
     for index, (low, high) in enumerate(zip(bands.low, bands.high, strict=True)):
         label = ("exact GP, certified: mean", "exact GP, certified: ends of 95%", None)[index]
         solid = index == 0
-        style = {"color": _EXACT, "linewidth": 1.5 if solid else 1.0, "linestyle": "-" if solid else (0, (4, 2))}
-        top.fill_between(x, low, high, color=_EXACT, alpha=0.25 if solid else 0.12, linewidth=0, zorder=0.5)
+        style = {"color": EXACT, "linewidth": 1.5 if solid else 1.0, "linestyle": "-" if solid else (0, (4, 2))}
+        top.fill_between(x, low, high, color=EXACT, alpha=0.25 if solid else 0.12, linewidth=0, zorder=0.5)
         top.plot(x, low, **style, label=label)
         top.plot(x, high, **style)
     _limits(top, bands)
@@ -244,17 +193,17 @@ def _curve_panels(
 
 def _own_band(axes: Any, place: Array, bands: _Bands) -> None:
     mean, lower, upper = bands.ours
-    axes.fill_between(place, lower, upper, color=_OURS, alpha=0.18, linewidth=0, label="ours: 95% of observations")
-    axes.plot(place, mean, color=_OURS, linewidth=2.2, label="ours: mean", zorder=3)
+    axes.fill_between(place, lower, upper, color=OURS, alpha=0.18, linewidth=0, label="ours: 95% of observations")
+    axes.plot(place, mean, color=OURS, linewidth=2.2, label="ours: mean", zorder=3)
 
 
 def _difference(axes: Any, place: Array, least: Array, most: Array) -> None:
     """At least and at most, as shares of the noise."""
     known = np.isfinite(most)
     axes.set_yscale("log")
-    axes.fill_between(place[known], least[known], most[known], color=_EXACT, alpha=0.3, linewidth=0)
-    axes.plot(place[known], most[known], color=_EXACT, linewidth=1.8, label="at most")
-    axes.plot(place[known], least[known], color=_EXACT, linewidth=1.0, linestyle=(0, (3, 2)), label="at least")
+    axes.fill_between(place[known], least[known], most[known], color=EXACT, alpha=0.3, linewidth=0)
+    axes.plot(place[known], most[known], color=EXACT, linewidth=1.8, label="at most")
+    axes.plot(place[known], least[known], color=EXACT, linewidth=1.0, linestyle=(0, (3, 2)), label="at least")
     axes.axhline(1.0, color=FAINT, linewidth=1.0, linestyle=":")
     top = float(most[known].max()) if known.any() else 1.0
     inside = least[known][least[known] > _LEAST]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, Self
 
@@ -14,9 +15,12 @@ from prismgp._types import Array, Tensor
 from prismgp.core.evidence import solve_outputs
 from prismgp.core.features import Statistics, accumulate_features, projection, spectral_features
 from prismgp.core.kernels import Parameters
-from prismgp.core.models import Predictor, SpectralModel, WeightPosterior
+from prismgp.core.models import Predictor, SpectralModel
 from prismgp.core.normal import Marginals, normal_log_density
-from prismgp.core.numerics import Factor
+from prismgp.core.numerics import Factor, record_gradients
+from prismgp.core.posterior import WeightPosterior
+from prismgp.core.process import Functions
+from prismgp.core.row_noise import RowNoise
 from prismgp.data import StandardisedRows
 from prismgp.prism.network import RevisedMap
 from prismgp.prism.stacking import HeldOut
@@ -38,15 +42,18 @@ class FeatureMap(Protocol):
 
     def to(self, device: torch.device) -> Self: ...
 
+    def precise(self) -> Self: ...
+
 
 @dataclass(frozen=True)
 class MapStatistics:
     """A pass: statistics of standardised rows and their targets under a feature map."""
 
     map: FeatureMap
+    noise: float = 1.0  # s2, which known noise variances of rows are relative to
 
     def over(self, chunks: Iterable[tuple[Tensor, Tensor]], *, rows: int, q: int) -> Statistics:  # noqa: ARG002
-        return accumulate_features(((*self.map.training_features(x), y) for x, y in chunks), q)
+        return accumulate_features(((*self.map.training_features(x), y) for x, y in chunks), q, self.noise)
 
     def merge(self, first: Statistics, second: Statistics) -> Statistics:
         return first.merge(second)
@@ -69,6 +76,9 @@ class PlainMap:
 
     def to(self, device: torch.device) -> PlainMap:
         return PlainMap(self.w.to(device))
+
+    def precise(self) -> PlainMap:
+        return PlainMap(self.w.double())
 
 
 @dataclass(frozen=True)
@@ -93,6 +103,9 @@ class InformedMap:
     def to(self, device: torch.device) -> InformedMap:
         return InformedMap(self.plain.to(device), self.network.to(device), self.level)
 
+    def precise(self) -> InformedMap:
+        return InformedMap(self.plain.precise(), self.network.precise(), self.level)
+
 
 @dataclass(frozen=True)
 class ReconfiguredMap:
@@ -106,7 +119,7 @@ class ReconfiguredMap:
 
     def reconfigure(self, x: Tensor) -> Tensor:
         """The auto-encoder's output, in its own units, float64."""
-        with torch.no_grad():
+        with record_gradients(x):
             z = self.vae.encode(x.double())
             return z if self.output == "latent" else self.vae.reconstruct(z)
 
@@ -119,6 +132,9 @@ class ReconfiguredMap:
         return ReconfiguredMap(
             self.vae.to(device), self.output, self.shift.to(device), self.scale.to(device), self.plain.to(device)
         )
+
+    def precise(self) -> ReconfiguredMap:
+        return replace(self, vae=copy.deepcopy(self.vae).requires_grad_(False), plain=self.plain.precise())
 
 
 @dataclass(frozen=True)
@@ -177,27 +193,39 @@ class Expert:
 
     def accumulate(self, chunks: Iterable[tuple[Tensor, Tensor]], q: int) -> Statistics:
         """Statistics of more rows under this expert's features."""
-        return accumulate_features(((*self.map.training_features(x), y) for x, y in chunks), q)
+        noise = float(self.params.noise[0])
+        return accumulate_features(((*self.map.training_features(x), y) for x, y in chunks), q, noise)
 
     def to(self, device: torch.device) -> Expert:
         moved = replace(self.statistics, moments=self.statistics.moments.to(device))
         return replace(self, map=self.map.to(device), posterior=self.posterior.to(device), statistics=moved)
 
     def predict(self, x: Tensor, *, variance: bool) -> tuple[Tensor, Tensor | None, Tensor]:
-        """Mean, variance of the function and noise variance, (n, q) in float64, in the model's units."""
-        phi, log_noise = self.map.features(x)
+        """Mean, variance of the function and noise variance, (..., n, q) in float64, in the model's units."""
+        phi, log_noise = _of_batches(self.map.features, x)
         mean, spread = self.posterior.predict(phi, variance=variance)
-        level = torch.as_tensor(self.params.noise * self.noise_scale).to(mean)
-        noise = level.expand_as(mean) if log_noise is None else level * log_noise.double().exp()[:, None]
-        return mean, spread, noise
+        return mean, spread, _noise(self.params.noise * self.noise_scale, log_noise, mean)
+
+    def condition(self, x: Tensor, y: Tensor, noise: Tensor | None) -> Expert:
+        """With the posterior given more targets, (..., n, q); statistics and evidence stay those of the fit."""
+        phi, log_noise = _of_batches(self.map.training_features, x)
+        if noise is None:
+            noise = _noise(self.params.noise, log_noise, y)
+        return replace(self, posterior=self.posterior.condition(phi, y, noise))
 
     def leave_one_out(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """As :meth:`predict`, at rows of the posterior with targets y, (n, q), each without its own row (L3)."""
+        """As :meth:`predict`, at rows of the posterior with targets y, (n, q), each without its own row (L3).
+
+        Behind the targets there may be the noise columns of the rows.
+        """
         mean, variance, noise = self.predict(x, variance=True)
         assert variance is not None
         log_noise = self.map.training_features(x)[1]
-        level = torch.as_tensor(self.params.noise).to(mean)
-        known = level.expand_as(mean) if log_noise is None else level * log_noise.double().exp()[:, None]
+        known = _noise(self.params.noise, log_noise, mean)
+        y, rows = RowNoise.split(y, mean.shape[1])
+        if rows is not None:
+            level = torch.as_tensor(self.params.noise).to(mean)
+            known = level * torch.exp(rows.log_relative(float(self.params.noise[0]), log_noise))[:, None]
         # In exact arithmetic the variance is below the noise.
         grow = known / (known - torch.minimum(variance, (1.0 - _LEAST_NOISE_SHARE) * known))
         return y - (y - mean) * grow, variance * grow, noise
@@ -208,15 +236,56 @@ class Expert:
         assert variance is not None
         return HeldOut.of(mean, variance, noise)
 
-    def functions(self, x: Tensor, weights: Array) -> Tensor:
+    def functions(self, x: Tensor, weights: Tensor) -> Tensor:
         """Values at x of functions with the given weights, (k, q, s): (n, q, s)."""
         phi = self.map.features(x)[0].double()
-        values: Tensor = torch.tensordot(phi, torch.as_tensor(weights).to(phi), dims=1)
+        values: Tensor = torch.tensordot(phi, weights.to(phi), dims=1)
         return values + self.posterior.mean[:, None]
 
     def covariance(self, x: Tensor) -> Tensor:
-        """Of the function, (n, n, q)."""
-        return self.posterior.covariance(self.map.features(x)[0])
+        """Of the function, (..., n, n, q)."""
+        return self.posterior.covariance(_of_batches(self.map.features, x)[0])
+
+
+def _of_batches(features: Callable[[Tensor], tuple[Tensor, Tensor | None]], x: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Features and relative noise of batches of rows, (..., n, d)."""
+    phi, log_noise = features(x.reshape(-1, x.shape[-1]))
+    return phi.reshape(*x.shape[:-1], -1), None if log_noise is None else log_noise.reshape(x.shape[:-1])
+
+
+def _noise(level: Array, log_noise: Tensor | None, like: Tensor) -> Tensor:
+    """Noise variances of rows, (..., n, q), from their levels, (q,), and logarithms of their factors, (..., n)."""
+    levels = torch.as_tensor(level).to(like)
+    if log_noise is not None:
+        levels = levels * log_noise.double().exp()[..., None]
+    return levels.expand(np.broadcast_shapes(levels.shape, like.shape))
+
+
+def combine_moments(
+    found: Sequence[tuple[Tensor, Tensor | None, Tensor]], weights: Array, temperature: Array
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    """Mean, variance of the function if its parts have one, and noise of a mixture; variances times a temperature."""
+    means = torch.stack([mean for mean, _, _ in found])
+    shares, factor = torch.as_tensor(weights).to(means), torch.as_tensor(temperature).to(means)
+    mean = torch.tensordot(shares, means, 1)
+    noise = factor * torch.tensordot(shares, torch.stack([each for _, _, each in found]), 1)
+    variances = [each for _, each, _ in found if each is not None]
+    if not variances:
+        return mean, None, noise
+    return mean, factor * torch.tensordot(shares, torch.stack(variances) + (means - mean).square(), 1), noise
+
+
+def combine_covariances(
+    means: Sequence[Tensor], covariances: Iterable[Tensor], weights: Array, temperature: Array
+) -> Tensor:
+    """Joint covariance of the function of a mixture, (..., n, n, q), from means and covariances of its parts."""
+    stacked = torch.stack(list(means))
+    shares, factor = torch.as_tensor(weights).to(stacked), torch.as_tensor(temperature).to(stacked)
+    away = stacked - torch.tensordot(shares, stacked, 1)
+    total = torch.einsum("k,k...iq,k...jq->...ijq", shares, away, away)
+    for share, covariance in zip(shares, covariances, strict=True):
+        total = total + share * covariance
+    return total * factor
 
 
 @dataclass(frozen=True)
@@ -280,7 +349,7 @@ class Mixture(Predictor):
         chunks = rows.chunks_of(rows.chunk_rows or self.prediction_rows(rows.device))
         experts = []
         for expert in self.to(rows.device).experts:
-            new = chunks.reduce(MapStatistics(expert.map))
+            new = chunks.reduce(MapStatistics(expert.map, float(expert.params.noise[0])))
             experts.append(expert.with_statistics(expert.statistics.merge(new)))
         return replace(self, experts=tuple(experts))
 
@@ -288,20 +357,12 @@ class Mixture(Predictor):
         return replace(self, experts=tuple(expert.to(device) for expert in self.experts))
 
     def predict(self, x: Tensor, *, variance: bool) -> tuple[Tensor, Tensor | None, Tensor]:
-        """Mean, variance of the function and noise variance, (n, q), in the model's units."""
+        """Mean, variance of the function and noise variance, (..., n, q), in the model's units."""
         return self.combine([expert.predict(x, variance=variance) for expert in self.experts])
 
     def combine(self, found: Sequence[tuple[Tensor, Tensor | None, Tensor]]) -> tuple[Tensor, Tensor | None, Tensor]:
         """The same from the predictions of the experts."""
-        weights, temperature = self._tensors(found[0][0])
-        means = torch.stack([mean for mean, _, _ in found])
-        mean = torch.tensordot(weights, means, 1)
-        noise = temperature * torch.tensordot(weights, torch.stack([each for _, _, each in found]), 1)
-        variances = [each for _, each, _ in found if each is not None]
-        if not variances:
-            return mean, None, noise
-        inner = torch.stack(variances)
-        return mean, temperature * torch.tensordot(weights, inner + (means - mean).square(), 1), noise
+        return combine_moments(found, self.weights, self.temperature)
 
     def prediction_rows(self, device: torch.device) -> int:
         """Rows to predict at a time: a power of two, which divides larger ones that others may predict at a time."""
@@ -310,14 +371,10 @@ class Mixture(Predictor):
         return 1 << (most.bit_length() - 1)
 
     def covariance(self, x: Tensor) -> Tensor:
-        """Joint covariance of the function under the mixture, (n, n, q)."""
-        weights, temperature = self._tensors(x)
-        means = torch.stack([expert.predict(x, variance=False)[0] for expert in self.experts])
-        away = means - torch.tensordot(weights, means, 1)
-        total = torch.einsum("k,kiq,kjq->ijq", weights, away, away)
-        for weight, expert in zip(weights, self.experts, strict=True):
-            total = total + weight * expert.covariance(x)
-        return total * temperature
+        """Joint covariance of the function under the mixture, (..., n, n, q)."""
+        means = [expert.predict(x, variance=False)[0] for expert in self.experts]
+        covariances = (expert.covariance(x) for expert in self.experts)
+        return combine_covariances(means, covariances, self.weights, self.temperature)
 
     def marginals(self, x: Tensor, *, include_noise: bool = True) -> Marginals:
         """The mixture itself, output by output (Z1).
@@ -340,8 +397,15 @@ class Mixture(Predictor):
         logs = normal_log_density(y, parts.centers, parts.variances).sum(2)
         return torch.logsumexp(logs + parts.weights.log()[:, None], 0)
 
-    def sample(self, chunks: Iterable[Tensor], count: int, rng: np.random.Generator) -> Array:
-        """Functions drawn from the mixture, at all rows of the chunks, (n, q, count).
+    def condition(self, x: Tensor, y: Tensor, noise: Tensor | None = None) -> Mixture:
+        """The same as :meth:`update`, in batches: every expert is given the targets, their weights stay."""
+        return replace(self, experts=tuple(expert.condition(x, y, noise) for expert in self.experts))
+
+    def precise(self) -> Mixture:
+        return replace(self, experts=tuple(replace(expert, map=expert.map.precise()) for expert in self.experts))
+
+    def draw(self, count: int, rng: np.random.Generator) -> Functions:
+        """Functions drawn from the mixture, which take rows, (n, d), and return values, (n, q, count).
 
         Each function is one expert's. The draws do not depend on the rows, and the first functions not on how
         many are drawn.
@@ -350,17 +414,17 @@ class Mixture(Predictor):
         for s in range(count):
             owners[s] = rng.choice(len(self.weights), p=self.weights)
             drawn.append(self.experts[owners[s]].posterior.draw_weights(1, rng))
-        parts = []
-        for x in chunks:
-            mean, _, _ = self.predict(x, variance=False)
-            values = mean.new_empty(*mean.shape, count)
-            for k in np.unique(owners):
-                own = np.flatnonzero(owners == k)
-                weights = np.concatenate([drawn[s] for s in own], axis=2)
-                values[:, :, torch.as_tensor(own, device=x.device)] = self.experts[k].functions(x, weights)
-            temperature = self._tensors(x)[1].sqrt()[:, None]
-            parts.append((mean[:, :, None] + temperature * (values - mean[:, :, None])).cpu().numpy())
-        return np.concatenate(parts)
+        groups = [(k, np.flatnonzero(owners == k)) for k in np.unique(owners)]
+        weights = {k: torch.cat([drawn[s] for s in own], 2) for k, own in groups}
+
+        def functions(x: Tensor) -> Tensor:
+            mean = self.predict(x, variance=False)[0][:, :, None]
+            values = mean.new_empty(*mean.shape[:2], count)
+            for k, own in groups:
+                values[:, :, torch.as_tensor(own, device=x.device)] = self.experts[k].functions(x, weights[k])
+            return mean + self._tensors(x)[1].sqrt()[:, None] * (values - mean)
+
+        return functions
 
     def _tensors(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Weights and temperature on the device of x."""

@@ -19,6 +19,7 @@ trained, with posteriors that do not know these rows at all: residuals of other 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -30,9 +31,11 @@ from prismgp._types import Array, Tensor
 from prismgp.core.kernels import Kernel, Parameters
 from prismgp.core.models import Predictor
 from prismgp.core.numerics import Factor
+from prismgp.core.process import Functions
+from prismgp.core.row_noise import RowNoise
 from prismgp.data import StandardisedRows
-from prismgp.neighbors.local import LocalGP
-from prismgp.prism.experts import Mixture
+from prismgp.neighbors.local import LocalGP, check_observations
+from prismgp.prism.experts import Mixture, combine_covariances, combine_moments
 from prismgp.prism.network import RevisedMap
 
 
@@ -42,9 +45,12 @@ class View:
 
     residual: bool  # its target is the mixture's standardised residual (L1), else the target itself (L2)
     latent: bool  # coordinates include latent columns and means of the experts
+    whole: bool = False  # all rows are neighbours of every point: the exact GP
 
     @property
     def name(self) -> str:
+        if self.whole:
+            return "exact GP"
         where = "inputs and latent columns" if self.latent else "inputs"
         return f"neighbours in {where}" + (" on the residuals" if self.residual else " alone")
 
@@ -88,9 +94,16 @@ def survey(mixture: Mixture, x: Tensor, y: Tensor | None = None) -> Survey:
     return Survey(mean, variance, noise, torch.cat([each.float() for each in (x, *latent, *means)], 1))
 
 
+def survey_batches(mixture: Mixture, x: Tensor) -> Survey:
+    """The same of batches of rows, (..., n, d)."""
+    found = survey(mixture, x.reshape(-1, x.shape[-1]))
+    fields = (found.mean, found.variance, found.noise, found.coordinates)
+    return Survey(*(each.reshape(*x.shape[:-1], -1) for each in fields))
+
+
 @dataclass(frozen=True)
 class SurveyRows:
-    """A pass: all rows, surveyed one by one left out; and their targets."""
+    """A pass: all rows, surveyed one by one left out; and their targets, with the noise columns of the rows."""
 
     mixture: Mixture
 
@@ -129,16 +142,19 @@ class Near:
         return Near(self.view, self.gp.to(device))
 
     def predict(self, seen: Survey) -> tuple[Tensor, Tensor, Tensor]:
-        """Mean, variance of the function and noise variance at surveyed rows, (n, q)."""
-        return combine(self.view, seen, *self.gp.predict(self._coordinates(seen)), self.gp.params.noise)
+        """Mean, variance of the function and noise variance at surveyed rows, (..., n, q)."""
+        points = self._coordinates(seen)
+        found = self.gp.predict(points.reshape(-1, points.shape[-1]))
+        mean, variance = (each.reshape(seen.mean.shape) for each in found)
+        return combine(self.view, seen, mean, variance, self.gp.params.noise)
 
     def covariance(self, seen: Survey, base: Tensor) -> Tensor:
-        """Of the function, (n, n, q); ``base`` is that of the mixture."""
+        """Of the function, (..., n, n, q); ``base`` is that of the mixture."""
         local = self.gp.covariance(self._coordinates(seen))
         if not self.view.residual:
             return local
         nu = torch.as_tensor(self.gp.params.noise).to(local)
-        return seen.scale[:, None] * seen.scale[None] * local + nu * base
+        return seen.scale[..., :, None, :] * seen.scale[..., None, :, :] * local + nu * base
 
     def functions(self, seen: Survey, drawn: Tensor, base: Tensor) -> Tensor:
         """Functions of the whole, (n, q, s), from those of the neighbour GP and of the mixture."""
@@ -158,7 +174,7 @@ class Near:
         return lambda seen: functions(self._coordinates(seen))
 
     def _coordinates(self, seen: Survey) -> Tensor:
-        return seen.coordinates[:, : self.gp.coordinates.shape[1]]
+        return seen.coordinates[..., : self.gp.coordinates.shape[1]]
 
 
 @dataclass(frozen=True)
@@ -207,69 +223,64 @@ class LocalMixture(Predictor):
         return self.base.prediction_rows(device)
 
     def predict(self, x: Tensor, *, variance: bool) -> tuple[Tensor, Tensor | None, Tensor]:  # noqa: ARG002
-        """Mean, variance of the function and noise variance, (n, q), in the model's units."""
+        """Mean, variance of the function and noise variance, (..., n, q), in the model's units."""
         return self._combine(self._survey(x))
 
-    def _combine(self, seen: Survey) -> tuple[Tensor, Tensor, Tensor]:
+    def _combine(self, seen: Survey) -> tuple[Tensor, Tensor | None, Tensor]:
         found = [(seen.mean, seen.variance, seen.noise), *(each.predict(seen) for each in self.near)]
         return combine_moments(found, self.weights, self.temperature)
 
     def _survey(self, x: Tensor) -> Survey:
         if self.weights[0] > 0 or any(each.view.residual or each.view.latent for each in self.near):
-            return survey(self.base, x)
-        nothing = x.new_zeros(len(x), len(self.temperature), dtype=torch.float64)  # the neighbours see inputs alone
+            return survey_batches(self.base, x)
+        # The neighbours see inputs alone.
+        nothing = x.new_zeros(*x.shape[:-1], len(self.temperature), dtype=torch.float64)
         return Survey(nothing, nothing, nothing, x.float())
 
     def covariance(self, x: Tensor) -> Tensor:
-        """Joint covariance of the function, (n, n, q)."""
+        """Joint covariance of the function, (..., n, n, q)."""
         seen = self._survey(x)
         base = self.base.covariance(x)
-        means = torch.stack([seen.mean, *(each.predict(seen)[0] for each in self.near)])
-        weights = torch.as_tensor(self.weights).to(means)
-        away = means - torch.tensordot(weights, means, 1)
-        total = torch.einsum("k,kiq,kjq->ijq", weights, away, away) + weights[0] * base
-        for weight, each in zip(weights[1:], self.near, strict=True):
-            total = total + weight * each.covariance(seen, base)
-        return total * torch.as_tensor(self.temperature).to(total)
+        means = [seen.mean, *(each.predict(seen)[0] for each in self.near)]
+        covariances = itertools.chain([base], (each.covariance(seen, base) for each in self.near))
+        return combine_covariances(means, covariances, self.weights, self.temperature)
 
-    def sample(self, chunks: Iterable[Tensor], count: int, rng: np.random.Generator) -> Array:
-        """Functions drawn from the posterior, (n, q, count): the same functions whatever rows are asked for."""
+    def condition(self, x: Tensor, y: Tensor, noise: Tensor | None = None) -> LocalMixture:
+        """The same as :meth:`update`, for one set of rows; statistics and evidence stay those of the fit."""
+        check_observations(x, y, noise)
+        base = self.base.condition(x, y)
+        seen = survey(base, x, y)
+        return replace(self, base=base, near=tuple(each.extend(seen, y) for each in self.near))
+
+    def precise(self) -> LocalMixture:
+        return replace(self, base=self.base.precise())
+
+    def draw(self, count: int, rng: np.random.Generator) -> Functions:
+        """Functions drawn from the posterior, which take rows, (n, d), and return values, (n, q, count)."""
         owner, below, *streams = rng.spawn(2 + len(self.near))
         owners = np.array([owner.choice(len(self.weights), p=self.weights) for _ in range(count)])
         draws = [each.draw(count, stream) for each, stream in zip(self.near, streams, strict=True)]
-        blocks = list(chunks)
-        base = torch.as_tensor(self.base.sample(blocks, count, below))
-        parts, begin = [], 0
-        for x in blocks:
+        base_draw = self.base.draw(count, below)
+
+        def functions(x: Tensor) -> Tensor:
             seen = self._survey(x)
             mean = self._combine(seen)[0][:, :, None]
-            below_here = base[begin : begin + len(x)].to(mean)
-            begin += len(x)
-            values = below_here.clone()
+            base = base_draw(x)
+            values = base.clone()
             for k, (each, draw) in enumerate(zip(self.near, draws, strict=True), start=1):
                 own = torch.as_tensor(owners == k, device=x.device)
                 if bool(own.any()):
-                    values[:, :, own] = each.functions(seen, draw(seen), below_here)[:, :, own]
+                    values[:, :, own] = each.functions(seen, draw(seen), base)[:, :, own]
             root = torch.as_tensor(self.temperature).to(mean).sqrt()[:, None]
-            parts.append((mean + root * (values - mean)).cpu().numpy())
-        return np.concatenate(parts)
+            return mean + root * (values - mean)
+
+        return functions
 
     def update(self, rows: StandardisedRows) -> LocalMixture:  # type: ignore[override]
         """The posteriors of the experts know more rows, exactly; the neighbours get these rows, and keep the others."""
         base = self.base.update(rows)
         seen, y = rows.chunks_of(self.prediction_rows(rows.device)).reduce(SurveyRows(base))
         return replace(self, base=base, near=tuple(each.to(y.device).extend(seen, y) for each in self.near))
-
-
-def combine_moments(
-    found: Sequence[tuple[Tensor, Tensor, Tensor]], weights: Array, temperature: Array
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean, variance of the function and noise of a mixture, all variances times a temperature."""
-    means, variances, noises = (torch.stack(each) for each in zip(*found, strict=True))
-    shares, factor = torch.as_tensor(weights).to(means), torch.as_tensor(temperature).to(means)
-    mean = torch.tensordot(shares, means, 1)
-    variance = torch.tensordot(shares, variances + (means - mean).square(), 1)
-    return mean, factor * variance, factor * torch.tensordot(shares, noises, 1)
 
 
 def combine(view: View, seen: Survey, mean: Tensor, variance: Tensor, noise: Array) -> tuple[Tensor, Tensor, Tensor]:
@@ -281,14 +292,18 @@ def combine(view: View, seen: Survey, mean: Tensor, variance: Tensor, noise: Arr
     return seen.mean + scale * mean, scale.square() * variance + nu * seen.variance, nu * seen.noise
 
 
-def view_rows(view: View, seen: Survey, y: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    """Coordinates and targets of surveyed rows, as the neighbour GP takes them."""
+def view_rows(view: View, seen: Survey, y: Tensor, width: int) -> tuple[Tensor, Tensor, RowNoise | None]:
+    """Coordinates, targets and noise of surveyed rows, as the neighbour GP takes them."""
+    y, noise = RowNoise.split(y, seen.mean.shape[1])
     targets = (y - seen.mean) / seen.scale if view.residual else y
-    return seen.coordinates[:, :width].contiguous(), targets.double()
+    if view.residual and noise is not None and noise.variance is not None:
+        noise = replace(noise, variance=noise.variance / seen.scale[:, 0].square())
+    return seen.coordinates[:, :width].contiguous(), targets.double(), noise
 
 
 def make_local(view: View, seen: Survey, y: Tensor, kernel: Kernel, lengthscale: Array, n_neighbors: int) -> LocalGP:
     """A neighbour GP on surveyed rows, with parameters to start from."""
-    q = y.shape[1]
+    q = seen.mean.shape[1]
     params = Parameters(np.log(lengthscale), np.zeros(q), np.zeros(q), np.zeros(q))
-    return LocalGP(kernel, params, *view_rows(view, seen, y, len(lengthscale)), n_neighbors)
+    coordinates, targets, noise = view_rows(view, seen, y, len(lengthscale))
+    return LocalGP(kernel, params, coordinates, targets, n_neighbors, noise)

@@ -33,6 +33,7 @@ the forward pass and in the network's precision: at this size, touching memory c
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import dataclass
 from itertools import pairwise
@@ -45,7 +46,8 @@ import torch.nn.functional as F  # noqa: N812 - the customary name
 from prismgp._types import Array, Tensor
 from prismgp.core.features import gated_features
 from prismgp.core.kernels import Parameters
-from prismgp.core.numerics import Factor, factor
+from prismgp.core.numerics import Factor, factor, record_gradients
+from prismgp.core.row_noise import RowNoise
 from prismgp.vae import MixturePrior
 
 _LARGEST_INPUT = 10.0  # standard deviations; a network extrapolates wildly beyond what it has seen
@@ -131,13 +133,13 @@ class RevisedMap(torch.nn.Module):
 
     def latent(self, x: Tensor) -> Tensor:
         """Return the latent inputs z, (n, L), without computing the features."""
-        with torch.no_grad():
+        with record_gradients(x):
             latent: Tensor = self.latent_head(self._hidden(clip_inputs(x.to(self.mean.dtype))))
             return latent
 
     def relative_noise(self, x: Tensor) -> Tensor | None:
         """Return h(x), (n,), without computing the features."""
-        with torch.no_grad():
+        with record_gradients(x):
             return self._noise(self._hidden(clip_inputs(x.to(self.mean.dtype))))
 
     def _hidden(self, x: Tensor, dropout: float = 0.0, generator: torch.Generator | None = None) -> Tensor:
@@ -158,11 +160,15 @@ class RevisedMap(torch.nn.Module):
 
     def features(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """Compute features, (n, width), and logarithms of the rows' relative noise, see :class:`FeatureMap`."""
-        with torch.no_grad():
+        with record_gradients(x):
             output = self(x.to(self.mean.dtype))
             return output.features(), output.log_noise
 
     training_features = features
+
+    def precise(self) -> RevisedMap:
+        """A copy in float64, whose own parameters need no gradients."""
+        return copy.deepcopy(self).double().requires_grad_(False)
 
     @torch.no_grad()
     def limit(self) -> None:
@@ -298,13 +304,23 @@ class _FeatureDensity(_Density):
         return value
 
 
-def batch_log_evidence(member: RevisedMap, output: NetworkOutput, y: Tensor) -> Tensor:
-    """Compute (B1) from the network's output for rows and their targets, (n, q); a float64 scalar to differentiate."""
+def batch_log_evidence(
+    member: RevisedMap, output: NetworkOutput, y: Tensor, row_noise: RowNoise | None = None
+) -> Tensor:
+    """Compute (B1) from the network's output for rows and their targets, (n, q); a float64 scalar to differentiate.
+
+    Rows may differ in their noise (W1), beside what the network says of it.
+    """
     log_signal, log_noise = member.log_signal.double(), member.log_noise.double()
     phi = output.phi
     rho = (y.double() - member.mean.double()) * torch.exp(-0.5 * log_noise)
     constant = -0.5 * len(y) * (math.log(2.0 * math.pi) + log_noise).sum()
-    if output.log_noise is not None:
+    if row_noise is not None:
+        log_relative = row_noise.log_relative(log_noise[0].exp(), output.log_noise)
+        root = torch.exp(-0.5 * log_relative)[:, None]
+        phi, rho = phi * root.to(phi), rho * root
+        constant = constant - 0.5 * y.shape[1] * log_relative.sum()
+    elif output.log_noise is not None:
         root = torch.exp(-0.5 * output.log_noise)[:, None]
         phi, rho = phi * root, rho * root
         constant = constant - 0.5 * y.shape[1] * output.log_noise.double().sum()
@@ -335,14 +351,17 @@ def _inverse(solved: Factor, ratio: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def batch_predict(
-    params: Parameters, context: NetworkOutput, y: Tensor, rows: NetworkOutput
+    params: Parameters, context: NetworkOutput, y: Tensor, rows: NetworkOutput, row_noise: RowNoise | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Mean, variance of the function and noise variance at other rows, given the rows of a batch; all (m, q) float64.
 
-    The same posterior as that of the features' weights. O(n^3), whatever the number of features.
+    The same posterior as that of the features' weights. O(n^3), whatever the number of features. ``row_noise`` is that
+    of the rows of the batch, where they differ.
     """
     inner, cross = _kernel(context, context), _kernel(rows, context)
     root = None if context.log_noise is None else torch.exp(-0.5 * context.log_noise.double())
+    if row_noise is not None:
+        root = torch.exp(-0.5 * row_noise.log_relative(float(params.noise[0]), context.log_noise))
     if root is not None:
         inner, cross = inner * (root[:, None] * root), cross * root
     means, variances, noises = [], [], []

@@ -9,10 +9,9 @@ from collections.abc import Iterable
 from importlib.resources import files
 from os import PathLike
 
-import jinja2
-
-from experiments.machine import atomic_path
-from experiments.page.content import Page, paragraphs
+from prismgp._system import atomic_path
+from prismgp.exceptions import DataError
+from prismgp.report.content import Page, paragraphs
 
 __all__ = ["render", "to_html"]
 
@@ -34,11 +33,16 @@ def to_html(page: Page) -> str:
     -------
     str
     """
+    try:
+        import jinja2  # the report extra
+    except ModuleNotFoundError as error:
+        raise DataError('pages need Jinja2, which is not installed: pip install "prismgp[report]"') from error
+
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters |= {"data_uri": _data_uri, "paragraphs": paragraphs}
-    folder = files("experiments.page")
+    folder = files("prismgp.report")
     template = environment.from_string((folder / "template.html").read_text(encoding="utf-8"))
     style = (folder / "style.css").read_text(encoding="utf-8")
     anchors = _anchors([*(section.title for section in page.sections), _MADE])

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.page import Figure, Highlight, Notice, Page, Section, Table, render, to_html
+from prismgp.report import Figure, Highlight, Notice, Page, Section, Table, render, to_html
 
 from . import sample
 
@@ -139,7 +139,7 @@ def test_a_page_of_tables_and_figures_alone() -> None:
 
 def palettes() -> dict[str, dict[str, str]]:
     """The colours of the style sheet, by mode."""
-    style = (files("experiments.page") / "style.css").read_text(encoding="utf-8")
+    style = (files("prismgp.report") / "style.css").read_text(encoding="utf-8")
     blocks = [
         dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{6,8});", block))
         for block in re.findall(r":root \{(.*?)\}", style, re.S)

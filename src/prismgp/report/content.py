@@ -80,7 +80,7 @@ class Table:
 
     Examples
     --------
-    >>> from experiments.page import Table, best_cells
+    >>> from prismgp.report import Table, best_cells
     >>> table = Table("Errors", ["Model", "RMSE"], [["SSGP", "0.31"], ["PrismGP", "0.24"]],
     ...               best=best_cells({1: [0.31, 0.24]}))
     >>> table.numeric_columns, sorted(table.best)
@@ -145,7 +145,7 @@ def best_cells(
 
     Examples
     --------
-    >>> from experiments.page import best_cells
+    >>> from prismgp.report import best_cells
     >>> sorted(best_cells({1: [0.3, 0.2, 5.0, 4.0]}, groups=["a", "a", "b", "b"]))
     [(1, 1), (3, 1)]
     """
@@ -178,12 +178,15 @@ class Figure:
         What the drawing shows, in words.
     wide : bool
         False: it may stand beside the next one where there is room.
+    themed : bool
+        Whether the drawing has colours of its own for dark pages and no paper, as those of `to_svg` have.
     """
 
     svg: str
     caption: str
     alt: str
     wide: bool = True
+    themed: bool = False
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from experiments.internals import MEMBER_HEADER, certificate_lines, member_rows
-from experiments.page.content import Notice, Section, Table
-from prismgp.certificates import Certificate
-from prismgp.exceptions import DataError
+import numpy as np
 
-__all__ = ["certificate_section"]
+from prismgp.certificates import MEMBER_HEADER, Certificate, certificate_lines, member_rows
+from prismgp.exceptions import DataError
+from prismgp.report.content import Notice, Section, Table
+
+__all__ = ["certificate_section", "percent"]
 
 
 def certificate_section(certificate: Mapping[str, Any], *, title: str = "") -> Section:
@@ -26,8 +27,8 @@ def certificate_section(certificate: Mapping[str, Any], *, title: str = "") -> S
     Returns
     -------
     Section
-        Headed by whether the certificate holds, with which probability and against what; where it does not hold,
-        by the reason.
+        Headed by the distance that is proved, with which probability and from what; where the certificate does not
+        hold, by the reason.
 
     Raises
     ------
@@ -48,6 +49,7 @@ def certificate_section(certificate: Mapping[str, Any], *, title: str = "") -> S
         tables.append(Table("Members of the ensemble", ["Member", *MEMBER_HEADER], rows, note=note))
     facts = [("Training rows", f"{found.rows:,}"), *lines]
     if found.holds:
+        del facts[1]  # the notice says what it is compared with
         facts += [("Assumption", text) for text in found.assumptions]
     return Section(title or f"Certificate: {found.name}", tables=tables, notice=_verdict(found), facts=facts)
 
@@ -58,4 +60,27 @@ def _verdict(found: Certificate) -> Notice:
         text = f"{reason[0].upper()}{reason[1:]}. Nothing is certified, however close the model may be."
         return Notice(text, "bad", "This certificate does not hold.")
     odds = "without any randomness" if found.probability == 1.0 else f"with probability {found.probability:.3g}"
-    return Notice(f"All of it together, {odds}. Compared with: {found.statement}", "good", "This certificate holds.")
+    text = f"All bounds together hold {odds}. Compared with: {found.statement}"
+    return Notice(text, "note", _measure(found))
+
+
+def _measure(found: Certificate) -> str:
+    """How far the means are apart, in one sentence: a distance, which no threshold makes good or bad."""
+    if found.mean is None or found.noise_variance is None:
+        return "How close the model is to the exact GP."
+    share = np.ravel(found.mean.difference / np.sqrt(found.noise_variance))
+    half, most = (float(np.quantile(share, level, method="higher")) for level in (0.5, 0.95))
+    if not np.isfinite(half):
+        return "Too little was computed to bound the distance from the exact GP."
+    points = "the test point" if len(share) == 1 else f"half of the {len(share):,} test points"
+    far = f", within {_amount(most)} it at 95%" if len(share) > 1 and np.isfinite(most) else ""
+    return f"The exact GP's mean is within {_amount(half)} the noise std of ours at {points}{far}."
+
+
+def _amount(share: float) -> str:
+    return f"{percent(share)} of" if share < 0.995 else f"{share:.2g} times"
+
+
+def percent(share: float) -> str:
+    """A share in percent, with two digits."""
+    return f"{100 * share:.2g}%" if share < 0.995 else f"{100 * share:,.0f}%"

@@ -1,0 +1,42 @@
+"""Self-contained HTML pages: the report about a model on a table, and what such pages are made of.
+
+``examine`` computes all numbers, ``model_page`` puts them into tables, figures and words (``content``), and ``render``
+writes the page. The last two need the ``report`` extra.
+"""
+
+from prismgp.report.certificate import certificate_section
+from prismgp.report.content import (
+    Figure,
+    Highlight,
+    Notice,
+    Page,
+    Section,
+    Table,
+    best_cells,
+    markdown_table,
+    paragraphs,
+)
+from prismgp.report.examine import Examination, examine
+from prismgp.report.figures import draw_svg, to_svg
+from prismgp.report.model_page import model_page
+from prismgp.report.render import render, to_html
+
+__all__ = [
+    "Examination",
+    "Figure",
+    "Highlight",
+    "Notice",
+    "Page",
+    "Section",
+    "Table",
+    "best_cells",
+    "certificate_section",
+    "draw_svg",
+    "examine",
+    "markdown_table",
+    "model_page",
+    "paragraphs",
+    "render",
+    "to_html",
+    "to_svg",
+]

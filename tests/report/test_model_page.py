@@ -1,0 +1,185 @@
+"""The report about a model: its numbers, against computations of their own, and what stands on the page."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.stats import norm
+
+import prismgp
+from prismgp.cli import main
+from prismgp.exceptions import DataError
+from prismgp.plots import InputTable
+from prismgp.report import Examination, examine, model_page
+from prismgp.report.examine import find_groups, format_amount, format_cell, measure
+
+from .conftest import EVIL_NAME, EVIL_VALUE, make_frame
+
+
+class Text(HTMLParser):
+    """What a reader sees, and the names of all elements."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.words, self.tags = "", set[str]()
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+
+    def handle_data(self, data: str) -> None:
+        self.words += data
+
+
+@pytest.fixture(scope="module")
+def found(fitted_files: Path) -> Examination:
+    frame = make_frame(150, 1)
+    return examine(
+        prismgp.load(fitted_files / "model.prism"), frame.drop(columns="price"), frame["price"], target="price"
+    )
+
+
+# -- numbers ---------------------------------------------------------------------------------------
+
+
+def test_measures_against_their_definitions() -> None:
+    rng = np.random.default_rng(0)
+    y = rng.standard_normal(4_000) * 3.0 + 7.0
+    mean, std = y + rng.standard_normal(4_000), np.full(4_000, 1.0)
+    lower, upper = mean - 1.96 * std, mean + 1.96 * std
+    got = {each.name: each for each in measure(y, mean, norm.logpdf(y, mean, std), lower, upper)}
+    assert got["RMSE"].value == pytest.approx(np.sqrt(np.mean((y - mean) ** 2)))
+    assert got["RMSE"].constant == pytest.approx(y.std())
+    assert got["NLPD"].value == pytest.approx(-norm.logpdf(y, mean, std).mean())
+    assert got["NLPD"].constant == pytest.approx(-norm.logpdf(y, y.mean(), y.std()).mean())
+    assert got["95% intervals cover"].value == pytest.approx(0.95, abs=0.015)
+    assert got["95% intervals, mean width"].value == pytest.approx(3.92)
+    # The standard error of a root mean square, by resampling.
+    squares = (y - mean) ** 2
+    again = [np.sqrt(rng.choice(squares, len(squares)).mean()) for _ in range(300)]
+    assert got["RMSE"].error == pytest.approx(np.std(again), rel=0.2)
+
+
+def test_groups_find_where_errors_were_planted(fitted_files: Path) -> None:
+    frame = make_frame(400, 2).drop(columns="price")
+    residual = np.where(frame["kind"] == EVIL_VALUE, 5.0, 0.1) * np.where(frame["flag"], 1.0, -1.0)
+    inside = np.abs(residual) < 1
+    table = InputTable(prismgp.load(fitted_files / "model.prism"), frame)
+    groups = find_groups(table, residual, inside)
+    worst = groups[0]
+    assert (worst.column, worst.cells, worst.coverage) == ("kind", EVIL_VALUE, 0.0)
+    assert worst.rows == (frame["kind"] == EVIL_VALUE).sum()
+    assert worst.rmse == pytest.approx(5.0)
+    flagged = next(group for group in groups if group.column == "flag" and group.cells == "True")
+    assert flagged.bias == pytest.approx(residual[frame["flag"]].mean())
+    fifths = [group for group in groups if group.column == EVIL_NAME]
+    assert sum(group.rows for group in fifths) == 400
+
+
+def test_lists_of_rows(found: Examination) -> None:
+    error = np.abs(found.y - found.mean) / found.std
+    assert error[found.surprising[0]] == error.max()
+    assert found.std[found.uncertain[0]] == found.std.max()
+    assert [share for share, _ in found.by_certainty][-1] == 1.0
+    assert found.by_certainty[-1][1] == pytest.approx(found.measures[0].value)
+
+
+def test_the_columns_that_matter_are_found(found: Examination) -> None:
+    names = [found.table.names[k] for k in found.relevant]
+    assert set(names[:2]) == {EVIL_NAME, "kind"}
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(2019, "2019"), (-119.8234, "-119.823"), ("a\n b", "a b"), (None, "missing"), (float("nan"), "missing"),
+     (True, "True"), (np.datetime64("2020-02-03"), "2020-02-03"), ("x" * 50, "x" * 39 + "…")],
+)  # fmt: skip
+def test_cells_as_text(value: object, text: str) -> None:
+    assert format_cell(value) == text
+
+
+def test_amounts_as_text() -> None:
+    assert [format_amount(each) for each in (12345.6, 0.012345, -5.0)] == ["12,346", "0.01235", "-5"]
+
+
+def test_one_target_only() -> None:
+    rng = np.random.default_rng(0)
+    X, Y = rng.standard_normal((30, 2)), rng.standard_normal((30, 2))
+    model = prismgp.SSGPRegressor(4, random_state=0, max_iter=3).fit(X, Y)
+    with pytest.raises(DataError, match="one target; the model has 2: fit one model for each"):
+        examine(model, X, Y[:, 0])
+
+
+# -- page ------------------------------------------------------------------------------------------
+
+
+def test_the_page_escapes_names_and_values(model_html: str) -> None:
+    text = Text(model_html)
+    assert not {"script", "b"} & text.tags
+    assert EVIL_NAME in text.words
+    assert EVIL_VALUE in text.words
+    for section in ("Accuracy", "Calibration", "Where it is worst", "Inputs that matter", "Most uncertain rows"):
+        assert f">{section}</h2>" in model_html
+
+
+def test_the_certificate_is_a_measure(model_html: str) -> None:
+    words = " ".join(Text(model_html).words.split())
+    assert "The exact GP's mean is within" in words
+    assert "certificate holds" not in words
+    assert 'class="notice good"' not in model_html
+
+
+def test_rows_of_the_fit_are_announced(fitted_files: Path) -> None:
+    frame = pd.read_csv(fitted_files / "train.csv")
+    model = prismgp.SSGPRegressor(4, random_state=0, max_iter=5)
+    numbers = frame[[EVIL_NAME]]
+    model.fit(numbers, frame["price"])
+    page = model_page(examine(model, numbers, frame["price"]), model_name="m", data_name="d", seen_in_fit=True)
+    assert page.notice is not None
+    assert page.notice.tone == "bad"
+
+
+@pytest.mark.slow
+def test_the_command_on_three_choices_of_rows(fitted_files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = fitted_files
+    out = folder / "page.html"
+
+    def words(*options: object) -> str:
+        argv = ["report", folder / "model.prism", *options, "-o", out]
+        assert main([str(each) for each in argv]) == 0
+        return " ".join(Text(out.read_text(encoding="utf-8")).words.split())
+
+    new = words(folder / "test.csv")
+    assert "here on 150 rows of test.csv" in new
+    assert "The model was fitted on these rows" not in new
+    assert "give them with --train" in new
+    # The rows of the fit, in a table of their own, are recognised.
+    chosen = np.zeros(240, dtype=bool)
+    chosen[np.random.default_rng(3).permutation(240)[:60]] = True
+    pd.read_csv(folder / "train.csv")[~chosen].to_csv(folder / "fit.csv", index=False)
+    assert "The model was fitted on these rows." in words(folder / "fit.csv", "--no-certificate")
+    both = words(folder / "test.csv", "--train", folder / "fit.csv", "--rows", 100)
+    assert "here on 100 rows of test.csv. A random choice of 150." in both
+    assert "180" in both
+    assert "permuting 4 columns" in capsys.readouterr().err
+
+
+def test_bad_usage(fitted_files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def refused(*options: object) -> str:
+        assert main([str(each) for each in ("report", fitted_files / "model.prism", *options)]) == 2
+        return capsys.readouterr().err
+
+    data = fitted_files / "test.csv"
+    assert "end its name in .html" in refused(data, "-o", fitted_files / "page.pdf")
+    assert "give one of them" in refused(data, "--train", data, "--holdout", 0.2, "-o", fitted_files / "p.html")
+    other = fitted_files / "other.csv"
+    pd.read_csv(data).drop(columns="price").to_csv(other, index=False)
+    assert "target column 'price' missing" in refused(other, "-o", fitted_files / "p.html")
+    # Other rows than those of the fit cannot be certified, and the message says what to repeat.
+    message = refused(fitted_files / "train.csv", "--holdout", 0.25, "--seed", 4, "-o", fitted_files / "p.html")
+    assert "repeat them here" in message
+    assert not (fitted_files / "p.html").exists()
