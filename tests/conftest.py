@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import prismgp
+from prismgp.core import fit
+from prismgp.prism import local_fit
 from prismgp.prism.fit import DEFAULTS
+from tests.prism.small import SHORT_LOCAL
 
 # Test processes run side by side; the deadline would measure the machine, not the code.
 settings.register_profile("prismgp", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
@@ -39,7 +43,23 @@ def data_folder() -> Path:
 
 
 @pytest.fixture
-def small_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_race(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Finding a good start takes most of the time of a fit to few rows; for tests of something else."""
+    monkeypatch.setattr(fit, "START_ITER", 5)
+    monkeypatch.setattr(fit, "SSGP_STAGES", replace(fit.SSGP_STAGES, race_rounds=(2,)))
+    monkeypatch.setattr(fit, "EXACT_STAGES", replace(fit.EXACT_STAGES, race_rounds=(5,)))
+
+
+@pytest.fixture
+def short_local(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tenth of the steps for PrismGP's neighbours; for tests that do not ask how well they are learned."""
+    for name in ("FEW", "MANY"):
+        monkeypatch.setattr(local_fit, name, replace(getattr(local_fit, name), **SHORT_LOCAL))
+    monkeypatch.setattr(local_fit, "EXACT_ROUNDS", (5,))
+
+
+@pytest.fixture
+def small_defaults(monkeypatch: pytest.MonkeyPatch, short_race: None, short_local: None) -> None:
     """Small values in the one table that PrismGPRegressor's parameters are taken from where they are None."""
     small = {"hidden": 8, "n_members": 1, "batch_size": 64, "max_steps": 3}
     for recipe in DEFAULTS.values():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import textwrap
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -18,76 +18,91 @@ from prismgp import context as module
 from prismgp.context import Checkpoint, FitContext
 from prismgp.exceptions import DataError, ModelFileError, PrismGPWarning
 from prismgp.model.state import predictor_tensors
+from tests.prism.small import SHORT_LOCAL
 
+pytestmark = pytest.mark.usefixtures("short_local")
 MODELS = {
     "ssgp": "SSGPRegressor(8, random_state=0, checkpoint=path)",
     "hard": "SSGPRegressor(6, gating='hard', n_components=3, random_state=0, checkpoint=path)",
     "learned": "SSGPRegressor(4, learn_frequencies=True, max_iter=40, random_state=0, checkpoint=path)",
-    "joint": "PrismGPRegressor(4, n_members=2, hidden=(16,), max_steps=60, random_state=0, checkpoint=path)",
-    "paper": "PrismGPRegressor(4, recipe='paper', n_components=2, hidden=8, max_steps=60, random_state=0, "
+    "joint": "PrismGPRegressor(4, n_members=2, hidden=(16,), max_steps=30, random_state=0, checkpoint=path)",
+    "paper": "PrismGPRegressor(4, recipe='paper', n_components=2, hidden=8, max_steps=30, random_state=0, "
     "checkpoint=path)",
 }
 
+KILLS = {"ssgp": 6, "hard": 3, "learned": 3, "joint": 5, "paper": 3}
 NETWORKS = ("joint", "paper")
 SLOW = pytest.mark.slow
+ROWS = 250  # enough for neighbours
 
-# The parent only imports; every child fits, and kills itself after a random time, such that together they would take no
-# longer than the first one, which is left alone to show how long a fit takes here. The last child lives.
+# The parent only imports; every child fits, and kills itself after a random time, such that those of a kind together
+# would take no longer than the first one, which is left alone to show how long a fit takes here. The last child lives.
 SCRIPT = """
-import os, random, signal, sys, time
+import json, os, random, signal, sys, time
+from dataclasses import replace
 import numpy as np
 import prismgp.context
+import sklearn.cluster, torch._dynamo  # fits import them; here, they do it once
 from prismgp import PrismGPRegressor, SSGPRegressor
+from prismgp.prism import local_fit
 prismgp.context.WRITE_SECONDS = 0.05
-path, out, kills = sys.argv[1], sys.argv[2], int(sys.argv[3])
-random.seed(int(sys.argv[4]))
+local_fit.FEW = replace(local_fit.FEW, **SHORT_LOCAL)
+folder = sys.argv[1]
+random.seed(0)
 rng = np.random.default_rng(0)
-X = rng.standard_normal((400, 3))
-y = np.sin(2 * X[:, 0]) * X[:, 1] + 0.1 * rng.standard_normal(400)
+X = rng.standard_normal((ROWS, 3))
+y = np.sin(2 * X[:, 0]) * X[:, 1] + 0.1 * rng.standard_normal(ROWS)
 
-def fit(path):
-    model = MODEL
-    model.fit(X, y)
-    return model
-
-def child(path, after=None):
+def child(make, path, out, after=None):
     pid = os.fork()
     if not pid:
         if after is not None:
             signal.setitimer(signal.ITIMER_REAL, after)  # nobody handles the alarm
             signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
-        fit(path).save(out)
+        eval(make).fit(X, y).save(out)
         os._exit(0)
     return os.waitpid(pid, 0)[1]
 
-began = time.perf_counter()
-assert child(path + "-first") == 0
-share = (time.perf_counter() - began) / kills
-done = sum(os.WIFSIGNALED(child(path, random.uniform(0.05, 1.0) * share)) for _ in range(kills))
-assert child(path) == 0
-print(done)
+done = {}
+for kind, make in MODELS.items():
+    kills, path, out = KILLS[kind], f"{folder}/{kind}.checkpoint", f"{folder}/{kind}.prism"
+    began = time.perf_counter()
+    assert child(make, path + "-first", out) == 0
+    os.unlink(out)
+    share = (time.perf_counter() - began) / kills
+    ended = [child(make, path, out, random.uniform(0.05, 1.0) * share) for _ in range(kills)]
+    assert child(make, path, out) == 0
+    done[kind] = sum(os.WIFSIGNALED(each) for each in ended)
+print(json.dumps(done))
 """
 
 
-def killed(tmp_path: Path, kind: str, *, kills: int) -> tuple[Path, int]:
-    """The model file of a fit that was killed several times, and how often it really was."""
-    script = tmp_path / "fit.py"
-    script.write_text(textwrap.dedent(SCRIPT).replace("MODEL", MODELS[kind]))
-    out = tmp_path / f"{kind}.prism"
-    argv = [sys.executable, str(script), str(tmp_path / "checkpoint"), str(out), str(kills), "0"]
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, int]]:
+    """A folder with model files of fits that were killed several times, and how often each really was."""
+    folder = tmp_path_factory.mktemp("killed")
+    names = {"MODELS": MODELS, "KILLS": KILLS, "ROWS": ROWS, "SHORT_LOCAL": SHORT_LOCAL}
+    script = "".join(f"{name} = {value!r}\n" for name, value in names.items()) + SCRIPT
+    argv = [sys.executable, "-c", script, str(folder)]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
-    return out, int(done.stdout)
+    return folder, json.loads(done.stdout)
 
 
 def data() -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(0)
-    x = rng.standard_normal((400, 3))
-    return x, np.sin(2 * x[:, 0]) * x[:, 1] + 0.1 * rng.standard_normal(400)
+    x = rng.standard_normal((ROWS, 3))
+    return x, np.sin(2 * x[:, 0]) * x[:, 1] + 0.1 * rng.standard_normal(ROWS)
 
 
 def model_of(kind: str, path: Path | None = None) -> SSGPRegressor | PrismGPRegressor:
     return eval(MODELS[kind], {**globals(), "path": path})  # noqa: S307  our own table
+
+
+@cache
+def undisturbed(kind: str) -> SSGPRegressor | PrismGPRegressor:
+    """A fit without a checkpoint; not to be changed."""
+    return model_of(kind).fit(*data())
 
 
 @pytest.fixture(scope="module")
@@ -101,14 +116,14 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[SSGPRegressor, b
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "kills"), [("ssgp", 6), ("hard", 3), ("learned", 3), ("joint", 5), ("paper", 3)])
-def test_killed_fits_end_alike(tmp_path: Path, kind: str, kills: int) -> None:
+@pytest.mark.parametrize("kind", list(MODELS))
+def test_killed_fits_end_alike(killed: tuple[Path, dict[str, int]], kind: str) -> None:
     """Twenty real SIGKILLs in all, at random moments; the model is the same to the last bit."""
-    out, happened = killed(tmp_path, kind, kills=kills)
-    assert happened > 0
-    x, y = data()
-    plain = model_of(kind).fit(x, y)
-    resumed = load(out)
+    folder, happened = killed
+    assert happened[kind] > 0
+    x, _ = data()
+    plain = undisturbed(kind)
+    resumed = load(folder / f"{kind}.prism")
     for mine, theirs in zip(plain.predict(x, return_std=True), resumed.predict(x, return_std=True), strict=True):
         np.testing.assert_array_equal(mine, theirs)
     assert plain.log_evidence_ == resumed.log_evidence_
@@ -124,7 +139,7 @@ def test_killed_fits_end_alike(tmp_path: Path, kind: str, kills: int) -> None:
 def test_a_checkpoint_changes_nothing(tmp_path: Path, kind: str) -> None:
     x, y = data()
     with_one = model_of(kind, tmp_path / "c").fit(x, y)
-    np.testing.assert_array_equal(with_one.predict(x), model_of(kind).fit(x, y).predict(x))
+    np.testing.assert_array_equal(with_one.predict(x), undisturbed(kind).predict(x))
     with_one.save(tmp_path / "m.prism")
     assert str(tmp_path).encode() not in (tmp_path / "m.prism").read_bytes()
 
@@ -153,8 +168,8 @@ def test_other_data_and_other_settings_are_refused(tmp_path: Path, finished: tup
     _, content = finished
     path.write_bytes(content)
     changed = x.copy()
-    changed[399, 2] += 1e-9
-    for other in (changed, x[::-1], x[:399]):
+    changed[-1, 2] += 1e-9
+    for other in (changed, x[::-1], x[:-1]):
         with pytest.raises(DataError, match=r"other data.*remove the file"):
             model_of("ssgp", path).fit(other, y[: len(other)])
     with pytest.raises(DataError, match=r"n_frequencies=8 \(here 9\)"):

@@ -38,6 +38,7 @@ __all__ = [
     "failed",
     "finished",
     "load_split",
+    "origin",
 ]
 
 # Training rows, to within one; they order the plan before any data is read.

@@ -9,6 +9,7 @@ __all__ = [
     "Certificate",
     "ConditionReport",
     "ExactGPRegressor",
+    "GPRegressor",
     "NeighborGPRegressor",
     "PrismGPRegressor",
     "Reconfigurer",
@@ -16,6 +17,7 @@ __all__ = [
     "SampleSizes",
     "SpectralFeatures",
     "__version__",
+    "active",
     "certify",
     "check_conditions",
     "data",
@@ -28,11 +30,12 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from prismgp import data, datasets, exceptions, metrics, plots
+    from prismgp import active, data, datasets, exceptions, metrics, plots
     from prismgp.certificates import Certificate, certify
     from prismgp.complexity import ConditionReport, SampleSizes, check_conditions, sample_size
     from prismgp.estimators import (
         ExactGPRegressor,
+        GPRegressor,
         NeighborGPRegressor,
         PrismGPRegressor,
         Reconfigurer,
@@ -44,13 +47,14 @@ if TYPE_CHECKING:
 # Loaded when asked for: a prediction on the command line takes some 100 MB less without scikit-learn.
 _ESTIMATORS = (
     "ExactGPRegressor",
+    "GPRegressor",
     "NeighborGPRegressor",
     "PrismGPRegressor",
     "Reconfigurer",
     "SSGPRegressor",
     "SpectralFeatures",
 )
-_MODULES = ("data", "datasets", "exceptions", "metrics", "plots")
+_MODULES = ("active", "data", "datasets", "exceptions", "metrics", "plots")
 _HOMES = {
     **dict.fromkeys(_ESTIMATORS, "prismgp.estimators"),
     **dict.fromkeys(("Certificate", "certify"), "prismgp.certificates"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sys
 import tempfile
 import zlib
@@ -20,7 +21,7 @@ from threadpoolctl import ThreadpoolController, threadpool_limits
 from prismgp._types import RandomState
 from prismgp.exceptions import DataError, PrismGPError
 
-DEVICES = ("cpu", "cuda", "auto")
+DEVICES = ("cpu", "cuda", "auto")  # and "cuda:1" and the like
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
 _UNKNOWN = 8 * 2**30  # assumed where the system does not tell
 
@@ -152,15 +153,32 @@ def _settle_vector_math() -> None:
 _settle_vector_math()
 
 
+def is_device(name: object) -> bool:
+    """Whether that is the name of a device, which need not be there."""
+    return isinstance(name, str) and (name in DEVICES or re.fullmatch(r"cuda:(0|[1-9]\d{0,3})", name) is not None)
+
+
+def unknown_device(name: object) -> DataError:
+    """The error for a name that is none."""
+    choices = ", ".join(map(repr, DEVICES))
+    return DataError(f"device={name!r:.80} is unknown; choose one of {choices}, or a numbered GPU such as 'cuda:1'")
+
+
 def compute_device(name: str) -> torch.device:
     """The device asked for; "auto" takes a GPU where there is one."""
-    if name not in DEVICES:
-        raise DataError(f"device={name!r} is unknown; choose one of {', '.join(map(repr, DEVICES))}")
+    if not is_device(name):
+        raise unknown_device(name)
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if name.startswith("cuda") and not torch.cuda.is_available():
-        raise PrismGPError(f'device="{name}" was asked for, but no CUDA device is available; use "auto" or "cpu"')
-    return torch.device(name)
+    device = torch.device(name)
+    if device.type == "cuda":
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if not count:
+            raise PrismGPError(f'device="{name}" was asked for, but no CUDA device is available; use "auto" or "cpu"')
+        if device.index is not None and device.index >= count:
+            there = '"cuda:0"' if count == 1 else f'"cuda:0" to "cuda:{count - 1}"'
+            raise PrismGPError(f'device="{name}" was asked for, but this machine has only {there}')
+    return device
 
 
 class Streams:

@@ -26,7 +26,7 @@ The model of one output is ``y = m + Phi w + noise`` with ``w ~ N(0, S I)`` and
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -36,3 +36,17 @@ Array: TypeAlias = npt.NDArray[np.float64]
 AnyArray: TypeAlias = npt.NDArray[Any]
 Tensor: TypeAlias = torch.Tensor
 RandomState: TypeAlias = int | np.random.RandomState | None
+
+# Choices of constructor arguments. Checks of the arguments take their lists from here (typing.get_args).
+KernelName: TypeAlias = Literal["rbf", "matern12", "matern32", "matern52"]
+FrequencyKind: TypeAlias = Literal["auto", "iid", "orthogonal", "sobol"]
+GatingKind: TypeAlias = Literal["none", "hard", "soft"]
+DtypeName: TypeAlias = Literal["float64", "float32"]
+OnInterrupt: TypeAlias = Literal["raise", "keep"]
+Missing: TypeAlias = Literal["impute", "drop", "error"]
+Device: TypeAlias = Literal["cpu", "cuda", "auto"] | str  # also "cuda:1"
+Recipe: TypeAlias = Literal["joint", "paper"]
+NoiseModel: TypeAlias = Literal["auto", "constant", "input"]
+NoiseShapeChoice: TypeAlias = Literal["auto", "normal"]
+LocalChoice: TypeAlias = Literal["auto", "always", "never"]
+VAEOutput: TypeAlias = Literal["latent", "reconstruction"]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from prismgp._system import is_device, unknown_device
 from prismgp._types import AnyArray
 from prismgp.exceptions import DataError, DataTypeError
 
@@ -24,32 +25,39 @@ _NUMPY_DTYPES = [np.float64, np.float32]
 _LARGEST = 1e150  # squares of larger values leave the range of float64
 
 
-def check_fit_data(estimator: BaseEstimator, x: Any, y: Any, *, reset: bool = True) -> tuple[AnyArray, AnyArray]:
-    """Validate training data; returns X (n, d) and y as passed, (n,) or (n, q), both float."""
+def check_fit_data(
+    estimator: BaseEstimator, x: Any, y: Any, *, reset: bool = True, allow_nan: bool = False
+) -> tuple[AnyArray, AnyArray]:
+    """Validate training data; returns X (n, d) and y as passed, (n,) or (n, q), both float.
+
+    ``allow_nan``: X may have missing cells, which become NaN.
+    """
     from sklearn.utils.validation import validate_data  # start-up weight: predictions from files do without
 
     x, y = _plain(x), _plain(y)
     try:
         options = {"dtype": _NUMPY_DTYPES, "multi_output": True, "y_numeric": True}
-        clean_x, clean_y = validate_data(estimator, x, y, reset=reset, **options)
+        finite = "allow-nan" if allow_nan else True
+        clean_x, clean_y = validate_data(estimator, x, y, reset=reset, ensure_all_finite=finite, **options)
         if clean_y.dtype not in _NUMPY_DTYPES:
             clean_y = clean_y.astype(np.float64)
     except (ValueError, TypeError) as error:
-        raise _explain(error, {"X": x, "y": y}) from error
+        raise _explain(error, {"X": x, "y": y}, allow_nan=allow_nan) from error
     _check_range(clean_x, x, "X")
     _check_range(clean_y, y, "y")
     return clean_x, clean_y
 
 
-def check_inputs(estimator: BaseEstimator, x: Any, *, reset: bool = False) -> AnyArray:
+def check_inputs(estimator: BaseEstimator, x: Any, *, reset: bool = False, allow_nan: bool = False) -> AnyArray:
     """Validate inputs alone, at prediction or for a transformer; returns X (n, d)."""
     from sklearn.utils.validation import validate_data  # start-up weight: predictions from files do without
 
     x = _plain(x)
     try:
-        clean: AnyArray = validate_data(estimator, x, reset=reset, dtype=_NUMPY_DTYPES)
+        finite = "allow-nan" if allow_nan else True
+        clean: AnyArray = validate_data(estimator, x, reset=reset, dtype=_NUMPY_DTYPES, ensure_all_finite=finite)
     except (ValueError, TypeError) as error:
-        raise _explain(error, {"X": x}) from error
+        raise _explain(error, {"X": x}, allow_nan=allow_nan) from error
     _check_range(clean, x, "X")
     return clean
 
@@ -65,6 +73,49 @@ def check_cells(clean: AnyArray, original: Any, what: str) -> None:
     _check_range(clean, original, what)
 
 
+def check_row_noise(sample_weight: Any, noise_variance: Any, n: int, n_outputs: int) -> AnyArray | None:
+    """Weights, and known noise variances where there are any, of n rows: (n, 1) or (n, 2), float64.
+
+    None where all weights are one, or not given, and there are no variances.
+    """
+    weights = _check_row_numbers("sample_weight", sample_weight, n, "0 leaves a row out")
+    variances = _check_row_numbers("noise_variance", noise_variance, n, "0 stands for an error that is not known")
+    if variances is not None and n_outputs > 1:
+        raise DataError(
+            f"noise_variance is for one target, and y has {n_outputs} columns; fit a regressor for each of them, "
+            "e.g. by a loop over the columns"
+        )
+    if weights is not None and not (weights > 0).any():
+        raise DataError("sample_weight is zero for every row; at least one weight must not be zero")
+    if variances is None or not variances.any():
+        return None if weights is None or (weights == 1.0).all() else weights[:, None]
+    return np.stack([np.ones(n) if weights is None else weights, variances], 1)
+
+
+def _check_row_numbers(name: str, values: Any, n: int, zero: str) -> AnyArray | None:
+    """Finite numbers of at least zero, one for each of n rows."""
+    if values is None:
+        return None
+    values = _plain(values)
+    try:
+        clean = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        found = _first_bad_cell(values, "X")
+        raise DataError(f"{name} must hold numbers" + ("" if found is None else f": {found}")) from error
+    if clean.ndim == 0 and name == "sample_weight":
+        clean = np.full(n, clean)  # as scikit-learn takes it
+    if clean.shape != (n,):
+        raise DataError(f"{name} has shape {clean.shape}; it must hold one number for each of the {n:,} rows")
+    bad = ~((clean >= 0.0) & (clean <= _LARGEST))
+    if bad.any():
+        row = int(np.flatnonzero(bad)[0])
+        raise DataError(
+            f"{name} holds {float(clean[row])!r} at row {row} (counting from 0); it must be a finite number of at "
+            f"least 0: {zero}"
+        )
+    return clean
+
+
 def _plain(data: Any) -> Any:
     """Torch tensors become arrays; all else passes."""
     if not isinstance(data, torch.Tensor):
@@ -74,26 +125,30 @@ def _plain(data: Any) -> Any:
 
 
 def _check_range(clean: AnyArray, original: Any, what: str) -> None:
-    if clean.size and max(float(clean.max()), -float(clean.min())) > _LARGEST:
+    # Not by the comparison alone: NaN, where it is allowed, would hide what is too large.
+    if clean.size and (np.isnan(clean).any() or max(float(clean.max()), -float(clean.min())) > _LARGEST):
         rows = clean.reshape(len(clean), -1)
-        row, column = np.argwhere(np.abs(rows) > _LARGEST)[0]
+        found = np.argwhere(np.abs(rows) > _LARGEST)
+        if not len(found):
+            return
+        row, column = found[0]
         raise DataError(
             f"{_column_name(original, what, int(column))} holds {rows[row, column]:g} at row {row} (counting from 0); "
             f"values beyond {_LARGEST:g} cannot be squared in float64: rescale the column or drop the row"
         )
 
 
-def _explain(error: Exception, data: dict[str, Any]) -> DataError:
-    """The same complaint, with the first offending cell when there is one."""
+def _explain(error: Exception, data: dict[str, Any], *, allow_nan: bool) -> DataError:
+    """The same complaint, with the first offending cell when there is one; ``allow_nan``: in X, NaN is none."""
     for what, table in data.items():
-        found = _first_bad_cell(table, what)
+        found = _first_bad_cell(table, what, allow_nan=allow_nan and what == "X")
         if found is not None:
             return found
     kind = DataTypeError if isinstance(error, TypeError) else DataError
     return kind(str(error))
 
 
-def _first_bad_cell(table: Any, what: str) -> DataError | None:
+def _first_bad_cell(table: Any, what: str, *, allow_nan: bool = False) -> DataError | None:
     if table is None or hasattr(table, "tocsr"):
         return None
     try:
@@ -104,7 +159,7 @@ def _first_bad_cell(table: Any, what: str) -> DataError | None:
         return None
     cells = cells.reshape(len(cells), -1)
     for column in range(cells.shape[1]):
-        found = _first_bad_value(cells[:, column])
+        found = _first_bad_value(cells[:, column], allow_nan=allow_nan)
         if found is None:
             continue
         row, value, trouble, remedy, wrong_type = found
@@ -115,7 +170,7 @@ def _first_bad_cell(table: Any, what: str) -> DataError | None:
     return None
 
 
-def _first_bad_value(column: AnyArray) -> tuple[int, Any, str, str, bool] | None:
+def _first_bad_value(column: AnyArray, *, allow_nan: bool) -> tuple[int, Any, str, str, bool] | None:
     """Row, value, trouble, remedy, and whether it is a type error, of the first bad cell of a column."""
     if column.dtype.kind == "c" and np.iscomplex(column).any():
         row = int(np.flatnonzero(np.iscomplex(column))[0])
@@ -125,11 +180,9 @@ def _first_bad_value(column: AnyArray) -> tuple[int, Any, str, str, bool] | None
     if column.dtype.kind in "biu":
         return None
     if column.dtype.kind in "Mm":
-        return 0, str(column[0]), "dates and times are not numbers", "convert the column, e.g. to seconds", False
-    missing_remedy = (
-        "drop these rows or impute them first (e.g. sklearn.impute.SimpleImputer; `--drop-missing` on the command line)"
-    )
-    text_remedy = "encode the column (e.g. sklearn.preprocessing.OneHotEncoder) or use the command line, which does"
+        return 0, str(column[0]), "dates and times are not numbers", "pass a frame, whose times are encoded", False
+    missing_remedy = 'drop these rows or impute them first (the regressors do, with missing="drop" or "impute")'
+    text_remedy = "pass a frame, whose text is encoded as categories"
     for row, value in enumerate(column.tolist()):
         if isinstance(value, complex):
             return row, value, "Complex data not supported", "pass real and imaginary parts apart", False
@@ -139,10 +192,14 @@ def _first_bad_value(column: AnyArray) -> tuple[int, Any, str, str, bool] | None
             return row, value, f"could not convert string to float: {value!r}", text_remedy, False
         except TypeError:
             if value is None or type(value).__name__ in ("NAType", "NaTType"):
+                if allow_nan:
+                    continue
                 return row, value, "input contains NaN (a missing value)", missing_remedy, False
             trouble = "argument must be a string or a real number"
             return row, value, trouble, "every cell must be a number", True
         if np.isnan(number):
+            if allow_nan:
+                continue
             return row, value, "input contains NaN (a missing value)", missing_remedy, False
         if np.isinf(number):
             return row, value, "input contains inf (infinity)", "drop the row or clip the value", False
@@ -183,6 +240,12 @@ def check_choice(estimator: str, name: str, value: Any, choices: Sequence[str]) 
     """A constructor argument must be one of the choices."""
     if not isinstance(value, str) or value not in choices:
         raise DataError(f"{estimator}: {name}={value!r} is unknown; choose one of {', '.join(map(repr, choices))}")
+
+
+def check_device(estimator: str, value: Any) -> None:
+    """A constructor argument must name a device, which need not be there: saving and loading must work without."""
+    if not is_device(value):
+        raise DataError(f"{estimator}: {unknown_device(value)}")
 
 
 def check_levels(q: Any) -> list[float]:

@@ -26,6 +26,7 @@ from tqdm.auto import tqdm
 
 from prismgp._system import atomic_path
 from prismgp._types import Array, Tensor
+from prismgp.core.ending import Ending
 from prismgp.core.features import Statistics
 from prismgp.core.rows import Callback
 from prismgp.exceptions import DataError, ModelFileError, PrismGPWarning
@@ -65,7 +66,7 @@ class FitContext(Callback):
 
     ``label`` names the progress bar, which ``verbose`` asks for. ``callback`` is called with a :class:`FitEvent` after
     every iteration. ``log_scale`` is the sum of the logarithms of the targets' scales: evidences come in the model's
-    units and are recorded in the user's.
+    units and are recorded in the user's. ``ending`` says when the fit ends before it is done.
     """
 
     def __init__(
@@ -76,7 +77,9 @@ class FitContext(Callback):
         checkpoint: Checkpoint | None = None,
         callback: Callable[[FitEvent], None] | None = None,
         log_scale: float = 0.0,
+        ending: Ending | None = None,
     ) -> None:
+        super().__init__(ending)
         self.label, self.verbose = label, verbose
         self.checkpoint = checkpoint or Checkpoint()
         self.history: dict[str, list[float]] = {"rows": [], "log_evidence": [], "seconds": []}
@@ -88,11 +91,14 @@ class FitContext(Callback):
         self._evaluations = _Evaluations(self.checkpoint)
         self._bar: Any = tqdm(disable=True)
 
-    def part(self, name: str, label: str, model: Callable[[Any], Any] = lambda found: found) -> FitContext:
+    def part(
+        self, name: str, label: str, model: Callable[[Any], Any] = lambda found: found, *, share: float = 1.0
+    ) -> FitContext:
         """The context of a fit within this one, whose results are in the checkpoint under the name.
 
         ``label`` is added to that of the progress bar.
         ``model`` makes the model of this fit from that of the inner one, for the callback.
+        ``share`` is the part of the time left that the inner fit may take.
         """
         return FitContext(
             f"{self.label}, {label}",
@@ -100,11 +106,17 @@ class FitContext(Callback):
             checkpoint=self.checkpoint.scope(name),
             callback=None if self._callback is None else lambda event: self._pass_on(event, model),
             log_scale=self._log_scale,
+            ending=self.ending.part(share),
         )
 
     def _pass_on(self, event: FitEvent, model: Callable[[Any], Any]) -> None:
         stage = "fitted SSGP" if event.final else event.stage
         self.report(stage, event.rows, lambda: model(event.model()), event.log_evidence, iteration=event.iteration)
+
+    def status(self) -> dict[str, Any]:
+        """What ``fit_status_`` says about the end of the fit."""
+        status: dict[str, Any] = {"interrupted": self.ending.interrupted, "timed_out": self.ending.timed_out}
+        return status | ({"seconds": time.perf_counter() - self.ending.began} if self.ending.limited else {})
 
     # -- progress --------------------------------------------------------------------------------
 
@@ -160,15 +172,20 @@ class FitContext(Callback):
         return self.cached_statistics("statistics", compute)
 
     def cached_statistics(self, name: str, compute: Callable[[], tuple[Statistics, ...]]) -> tuple[Statistics, ...]:
-        """Statistics of blocks of rows, from the checkpoint if it has them: they take a pass over all rows."""
-        saved = self.checkpoint.get(name)
+        """Statistics of blocks of rows, from the checkpoint if it has them: they take a pass over all rows.
+
+        The checkpoint is for a fit that is done: where this one has ended early, its parameters are others.
+        """
+        saved = None if self.ending.early else self.checkpoint.get(name)
         if saved is not None:
             tensors, info = saved
             return tuple(
                 Statistics(n, q, tensors[str(k)].to(device), log_noise_sum)
                 for k, (n, q, log_noise_sum, device) in enumerate(info["blocks"])
             )
-        found = compute()
+        found = self.ending.insist(compute)
+        if self.ending.early:
+            return found
         about = [(each.n, each.q, each.log_noise_sum, str(each.moments.device)) for each in found]
         moments = {str(k): each.moments for k, each in enumerate(found)}
         self.checkpoint.put(name, lambda: (moments, {"blocks": about}), now=True)

@@ -119,6 +119,7 @@ def test_formats_and_order_of_columns(run: Run, model: Path, frame: pd.DataFrame
     assert found["rows"] == 150
 
 
+@pytest.mark.usefixtures("small_defaults")
 def test_holdout_and_missing_values(run: Run, frame: pd.DataFrame, tmp_path: Path, refused: Refused) -> None:
     data, model = tmp_path / "d.csv", tmp_path / "m.prism"
     frame = frame.drop(columns="id")
@@ -135,7 +136,7 @@ def test_holdout_and_missing_values(run: Run, frame: pd.DataFrame, tmp_path: Pat
     assert "the 30 rows held out of the fit" in run("certify", model, data, *same).out
     line = refused("certify", model, data, "--drop-missing")
     assert "X has 148 rows, but the model has seen 118" in line
-    assert "--holdout, --seed or --drop-missing" in line
+    assert "--holdout, --conformal, --seed or --drop-missing" in line
     assert "not the rows the model was fitted on" in refused("certify", model, data, *same[:-1], 6)
     assert "'size' (1), 'price' (1)" in refused("certify", model, data, *same[1:])
 

@@ -36,11 +36,11 @@ GOOD = "a,b,y\n" + "".join(f"{i},{i % 3},{i * i}\n" for i in range(10))
         (b"a,b,y\n1,2,3,4\n", "Expected 3 columns, got 4"),
         (b"a,b,y\n1,caf\xe9,3\n2,x,4\n", "not UTF-8"),
         (b"a,\xe9,y\n1,2,3\n", "not UTF-8"),
-        ("a,b,y\n1,2,3\n".encode("utf-16"), "not UTF-8"),
+        ("a,b,y\n1,2,3\n".encode("utf-16-le"), "UTF-16 without a byte order mark; give --encoding utf-16-le"),
         (b"a,a,y\n1,2,3\n", "duplicate column 'a'"),
         (b"a,b,z\n1,2,3\n", "no column 'y' (there are 'a', 'b', 'z')"),
         (b"a,b,Y \n1,2,3\n", "did you mean 'Y '?"),
-        (b"a;b;y\n1;2;3\n", "is the separator another character? (--delimiter)"),
+        (b"a:b:y\n1:2:3\n", "no column 'y' (there are 'a:b:y')"),
         (b"y\n1\n", "no input columns are left"),
         (b"a,b,y\n1,2,x\n2,3,z\n", "target 'y' holds text"),
         (b"a,b,y\n1,2,3\n2,3,?\n3,4,5\n", "target 'y' is text, but most of its values are numbers"),
@@ -61,6 +61,7 @@ def test_bad_csv(refused: Refused, tmp_path: Path, content: bytes, expected: str
     assert [each.name for each in tmp_path.iterdir()] == ["d.csv"]
 
 
+@pytest.mark.usefixtures("small_defaults")
 def test_too_many_categories(refused: Refused, run: Run, tmp_path: Path) -> None:
     frame = pd.DataFrame({"name": [f"n{i}" for i in range(120)], "x": range(120), "y": np.arange(120) % 7})
     frame.to_csv(tmp_path / "d.csv", index=False)

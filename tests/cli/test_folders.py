@@ -34,6 +34,7 @@ def folder(path: Path, table: pd.DataFrame, kind: str) -> Path:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("small_defaults")
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 def test_fit_predict_certify(kind: str, tmp_path: Path, run: Run) -> None:
     """The same as with one file."""
@@ -84,7 +85,7 @@ def test_rows_read_with_a_holdout(tmp_path: Path, run: Run, monkeypatch: pytest.
 def test_outputs_do_not_replace_inputs(tmp_path: Path, run: Run, refused: Refused) -> None:
     parts = folder(tmp_path / "parts", frame(), "csv")
     model = tmp_path / "m.prism"
-    assert run("fit", parts, "-t", "y", "-o", model, "-p", 4, "-q").code == 0
+    assert run("fit", parts, "--model", "ssgp", "-t", "y", "-o", model, "-p", 4, "-q").code == 0
     before = {path.name: path.read_bytes() for path in parts.iterdir()}
     assert "would replace an input" in refused("predict", model, parts, "-o", parts / "part-1.csv")
     assert "is in the folder that is read" in refused("predict", model, parts, "-o", parts / "predictions.csv")

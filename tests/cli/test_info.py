@@ -27,7 +27,7 @@ def test_json(run: Run, model: Path) -> None:
     assert info["frequencies"] == 8
     assert info["rows"] == 150
     assert info["target"] == "price"
-    assert info["format_version"] == 4
+    assert info["format_version"] == 5
     assert info["gating"] is None
     assert info["bytes"] == model.stat().st_size
     assert info["noise_std"] == pytest.approx(loaded.noise_variance_**0.5)
@@ -41,7 +41,7 @@ def test_json(run: Run, model: Path) -> None:
 def test_text(run: Run, model: Path) -> None:
     outcome = run("info", model)
     assert (outcome.code, outcome.err) == (0, "")
-    for expected in ("SSGPRegressor (rbf, 8 frequencies)", "150", "price", "grade=high", "l-bfgs", "format version 4"):
+    for expected in ("SSGPRegressor (rbf, 8 frequencies)", "150", "price", "grade=high", "l-bfgs", "format version 5"):
         assert expected in outcome.out
 
 
@@ -67,6 +67,7 @@ def test_gates(run: Run, tmp_path: Path, kind: str) -> None:
     assert json.loads(run("info", tmp_path / "m", "--json").out)["gating"] == {"kind": kind, "clusters": 3}
 
 
+@pytest.mark.slow
 def test_neighbors(run: Run, tmp_path: Path) -> None:
     x, y = small.data(n=300)
     fit = small.model(local="always", n_neighbors=9).fit(x, y)

@@ -17,7 +17,7 @@ KINDS = ("iid", "orthogonal", "sobol")
 def rms_error(name, kind, d, p, seeds):
     """Root mean square error of kernel entries over pairs of points and draws."""
     rng = np.random.default_rng(99)
-    x = rng.normal(size=(40, d))
+    x = rng.normal(size=(24, d))
     lengthscale = np.full(d, np.sqrt(d)) * rng.uniform(0.7, 1.4, d)
     exact = reference.kernel(name, x, x, lengthscale)
     errors = []

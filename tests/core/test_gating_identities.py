@@ -143,7 +143,7 @@ def test_mixture_gates_are_roots_of_responsibilities(rng):
     x, labels = rng.normal(size=(200, d)), rng.integers(b, size=200)
     lengthscale = rng.uniform(0.5, 2.0, d)
     pairs = [(torch.tensor(x), torch.tensor(labels))]
-    moments = ClusterMoments.of(lambda: iter(pairs), b, d)
+    moments = ClusterMoments.of(lambda: ((*pair, None) for pair in pairs), b, d)
     for c in range(b):
         np.testing.assert_allclose(moments.means[c], x[labels == c].mean(0))
         np.testing.assert_allclose(moments.squares[c], x[labels == c].var(0) * (labels == c).sum())
@@ -153,7 +153,9 @@ def test_mixture_gates_are_roots_of_responsibilities(rng):
     np.testing.assert_allclose(widths, 1.0 / lengthscale.mean(), rtol=1.0)  # of the size of the spread
     # An input that does not matter changes nothing.
     wide = torch.tensor(np.column_stack([x, rng.normal(size=200)]))
-    longer = ClusterMoments.of(lambda: iter([(wide, pairs[0][1])]), b, d + 1).mixture(torch.tensor([*lengthscale, 1e9]))
+    longer = ClusterMoments.of(lambda: iter([(wide, pairs[0][1], None)]), b, d + 1).mixture(
+        torch.tensor([*lengthscale, 1e9])
+    )
     np.testing.assert_allclose(longer.gates(wide), gate.gates(pairs[0][0]), rtol=1e-9)
     nearest = moments.nearest_mean(torch.tensor(lengthscale)).labels(torch.tensor(x)).numpy()
     distances = reference.distances(x, moments.means.numpy(), lengthscale)
@@ -367,22 +369,22 @@ def test_model_files(rng, tmp_path, monkeypatch, kind, dtype, partition):
 def test_learning(rng, kind, monkeypatch):
     """All stages, with labels that follow their rows into the subsamples."""
 
-    monkeypatch.setattr(fit, "SSGP_STAGES", replace(fit.SSGP_STAGES, race_rows=300, main_rows=400))
-    x = rng.uniform(-3, 3, (800, 2))
+    monkeypatch.setattr(fit, "SSGP_STAGES", replace(fit.SSGP_STAGES, race_rows=300, main_rows=350))
+    x = rng.uniform(-3, 3, (600, 2))
     labels = (x[:, 0] > 0).astype(int)
-    y = 10 + np.where(labels, 4 * np.sin(2 * x[:, 1]), x[:, 1]) + 0.4 * rng.normal(size=800)
+    y = 10 + np.where(labels, 4 * np.sin(2 * x[:, 1]), x[:, 1]) + 0.4 * rng.normal(size=600)
     for partition in (labels, None):
         model = SSGPRegressor(16, gating=kind, partition=partition, n_components=2, random_state=0)
         model.fit(x, y)
         assert model.fit_status_["stages"][-1]["method"] == "quasi-newton"
-        assert model.fit_status_["rows"] == 800
+        assert model.fit_status_["rows"] == 600
         gates = model.model_.predictor.gating.gate.gates(model.model_.to_model(x)).numpy()
         if kind == "hard" and partition is not None:
             gates = np.eye(2)[labels]
             assert np.sqrt(model.noise_variance_) == pytest.approx(0.4, rel=0.08)
         k = dense_kernel((gates, gates), model.frequencies_, x, x, model.lengthscale_)
         expected = reference.log_density(
-            y, model.mean_, model.signal_variance_ * k + model.noise_variance_ * np.eye(800)
+            y, model.mean_, model.signal_variance_ * k + model.noise_variance_ * np.eye(600)
         )
         assert model.log_evidence_ == pytest.approx(expected, rel=1e-7)
 

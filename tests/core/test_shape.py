@@ -167,6 +167,7 @@ def test_extreme_values_give_no_warnings() -> None:
 # -- learning --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "n", "kinds", "gain"),
     [
@@ -196,6 +197,7 @@ def test_gains_on_held_out_values(name: str, n: int, kinds: set[str], gain: floa
         assert found.gain == pytest.approx(gains.mean(), abs=4.0 * gains.std() / np.sqrt(n) + 0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n", "seeds"), [(70, 20), (100, 20), (300, 10), (1000, 5), (10_000, 2)])
 def test_no_loss_on_normal_values(n: int, seeds: int) -> None:
     z = np.linspace(-10.0, 10.0, 4001)
@@ -280,6 +282,7 @@ def test_useless_values_give_the_normal(z: Array) -> None:
     assert found.gain == 0.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "z",
     [

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prismgp.data import TableEncoder, open_tables
-from prismgp.data.scan import learn_encoder
+from prismgp.data import ArraySource, TableEncoder, open_tables
+from prismgp.data.scan import scan_files
 from prismgp.exceptions import DataError, ModelFileError
 
 TABLE = pa.table(
@@ -34,69 +34,114 @@ NAMES = ["number", "text=a", "text=b", "money", "flag", "kind=u", "kind=v", "cod
 VALUES = [[1, 0, 1, 1.5, 1, 1, 0, 0, 1], [2, 1, 0, 2.25, 0, 0, 1, 1, 0], [3, 0, 1, 3, 1, 1, 0, 0, 1]]
 
 
-def learned(table: pa.Table, **options: Any) -> TableEncoder:
-    """The encoder of a table in a file."""
+def scanned(table: pa.Table, **options: Any) -> TableEncoder:
+    """How a table in a file is read."""
     with tempfile.TemporaryDirectory() as folder:
         pa.parquet.write_table(table, f"{folder}/table.parquet")
-        return learn_encoder(open_tables(f"{folder}/table.parquet"), ["y"], **options)[0]
+        return scan_files(open_tables(f"{folder}/table.parquet"), ["y"], **options)[0]
+
+
+def learned(table: pa.Table, **options: Any) -> TableEncoder:
+    """The encoder of a table in a file, fitted to all of its rows."""
+    encoder = scanned(table, **options)
+    return encoder.learn(ArraySource(encoder.read(table).values, np.array(table["y"], dtype=float)[:, None]))
+
+
+def encoded(encoder: TableEncoder, table: Any) -> Any:
+    return encoder.encode(encoder.read(table).values)
 
 
 def test_kinds_and_names() -> None:
     encoder = learned(TABLE, categorical=["code"])
-    values, _, unseen = encoder.encode(TABLE)
     assert encoder.feature_names == NAMES
+    assert encoder.n_features == len(NAMES)
+    values = encoded(encoder, TABLE)
     assert values.dtype == np.float64
     np.testing.assert_array_equal(values, VALUES)
-    assert unseen == {}
+    assert encoder.read(TABLE).unseen == {}
     for batch in TABLE.to_batches(max_chunksize=1):
         row = batch.column("number")[0].as_py() - 1
-        np.testing.assert_array_equal(encoder.encode(batch)[0], VALUES[row : row + 1])
+        np.testing.assert_array_equal(encoded(encoder, batch), VALUES[row : row + 1])
 
 
 def test_order_of_columns_and_additional_ones_do_not_matter() -> None:
     encoder = learned(TABLE, categorical=["code"])
     shuffled = TABLE.select(TABLE.column_names[::-1]).append_column("more", pa.array([[1], [2], [3]]))
-    np.testing.assert_array_equal(encoder.encode(shuffled)[0], VALUES)
+    np.testing.assert_array_equal(encoded(encoder, shuffled), VALUES)
 
 
-def test_unseen_and_missing() -> None:
+def test_unseen_and_missing_cells_are_unknown() -> None:
     encoder = learned(TABLE, columns=["text", "number"])
-    table = pa.table({"text": ["c", "a", None, "d"], "number": [1.0, np.nan, 3.0, np.inf]})
-    encoded = encoder.encode(table)
-    assert encoded.unseen == {"text": 2}
-    assert encoded.missing == {"text": 1, "number": 2}
-    assert np.isfinite(encoded.values).all(axis=1).tolist() == [True, False, False, False]
-    assert encoded.values[0].tolist() == [0, 0, 1]
-    with pytest.raises(DataError, match=r"columns 'text' \(1\), 'number' \(2\)"):
-        encoder.encode_frame(table)
+    table = pa.table({"text": ["c", "a", None, "d", " b "], "number": [1.0, np.nan, 3.0, None, 5.0]})
+    batch = encoder.read(table)
+    assert batch.unseen == {"text": 2}
+    assert batch.missing == {"text": 1, "number": 2}
+    assert batch.incomplete.tolist() == [False, True, True, True, False]
+    nan = np.nan
+    np.testing.assert_array_equal(
+        encoder.encode(batch.values), [[nan, nan, 1], [1, 0, nan], [nan, nan, 3], [nan, nan, nan], [0, 1, 5]]
+    )
+    assert np.isnan(encoder.impute(encoder.encode(batch.values))).sum() == 8  # training had no missing cells
+
+
+def test_missing_cells_of_training_are_imputed() -> None:
+    table = pa.table({"a": [1.0, None, 4.0, 2.0], "t": ["u", None, "v", "u"], "y": [0.0, 1.0, 2.0, 3.0]})
+    encoder = learned(table)
+    assert encoder.feature_names == ["a", "a is missing", "t=u", "t=v", "t is missing"]
+    values = encoded(encoder, table)
+    np.testing.assert_array_equal(values[1], [np.nan, 1, 0, 0, 1])
+    np.testing.assert_array_equal(encoder.impute(values)[1], [2, 1, 0, 0, 1])  # the median
+    np.testing.assert_array_equal(encoder.forget_indicators(values)[1], [np.nan, np.nan, 0, 0, 1])
+    assert encoder.indicators.tolist() == [1, -1, -1, -1, -1]
+
+
+def test_columns_without_a_value_are_constant() -> None:
+    table = pa.table({"a": [1.0, 2.0], "none": pa.nulls(2), "y": [0.0, 1.0]})
+    encoder = learned(table)
+    assert encoder.feature_names == ["a", "none is missing"]
+    np.testing.assert_array_equal(encoded(encoder, table), [[1, 1], [2, 1]])
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view()])
 def test_every_type_of_text(kind: Any) -> None:
-    table = pa.table({"t": pa.array(["x", "y", "x"], kind), "y": [1.0, 2.0, 3.0]})
-    encoder = learned(table)
-    np.testing.assert_array_equal(encoder.encode(table)[0], [[1, 0], [0, 1], [1, 0]])
+    table = pa.table({"t": pa.array(["x", "y ", " x"], kind), "y": [1.0, 2.0, 3.0]})
+    np.testing.assert_array_equal(encoded(learned(table), table), [[1, 0], [0, 1], [1, 0]])
 
 
 def test_numbers_as_text_at_prediction() -> None:
     encoder = learned(TABLE, columns=["number", "flag"])
     table = pa.table({"number": [" 1.5", "-2e1"], "flag": ["TRUE", "0"]})
-    np.testing.assert_array_equal(encoder.encode(table)[0], [[1.5, 1], [-20, 0]])
+    np.testing.assert_array_equal(encoded(encoder, table), [[1.5, 1], [-20, 0]])
     for wrong in ("1,5", "0x10", "1_000", "one", "--1"):
         with pytest.raises(DataError, match="'number' holds"):
-            encoder.encode(pa.table({"number": [wrong], "flag": ["1"]}))
+            encoder.read(pa.table({"number": [wrong], "flag": ["1"]}))
 
 
 def test_wrong_types_at_prediction() -> None:
     encoder = learned(TABLE, columns=["number", "text"])
     with pytest.raises(DataError, match="'text' holds double; the model learned it as text"):
-        encoder.encode(pa.table({"number": [1], "text": [1.0]}))
+        encoder.read(pa.table({"number": [1], "text": [1.0]}))
     with pytest.raises(DataError, match="'number' holds date32"):
-        encoder.encode(pa.table({"number": pa.array([1], pa.date32()), "text": ["a"]}))
+        encoder.read(pa.table({"number": pa.array([1], pa.date32()), "text": ["a"]}))
     with pytest.raises(DataError, match="input column missing: 'text'"):
-        encoder.encode(pa.table({"number": [1]}))
+        encoder.read(pa.table({"number": [1]}))
 
 
+def test_all_problems_are_in_one_message() -> None:
+    encoder = learned(TABLE, columns=["number", "text", "money"])
+    table = pa.table({"number": [1.0, np.inf], "text": [1.0, 2.0], "money": ["2", "two"]})
+    with pytest.raises(
+        DataError, match=r"3 problems: .*'number' holds inf in row 2.*'text' holds double.*'two' in row 2"
+    ):
+        encoder.read(table)
+    bad = TABLE.append_column("list", pa.array([[1], [2], [3]])).append_column("bytes", pa.array([b"a"] * 3))
+    with pytest.raises(DataError, match=r"2 problems: column 'list' .*column 'bytes'"):
+        scanned(bad)
+    with pytest.raises(DataError, match=r"2 problems: there is no column 'nummer'.*mean 'number'.*no column 'z'"):
+        scanned(TABLE, exclude=["nummer", "z"])
+
+
+BLANKS = "\t\n\x0b\x0c\r\x1c\x1d\x1e\x1f \x85\xa0"
 names = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
 
 
@@ -108,21 +153,26 @@ def test_encoding_survives_json(texts: list[str], data: st.DataObject) -> None:
     encoder = learned(table, categorical=["t"])
     again = TableEncoder.from_dict(json.loads(json.dumps(encoder.to_dict())))
     assert again == encoder
-    values, _, unseen = again.encode(table)
-    assert unseen == {}
+    assert again.read(table).unseen == {}
+    values = encoded(again, table)
     decoded = [again.columns[0].categories[code] for code in values.argmax(axis=1)]
-    assert decoded == cells
+    assert decoded == [cell.strip(BLANKS) for cell in cells]
     assert (values.sum(axis=1) == 1).all()
 
 
 def damaged() -> list[Any]:
-    good = learned(TABLE).to_dict()
+    days = pa.array([0, 400, 800], pa.date32())
+    table = TABLE.append_column("day", days).append_column("gap", pa.array([1.0, None, 2.0]))
+    good = learned(table.append_column("level", pa.array(["p", "q", "r"])), max_categories=2).to_dict()
+    place = {column["name"]: index for index, column in enumerate(good["columns"])}
 
-    def column(**changes: Any) -> dict[str, Any]:
+    def column(which: str = "text", /, **changes: Any) -> dict[str, Any]:
         result = copy.deepcopy(good)
-        result["columns"][1].update(changes)
+        result["columns"][place[which]].update(changes)
         return result
 
+    level = good["columns"][place["level"]]["encoding"]
+    day = good["columns"][place["day"]]["encoding"]
     return [
         None,
         [],
@@ -133,26 +183,37 @@ def damaged() -> list[Any]:
         {**good, "target": 3},
         {**good, "target": "\ud800"},
         {**good, "target": "number"},
+        {**good, "positional": 1},
         {**good, "columns": []},
         {**good, "columns": {}},
         {**good, "columns": None},
         {**good, "columns": [1]},
         {**good, "columns": [{"name": "a"}]},
         {**good, "columns": good["columns"] * 2},
-        column(name=1),
         column(name="number"),
-        column(name="\udfff"),
+        *({**good, "columns": [{**good["columns"][0], "name": wrong}]} for wrong in (1, "\udfff", None)),
         column(kind="date"),
         column(kind=["category"]),
         column(kind="number"),
+        column(kind="levels"),
         column(kind=None),
-        column(categories=[]),
         column(categories="ab"),
         column(categories=["b", "a"]),
         column(categories=["a", "a"]),
         column(categories=["a", 1]),
         column(categories=[["a"]]),
         column(extra=1),
+        *(column(encoding=wrong) for wrong in (None, 1, [], {}, "seen", {"seen": 1}, {"seen": []}, {"seen": [1.5]})),
+        *(column(encoding={"seen": wrong}) for wrong in ([-1], [3], [1, 0], [0, 0], [True], ["a"], [2**70])),
+        *(column("gap", encoding={"median": wrong}) for wrong in ("1", True, [1], float("nan"), float("inf"))),
+        *(column("day", encoding={**day, "origin": wrong}) for wrong in (None, "1", float("nan"), [0])),
+        *(column("day", encoding={**day, "periods": wrong}) for wrong in (None, "year", ["month"], ["day", "year"])),
+        *(column("level", encoding={**level, "counts": wrong}) for wrong in (None, [1], [1, 1, 1, -1], ["a"] * 4)),
+        *(
+            column("level", encoding={**level, "effects": wrong})
+            for wrong in (None, [[1]], [1, 1, 1, 1], [[1], [1, 2]])
+        ),
+        column("level", encoding={**level, "effects": [[float("nan")]] * 4}),
     ]
 
 
@@ -166,7 +227,7 @@ json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | names,
     lambda inner: (
         st.lists(inner, max_size=3)
-        | st.dictionaries(st.sampled_from(["name", "kind", "categories", "target", "columns"]), inner)
+        | st.dictionaries(st.sampled_from(["name", "kind", "categories", "target", "columns", "positional"]), inner)
     ),
 )
 

@@ -22,7 +22,7 @@ def wave(rng, n, noise=0.1):
 
 @pytest.mark.slow
 def test_recovers_noise_and_covers(rng):
-    x, y = wave(rng, 1000)
+    x, y = wave(rng, 800)
     x_test, y_test = wave(rng, 1000)
     for model in (SSGPRegressor(32, random_state=0), ExactGPRegressor(random_state=0)):
         mean, std = model.fit(x, y).predict(x_test, return_std=True)
@@ -36,10 +36,10 @@ def test_recovers_noise_and_covers(rng):
 @pytest.mark.slow
 def test_irrelevant_inputs_are_found(rng):
     """Isotropic starts get stuck when most inputs are irrelevant; the exact start finds the two that matter."""
-    x = rng.normal(size=(2000, 30))
-    y = np.sin(2 * x[:, 3]) * x[:, 17] + 0.1 * rng.normal(size=2000)
-    model = SSGPRegressor(32, random_state=0).fit(x[:1500], y[:1500])
-    rmse = np.sqrt(np.mean((model.predict(x[1500:]) - y[1500:]) ** 2))
+    x = rng.normal(size=(1000, 30))
+    y = np.sin(2 * x[:, 3]) * x[:, 17] + 0.1 * rng.normal(size=1000)
+    model = SSGPRegressor(32, random_state=0).fit(x[:500], y[:500])
+    rmse = np.sqrt(np.mean((model.predict(x[500:]) - y[500:]) ** 2))
     assert rmse < 0.25  # the standard deviation of y is about 0.7
     assert set(np.argsort(model.lengthscale_)[:2]) == {3, 17}
 
@@ -89,6 +89,7 @@ def test_optimize_false_uses_the_values_given(rng):
         assert model.fit_status_["stages"] == []
 
 
+@pytest.mark.slow
 def test_starting_values_are_used(rng):
     x, y = wave(rng, 400)
     model = SSGPRegressor(16, lengthscale=[1.0, 4.0], random_state=0).fit(x, y)
@@ -116,6 +117,7 @@ def test_learned_frequencies_raise_the_evidence(rng):
     assert fixed.log_evidence_ == pytest.approx(learned.log_evidence_, rel=1e-8)
 
 
+@pytest.mark.slow
 def test_restarts_do_not_hurt(rng):
     x, y = wave(rng, 300)
     base = ExactGPRegressor(random_state=0).fit(x, y)
@@ -138,6 +140,7 @@ def test_history_and_status_tell_what_happened(rng):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("short_race")
 @pytest.mark.parametrize("kernel", ["rbf", "matern12", "matern32", "matern52"])
 def test_every_kernel_learns(rng, kernel):
     x, y = wave(rng, 300)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -18,30 +17,27 @@ from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from prismgp import ExactGPRegressor, SpectralFeatures, SSGPRegressor
-from prismgp.core import fit
 
 
+# The checks fit hundreds of times; which start wins is not their point.
 @pytest.mark.slow
+@pytest.mark.usefixtures("short_race")
 @parametrize_with_checks([SSGPRegressor(), ExactGPRegressor(), SpectralFeatures()])
+@pytest.mark.filterwarnings("ignore:.*(too few to learn|target is constant):prismgp.exceptions.PrismGPWarning")
 def test_estimator_checks(estimator, check):
     check(estimator)
-
-
-@pytest.fixture
-def short_race(monkeypatch):
-    """Which start wins is not the point of the checks, and takes most of the time of a fit to few rows."""
-    monkeypatch.setattr(fit, "SSGP_STAGES", replace(fit.SSGP_STAGES, race_rounds=(2,)))
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("short_race")
 @parametrize_with_checks(
     [
-        SSGPRegressor(8, dtype="float32", kernel="matern32"),
-        SSGPRegressor(8, gating="hard", n_components=2),
-        SSGPRegressor(8, gating="soft", n_components=2),
+        SSGPRegressor(8, dtype="float32", kernel="matern32", max_iter=10),
+        SSGPRegressor(8, gating="hard", n_components=2, max_iter=10),
+        SSGPRegressor(8, gating="soft", n_components=2, max_iter=10),
     ]
 )
+@pytest.mark.filterwarnings("ignore:.*(too few to learn|target is constant):prismgp.exceptions.PrismGPWarning")
 def test_estimator_checks_of_other_settings(estimator, check):
     check(estimator)
 

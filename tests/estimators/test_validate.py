@@ -7,6 +7,7 @@ import pandas as pd
 import polars as pl
 import pytest
 import torch
+from sklearn.base import RegressorMixin
 
 from prismgp import ExactGPRegressor, NeighborGPRegressor, SpectralFeatures, SSGPRegressor
 from prismgp.exceptions import DataError, PrismGPError
@@ -14,9 +15,9 @@ from prismgp.exceptions import DataError, PrismGPError
 X = np.arange(12.0).reshape(6, 2)
 Y = np.arange(6.0)
 MODELS = [
-    SSGPRegressor(2, optimize=False),
-    ExactGPRegressor(optimize=False),
-    NeighborGPRegressor(2, optimize=False),
+    SSGPRegressor(2, optimize=False, missing="error"),
+    ExactGPRegressor(optimize=False, missing="error"),
+    NeighborGPRegressor(2, optimize=False, missing="error"),
     SpectralFeatures(2),
 ]
 
@@ -35,7 +36,7 @@ CASES = {
     "minus inf": (put(-np.inf), "column 1 holds -inf at row 3"),
     "huge": (put(1e200), r"column 1 holds 1e\+200 at row 3.*rescale"),
     "complex": (put(1 + 2j, dtype=complex), "Complex data not supported: column 0 holds"),
-    "text": (put("red", dtype=object), "could not convert string to float: 'red': column 1.*row 3.*OneHotEncoder"),
+    "text": (put("red", dtype=object), "could not convert string to float: 'red': column 1.*row 3.*pass a frame"),
     "none": (put(None, dtype=object), "NaN.*column 1 holds None at row 3"),
     "object": (put({"a": 1}, dtype=object), "argument must be a string or a real number: column 1"),
     "frame nan": (FRAME.assign(width=[0, 1, np.nan, 3, 4, 5]), "column 'width' holds nan at row 2"),
@@ -53,20 +54,33 @@ CASES = {
 }
 
 
+ENCODED = ("frame text", "frame category", "frame dates", "polars text")  # by the regressors
+MISSING = ("frame nan", "polars null")
+
+
 @pytest.mark.parametrize("case", list(CASES))
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: type(model).__name__)
 def test_bad_inputs(model, case):
     x, message = CASES[case]
+    if case in ENCODED and isinstance(model, RegressorMixin):
+        assert model.fit(x, Y).table_encoder_.input_names == ["length", "width"]
+        return
+    if case in MISSING and isinstance(model, RegressorMixin):
+        message = rf"{message}|column 'width' \(1\)"
     with pytest.raises(DataError, match=message):
         model.fit(x, Y)
     assert issubclass(DataError, ValueError)
     assert issubclass(DataError, PrismGPError)
 
 
-@pytest.mark.parametrize("case", [name for name in CASES if name not in ("frame dates",)])
+@pytest.mark.parametrize("case", list(CASES))
 def test_bad_inputs_at_prediction(case):
     x, message = CASES[case]
-    model = SSGPRegressor(2, optimize=False).fit(FRAME if "frame" in case or "polars" in case else X, Y)
+    if case in ENCODED:
+        message = "column 'width': text or times; the model was fitted with numbers"
+    model = SSGPRegressor(2, optimize=False, missing="error").fit(
+        FRAME if "frame" in case or "polars" in case else X, Y
+    )
     with pytest.raises(DataError, match=message):
         model.predict(x)
 

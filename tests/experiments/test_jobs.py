@@ -101,6 +101,8 @@ def test_a_plan_that_is_ended_leaves_no_worker_and_can_be_continued(tmp_path, jo
     wait_for(lambda: not alive(worker), 0.2 if sign == signal.SIGTERM else 60)
     before = Study(folder, "s").path.read_text()
     assert Study(folder, "s").get("second") is None
+    if sign == signal.SIGTERM:  # what is stored is the same; one of the two is continued
+        return
     again = start(PLAN.format(folder=str(folder), pid=str(pid), seconds=0))
     assert again.wait(60) == 0
     after = Study(folder, "s")

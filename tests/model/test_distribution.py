@@ -143,6 +143,7 @@ def test_levels_come_in_any_order_and_type():
 # -- calibration -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.kind)
 def test_intervals_cover_what_they_promise(shape):
     """New observations with noise of the shape; the normal intervals do not."""

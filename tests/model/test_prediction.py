@@ -90,15 +90,16 @@ def test_the_command_loads_what_predictions_need(tmp_path):
     """scikit-learn, SciPy and pandas take more memory than the model and its rows."""
     x, y = data(1)
     frame = pd.DataFrame(x, columns=["a", "b", "c"])
+    frame.assign(y=y[:, 0]).to_parquet(tmp_path / "d.parquet", index=False)
+    code = "import sys; from prismgp.cli import main\n"
     for name, model in (("s", MODELS["ssgp"]()), ("p", MODELS["joint"]().set_params(noise_shape="normal"))):
         model.fit(frame, y[:, 0]).save(tmp_path / f"{name}.prism")
-        frame.assign(y=y[:, 0]).to_parquet(tmp_path / "d.parquet", index=False)
-        code = (
-            "import sys; from prismgp.cli import main; "
-            f"code = main(['predict', {str(tmp_path / f'{name}.prism')!r}, {str(tmp_path / 'd.parquet')!r}, "
-            f"'-o', {str(tmp_path / 'o.parquet')!r}, '-q']); "
-            "print(code, sorted({'sklearn', 'scipy', 'pandas', 'prismgp.estimators'} & set(sys.modules)))"
+        argv = ["predict", tmp_path / f"{name}.prism", tmp_path / "d.parquet", "-o", tmp_path / f"{name}.parquet", "-q"]
+        code += (
+            f"code = main({[str(each) for each in argv]})\n"
+            "print(code, sorted({'sklearn', 'scipy', 'pandas', 'prismgp.estimators'} & set(sys.modules)))\n"
         )
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-        assert done.stdout == "0 []\n", done.stderr
-        assert len(pd.read_parquet(tmp_path / "o.parquet")) == ROWS
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "0 []\n" * 2, done.stderr
+    for name in ("s", "p"):
+        assert len(pd.read_parquet(tmp_path / f"{name}.parquet")) == ROWS

@@ -17,9 +17,9 @@ def normal(n, d=2, seed=0):
 
 
 def repeated():
-    """Three places, with thousands of conflicting targets each."""
+    """Three places, with hundreds of conflicting targets each."""
     rng = np.random.default_rng(0)
-    x = np.repeat([[0.0, 0.0], [1.0, 0.0], [0.0, 3.0]], 1_500, axis=0)
+    x = np.repeat([[0.0, 0.0], [1.0, 0.0], [0.0, 3.0]], 700, axis=0)
     return x, x[:, 0] + rng.normal(size=len(x))
 
 
@@ -61,8 +61,10 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.filterwarnings("ignore:.*(too few to learn|target is constant):prismgp.exceptions.PrismGPWarning")
 def test_predictions_are_finite_and_uncertain(case, dtype):
     """Warnings are errors in the tests."""
     x, y = CASES[case]()
@@ -106,13 +108,13 @@ def test_order_of_rows_without_ties(case):
 
 
 def test_equal_rows_are_averaged():
-    """With all rows as neighbours, thousands of equal rows know their mean: as an exact GP does."""
+    """With all rows as neighbours, hundreds of equal rows know their mean: as an exact GP does."""
     x, y = repeated()
-    x, y = x[::10], y[::10]
+    x, y = x[::5], y[::5]
     given = {"kernel": "matern32", "lengthscale": 1.0, "signal_variance": 1.0, "noise_variance": 1.0, "optimize": False}
-    model, exact = NeighborGPRegressor(450, **given).fit(x, y), ExactGPRegressor(**given).fit(x, y)
+    model, exact = NeighborGPRegressor(420, **given).fit(x, y), ExactGPRegressor(**given).fit(x, y)
     np.testing.assert_allclose(model.predict(x[::50]), exact.predict(x[::50]), atol=1e-9)
-    assert abs(model.predict([[1.0, 0.0]])[0] - y[150:300].mean()) < 0.05
+    assert abs(model.predict([[1.0, 0.0]])[0] - y[140:280].mean()) < 0.05
 
 
 def test_outlier_does_not_spoil_the_others():

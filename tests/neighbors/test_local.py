@@ -168,6 +168,7 @@ def test_covariance_of_too_many_points_is_refused(rng, monkeypatch):
         gp.covariance(gp.coordinates)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("k", [40, 39])
 def test_moments_of_drawn_functions(name, k):
@@ -214,6 +215,7 @@ def test_pickles_hold_rows_and_parameters_alone(rng):
         assert torch.equal(found, value)
 
 
+@pytest.mark.slow
 def test_learning_finds_the_parameters_of_the_data():
     rng = np.random.default_rng(5)
     x = rng.uniform(-2, 2, (700, 3))

@@ -61,6 +61,7 @@ def test_few_rows_learn_by_the_evidence(q):
     assert_same(model, exact, data(12, seed=1)[0], atol=1e-8)
 
 
+@pytest.mark.slow
 def test_more_neighbours_come_closer_to_the_exact_gp():
     x, y = data(300)
     test = data(50, seed=1)[0]
@@ -200,6 +201,7 @@ class KilledError(Exception):
     pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [150, 30])
 @pytest.mark.parametrize("after", [3, 30, 33, 1000])
 def test_killed_fit_goes_on_to_the_same_model(tmp_path, monkeypatch, n, after):
@@ -244,15 +246,15 @@ def test_clone_pickle_and_search(fitted):
 
 
 @pytest.fixture
-def short_training(monkeypatch):
+def short_training(monkeypatch, short_race):
     """How well the parameters are learned is not the point of the checks, which fit hundreds of times."""
     monkeypatch.setattr(local_fit, "_FACTORS", (1.0,))
-    monkeypatch.setattr("prismgp.core.fit._START_ITER", 5)
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("short_training")
 @parametrize_with_checks([NeighborGPRegressor(8, max_iter=10), NeighborGPRegressor(max_iter=10, dtype="float32")])
+@pytest.mark.filterwarnings("ignore:.*(too few to learn|target is constant):prismgp.exceptions.PrismGPWarning")
 def test_estimator_checks(estimator, check):
     check(estimator)
 

@@ -10,6 +10,7 @@ from prismgp.core.kernels import Parameters
 from prismgp.prism import LocalMixture, NetworkSizes, RevisedMap, batch_log_evidence
 from tests import reference
 
+SHORT_LOCAL = {"steps": 20, "searches": 2, "batch_rows": 128}  # of the training of neighbours: a tenth of the steps
 GATINGS = ["none", "soft", "hard"]
 NOISES = ["constant", "input"]
 

@@ -18,7 +18,7 @@ def test_near_and_far(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkey
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    monkeypatch.setattr(sys, "argv", ["near_and_far.py", "--out", str(tmp_path), "--rows", "1500", "--steps", "50"])
+    monkeypatch.setattr(sys, "argv", ["near_and_far.py", "--out", str(tmp_path), "--rows", "800", "--steps", "20"])
     module.main()
     lines = capsys.readouterr().out.splitlines()
     errors = {

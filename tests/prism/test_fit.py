@@ -14,7 +14,7 @@ from sklearn.exceptions import NotFittedError
 
 from prismgp import PrismGPRegressor, SSGPRegressor
 from prismgp.core.kernels import Parameters
-from prismgp.exceptions import DataError, PrismGPWarning
+from prismgp.exceptions import DataError
 from prismgp.prism import Expert, RevisedMap
 from prismgp.prism import fit as recipes
 from prismgp.prism.joint import usable_start
@@ -190,7 +190,7 @@ def test_many_rows_have_one_member_and_large_batches(monkeypatch):
         drawn.clear()
         with monkeypatch.context() as patch:
             patch.setattr(TrainingRows, "draw", stop)
-            with pytest.warns(PrismGPWarning, match="interrupted"):
+            with pytest.raises(KeyboardInterrupt):
                 PrismGPRegressor(**{**quick, "n_frequencies": n_frequencies}).fit(x, y)
         return drawn[0]
 

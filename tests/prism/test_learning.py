@@ -9,6 +9,9 @@ from prismgp import PrismGPRegressor, SSGPRegressor
 from prismgp.prism import RevisedMap
 from tests.prism.small import assert_same_predictions, has_members
 
+# The neighbours beside the networks are tested in test_local.py.
+pytestmark = pytest.mark.usefixtures("short_local")
+
 # -- it learns -------------------------------------------------------------------------------------
 
 
@@ -44,6 +47,7 @@ def test_a_discontinuity(seed):
     assert fit.log_density(new, observed).mean() > plain.log_density(new, observed).mean() + 0.2
 
 
+@pytest.mark.slow
 def test_noise_that_depends_on_the_inputs():
     rng = np.random.default_rng(0)
     x = rng.uniform(-2, 2, (600, 2))

@@ -135,12 +135,13 @@ def test_interrupted_fits_are_normal(monkeypatch):
 
     def interrupted(self, streams, context):
         found = original(self, streams, context)
-        found.interrupted = True
+        with context.ending.allow():
+            raise KeyboardInterrupt
         return found
 
     monkeypatch.setattr(fit_module.JointRecipe, "fit", interrupted)
     with pytest.warns(prismgp.exceptions.PrismGPWarning, match="interrupted"):
-        fit = model(**SETTINGS).fit(x, y)
+        fit = model(**SETTINGS, on_interrupt="keep").fit(x, y)
     assert fit.model_.shapes is None
 
 

@@ -12,6 +12,7 @@ from prismgp import PrismGPRegressor
 @pytest.mark.slow
 @pytest.mark.usefixtures("small_defaults")
 @parametrize_with_checks([PrismGPRegressor()])
+@pytest.mark.filterwarnings("ignore:.*(too few to learn|target is constant):prismgp.exceptions.PrismGPWarning")
 def test_estimator_checks(estimator, check):
     check(estimator)
 
@@ -36,5 +37,6 @@ def test_estimator_checks(estimator, check):
         ),
     ]
 )
+@pytest.mark.filterwarnings("ignore:.*(too few to learn|target is constant):prismgp.exceptions.PrismGPWarning")
 def test_estimator_checks_of_the_paper_recipe(estimator, check):
     check(estimator)

@@ -7,6 +7,7 @@ import pytest
 from scipy import stats as distributions
 
 from prismgp.prism import HeldOut, mixture_moments, noise_scale, stack
+from prismgp.prism.stacking import stack_forward
 from tests import reference
 
 
@@ -42,6 +43,24 @@ def test_equal_experts_share(rng):
     found = stack(y, [expert(f), expert(f), expert(f)], simple=1)
     np.testing.assert_array_equal(found.weights, [0.0, 0.0, 1.0])
     np.testing.assert_array_equal(found.temperature, 1.0)
+
+
+def test_experts_join_while_they_help(rng):
+    """Two with independent errors join the one that knows nothing; one that is noise does not."""
+    f, y = problem(rng)
+    better = [expert(f + 0.3 * rng.normal(size=f.shape), variance=0.09) for _ in range(2)]
+    noise = expert(rng.normal(size=f.shape), noise=2.0)
+    base = expert(0 * f, noise=1.1)
+    found = stack_forward(y, [better[0], noise, better[1], base])
+    assert (found.weights[[0, 2]] > 0.2).all()
+    assert found.weights[1] == 0.0
+    assert found.weights.sum() == pytest.approx(1.0, abs=1e-12)
+    same = stack(y, [*better, base], simple=1)
+    assert found.nlpd == pytest.approx(same.nlpd, abs=1e-3)
+    alone = stack_forward(y, [noise, expert(f)])
+    np.testing.assert_array_equal(alone.weights, [0.0, 1.0])
+    np.testing.assert_array_equal(alone.temperature, 1.0)
+    assert (stack_forward(y, [*better, base], margin=-np.inf).weights[:2] > 0).all()
 
 
 @pytest.mark.slow
@@ -155,7 +174,7 @@ def test_moments(rng):
 def test_noise_scale_recovers_a_known_factor(rng, factor):
     f, y = problem(rng, 5_000, q=2, noise=0.1)
     stated = np.full_like(f, 0.1 / factor)
-    scale, nlpd = noise_scale(y, f, np.full_like(f, 1e-4), stated)
+    scale, nlpd = noise_scale(y, HeldOut(f, np.full_like(f, 1e-4), stated))
     assert scale.shape == (2,)
     np.testing.assert_allclose(scale, factor, rtol=0.12)  # steps of the grid are 5%, the estimate's error 2%
     expected = -distributions.norm.logpdf(y, f, np.sqrt(1e-4 + stated * scale)).mean()
@@ -167,14 +186,14 @@ def test_noise_scale_of_outputs_and_rows_apart(rng):
     f = rng.normal(size=(4_000, 2))
     relative = np.exp(rng.normal(size=(4_000, 1))) * np.array([1.0, 0.01])
     y = f + np.sqrt(relative * np.array([4.0, 0.5])) * rng.normal(size=f.shape)
-    scale, _ = noise_scale(y, f, np.zeros_like(f) + 1e-6, relative)
+    scale, _ = noise_scale(y, HeldOut(f, np.zeros_like(f) + 1e-6, relative))
     np.testing.assert_allclose(scale, [4.0, 0.5], rtol=0.15)
 
 
 def test_noise_scale_stays_near_one_on_few_rows():
     f, y = problem(np.random.default_rng(0), 2, noise=0.1)
     for factor in (0.1, 10.0):
-        scale, _ = noise_scale(y, f, np.zeros_like(f), np.full_like(f, 0.1 / factor))
+        scale, _ = noise_scale(y, HeldOut(f, np.zeros_like(f), np.full_like(f, 0.1 / factor)))
         assert 0.5 < scale[0] < 2.5
 
 
@@ -182,7 +201,7 @@ def test_noise_scale_is_bounded():
     """Targets that no noise explains, and targets explained perfectly."""
     f = np.zeros((50, 1))
     for y in (f + 1e9, f):
-        scale, nlpd = noise_scale(y, f, np.full_like(f, 1e-6), np.full_like(f, 1e-3))
+        scale, nlpd = noise_scale(y, HeldOut(f, np.full_like(f, 1e-6), np.full_like(f, 1e-3)))
         assert 0.04 < scale[0] < 55.0
         assert np.isfinite(nlpd)
 

@@ -14,6 +14,7 @@ from sklearn.exceptions import NotFittedError
 
 import prismgp
 from prismgp._system import Streams
+from prismgp.core.ending import Ending
 from prismgp.exceptions import PrismGPWarning
 from prismgp.prism import MapStatistics, RevisedMap
 from prismgp.prism.train import MemberSettings, MemberTraining, TrainingRows, held_out_rows
@@ -94,7 +95,7 @@ def test_a_member_goes_on_where_it_was(monkeypatch, stop):
 
     def train(store, monitor=None):
         task = MemberTraining(*make_member(), SETTINGS, Streams(3))
-        return run_training(task, monitor=monitor, checkpoint=store)
+        return run_training(task, monitor=monitor, checkpoint=store, ending=Ending(keep=True))
 
     steps = iter(range(1, 100))
 
@@ -104,7 +105,7 @@ def test_a_member_goes_on_where_it_was(monkeypatch, stop):
 
     store = MemoryStore()
     whole, first = train(None), train(store, interrupt)
-    assert first.interrupted
+    assert first.early
     assert first.steps == stop
     second = train(store)
     assert second.message == whole.message == "all 11 steps taken"
@@ -202,7 +203,7 @@ def test_interrupt_keeps_what_is_there(monkeypatch, step):
     interrupt_at(monkeypatch, member=2, step=step)
     x, y = data()
     with pytest.warns(PrismGPWarning, match="interrupted"):
-        fit = model(n_members=3).fit(x, y)
+        fit = model(n_members=3, on_interrupt="keep").fit(x, y)
     status = fit.fit_status_
     assert status["interrupted"]
     assert [member["steps"] for member in status["members"]] == [6, step - 1]
@@ -221,7 +222,7 @@ def test_interrupt_before_the_first_check_leaves_the_plain_ssgp(monkeypatch, tmp
     interrupt_at(monkeypatch, member=1, step=2)
     x, y = data()
     with pytest.warns(PrismGPWarning, match="interrupted"):
-        fit = model().fit(x, y)
+        fit = model(on_interrupt="keep").fit(x, y)
     assert fit.fit_status_["weights"] == {"ssgp": 1.0}
     assert len(fit.model_.predictor.experts) == 1
     assert np.isfinite(fit.predict(x)).all()
@@ -236,12 +237,12 @@ def test_interrupted_paper_recipe(monkeypatch):
     monkeypatch.setattr(VAETraining, "step", stop)
     x, y = data()
     with pytest.warns(PrismGPWarning, match="interrupted"):
-        fit = model(recipe="paper").fit(x, y)
+        fit = model(recipe="paper", on_interrupt="keep").fit(x, y)
     assert fit.fit_status_["interrupted"]
     assert np.isfinite(fit.predict(x)).all()
 
 
-def test_an_interrupt_in_the_final_passes_keeps_what_is_done(monkeypatch):
+def test_an_interrupt_in_the_final_passes_repeats_the_pass(monkeypatch):
     x, y = data(80)
     calls = []
 
@@ -255,10 +256,9 @@ def test_an_interrupt_in_the_final_passes_keeps_what_is_done(monkeypatch):
 
     monkeypatch.setattr(MapStatistics, "over", interrupted)
     with pytest.warns(PrismGPWarning, match="interrupted"):
-        fit = model(n_members=2).fit(x, y)
+        fit = model(n_members=2, on_interrupt="keep").fit(x, y)
     assert fit.fit_status_["interrupted"]
-    assert "member 1" not in fit.fit_status_["weights"]
-    assert np.isfinite(fit.predict(x)).all()
+    assert_same_predictions(fit, model(n_members=2).fit(x, y), x)
 
 
 def test_a_failed_refit_leaves_no_model(monkeypatch):

@@ -93,7 +93,7 @@ def test_interrupt_keeps_the_best_state(blobs, monkeypatch):
 
     monkeypatch.setattr(torch.optim.Adam, "step", impatient)
     with pytest.warns(PrismGPWarning, match="interrupted after 60 steps; the state of step 50 is kept"):
-        stopped = small(max_steps=100).fit(x)
+        stopped = small(max_steps=100, on_interrupt="keep").fit(x)
     assert stopped.fit_status_["interrupted"]
     assert stopped.n_iter_ == 60
     np.testing.assert_array_equal(stopped.transform(x), calm.transform(x))

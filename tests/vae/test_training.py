@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from prismgp.core.ending import Ending
 from prismgp.exceptions import NumericalError
 from prismgp.vae import TrainingState, TrainingTask, draw_rows, run_training
 from tests.vae.small import MemoryStore
@@ -132,13 +133,38 @@ def test_callbacks():
 
 @pytest.mark.parametrize("stop", [1, 2, 5])
 def test_interrupts_keep_the_best_network(stop):
-    found = run(Counter([3.0, 1.0, 2.0, 4.0], stop=stop))
-    assert found.interrupted
+    with pytest.raises(KeyboardInterrupt):
+        run(Counter([3.0, 1.0, 2.0, 4.0], stop=stop))
+    ending = Ending(keep=True)
+    found = run(Counter([3.0, 1.0, 2.0, 4.0], stop=stop), ending=ending)
+    assert found.early
+    assert ending.interrupted
     assert found.message == f"interrupted after {stop - 1} steps"
     assert found.steps == stop - 1
     assert (found.best is None) == (stop < 3)
     assert len(found.records) == (stop - 1) // 2
     assert found.best_step == (4 if stop == 5 else 0)
+
+
+@pytest.mark.parametrize("stop", [0, 1, 2, 5])
+def test_a_time_limit_checks_once_more(stop):
+    """The limit is reached after so many steps; a step that no check has seen is checked."""
+    ending, steps = Ending(1e9), []
+
+    def expire(_):
+        steps.append(1)
+        if len(steps) == stop:
+            ending.reserve(2e9)
+
+    if not stop:
+        ending.reserve(2e9)
+    found = run(Counter([3.0, 2.0, 1.0]), monitor=expire, ending=ending)
+    assert found.early
+    assert ending.timed_out
+    assert not ending.interrupted
+    assert found.message == f"stopped by the time limit after {stop} steps"
+    assert [record["step"] for record in found.records] == {0: [], 1: [1], 2: [2], 5: [2, 4, 5]}[stop]
+    assert found.best_step == stop
 
 
 @pytest.mark.parametrize("place", ["monitor", "observe"])
@@ -147,8 +173,8 @@ def test_interrupts_in_callbacks_count(place):
         if seen is not None:
             raise KeyboardInterrupt
 
-    found = run(Counter([3.0]), **{place: interrupt})
-    assert found.interrupted
+    found = run(Counter([3.0]), **{place: interrupt}, ending=Ending(keep=True))
+    assert found.early
     assert (found.steps, found.best_step) == (2, 2)
 
 
@@ -157,7 +183,8 @@ def test_checkpoints_continue_bit_for_bit(stop):
     """Weights, moments of the optimiser, schedule, random numbers and plain numbers are all restored."""
     store = MemoryStore()
     whole = run(Counter([3.0, 1.0]))
-    run(Counter([3.0, 1.0], stop=stop), checkpoint=store)
+    with pytest.raises(KeyboardInterrupt):
+        run(Counter([3.0, 1.0], stop=stop), checkpoint=store)
     task = Counter([3.0, 1.0])
     found = run(task, checkpoint=store)
     assert [{**record, "seconds": 0} for record in found.records] == [
@@ -175,7 +202,7 @@ def test_a_finished_training_is_restored():
     store = MemoryStore()
     first = run(Counter(), checkpoint=store)
     second = run(Counter(stop=1), checkpoint=store)
-    assert not second.interrupted
+    assert not second.early
     assert second.message == "all 7 steps taken"
     assert second.records == first.records
     assert torch.equal(second.best.weight, first.best.weight)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from prismgp._types import AnyArray, Array
+from prismgp.certificates.html import certificate_html
 
 MEMBER_HEADER = ("mean within", "std within", "log evidence within", "|K - K'| at most")
 _INTERVALS = ("kernel_error", "kernel_error_frobenius", "log_evidence", "mean", "variance")
@@ -261,6 +262,9 @@ class Certificate:
                 text += f"{points}{_odds(found)}; {least}"
             lines.append((f"predicted {what}", text))
         return lines
+
+    def _repr_html_(self) -> str:
+        return certificate_html(self)
 
     def __repr__(self) -> str:
         lines = self.summary()

@@ -72,6 +72,11 @@ def problems_of(estimator: Certifiable, X: Any, y: Any, X_test: Any, *, referenc
     """The problems of a fitted model, one per member, in the model's units."""
     if isinstance(estimator.model_.predictor, ExactModel):
         raise DataError("an ExactGPRegressor is the exact GP: there is nothing to certify")
+    if estimator.model_.status.get("weighted"):
+        raise DataError(
+            "the model was fitted with sample_weight or noise_variance; certificates are for models whose rows all "
+            "have the same weight and no known noise variance: fit without them to certify"
+        )
     rows = estimator.read_training_rows(X, y)
     source = rows.load()  # which may not carry the labels
     model = estimator.current_model()
@@ -79,9 +84,9 @@ def problems_of(estimator: Certifiable, X: Any, y: Any, X_test: Any, *, referenc
     place: dict[str, Any] = {"dtype": torch.float64, "device": model.device}
     x, target = (
         standardise(source.x, s.x_shift, s.x_scale, **place),
-        standardise(source.y, s.y_shift, s.y_scale, **place),
+        standardise(source.targets, s.y_shift, s.y_scale, **place),
     )
-    test = None if X_test is None else estimator.read_inputs(X_test)
+    test = None if X_test is None else estimator.model_.complete(estimator.read_inputs(X_test))
     x_test = None if test is None else standardise(test, s.x_shift, s.x_scale, **place)
     data = _Data(x, target, x_test, get_kernel(model.kernel))
     predictor = spectral_part(predictor)
@@ -116,7 +121,10 @@ def _neighbor_problem(predictor: NeighborModel, data: _Data, *, dtype: torch.dty
     """The problem of a neighbour GP, which has no kernel matrix of its own: only its predictions can be certified."""
     gp, lengthscale = predictor.gp, torch.as_tensor(predictor.params.lengthscale).to(data.x)
     kept = torch.cat([gp.coordinates.double(), torch.ones_like(gp.targets[:, :1]), gp.targets], 1)
-    sums = Statistics(gp.n_rows, gp.targets.shape[1], kept.T @ kept)  # as if the inputs were features
+    n = gp.n_rows
+    if gp.row_noise is not None:  # copies that are one row
+        n, kept = round(float(gp.row_noise.weight.sum())), kept * gp.row_noise.weight.sqrt()[:, None]
+    sums = Statistics(n, gp.targets.shape[1], kept.T @ kept)  # as if the inputs were features
 
     def see(rows: Tensor, _: slice | None) -> _Seen:
         return _Seen(rows / lengthscale, Features(rows, None), None)
@@ -218,7 +226,7 @@ def _check_same_rows(
 
     Compared are the sums ``[Phi, 1]' V^-1 [1, Y]``, each with the product of the norms of its two columns.
     """
-    n = sum(block.n for block in blocks)
+    n = round(sum(float(block.weight) for block in blocks)) if weight is None else sum(block.n for block in blocks)
     if len(target) != n:
         raise DataError(
             f"X has {len(target):,} rows, but the model has seen {n:,}; certify needs exactly the rows the "

@@ -1,25 +1,30 @@
 """The command ``prismgp``.
 
 Every subcommand is a module with ``add_parser``, which declares its arguments, and ``run``, which
-does the work and returns the exit code. Errors are handled here, in one place.
+does the work and returns the exit code. Errors and signals are handled here, in one place.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 import warnings
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import prismgp
-from prismgp.cli.common import Parser, complain, one_line
 from prismgp.exceptions import PrismGPError, PrismGPWarning
+
+if TYPE_CHECKING:  # loading the numerical libraries takes seconds, in which Ctrl-C must work too
+    from prismgp.cli.common import Parser
 
 __all__ = ["main"]
 
-_SUBCOMMANDS = ("fit", "predict", "certify", "report", "info")
+_SUBCOMMANDS = ("fit", "predict", "suggest", "certify", "report", "info")
 
 _BAD_INPUT = 2
 _INTERRUPTED = 130
@@ -38,14 +43,25 @@ def main(argv: list[str] | None = None) -> int:
     -------
     int
         0 on success; 1 for a certificate that does not hold; 2, with one line on stderr, on bad usage or bad input;
-        130 when interrupted; 141 when the reader of the output has closed it.
+        130 when interrupted by Ctrl-C or SIGTERM; 141 when the reader of the output has closed it.
     """
+    with _signals():
+        try:
+            return _run(sys.argv[1:] if argv is None else argv)
+        except KeyboardInterrupt:
+            print("prismgp: interrupted", file=sys.stderr)
+            return _INTERRUPTED
+
+
+def _run(argv: list[str]) -> int:
+    from prismgp.cli.common import complain
+
     try:
-        args = _parser(sys.argv[1:] if argv is None else argv).parse_args(argv)
+        args = _parser(argv).parse_args(argv)
     except SystemExit as stop:  # argparse leaves this way, also after --help
         return stop.code if isinstance(stop.code, int) else _BAD_INPUT
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), ExitStack() as args.at_exit:
             warnings.simplefilter("always", PrismGPWarning)
             warnings.showwarning = _show_warning
             code = int(args.run(args))
@@ -54,9 +70,6 @@ def main(argv: list[str] | None = None) -> int:
     except BrokenPipeError:
         _abandon_stdout()
         return _BROKEN_PIPE
-    except KeyboardInterrupt:
-        complain("interrupted")
-        return _INTERRUPTED
     except PrismGPError as error:
         complain(f"error: {error}")
     except OSError as error:
@@ -67,13 +80,35 @@ def main(argv: list[str] | None = None) -> int:
     return _BAD_INPUT
 
 
+@contextmanager
+def _signals() -> Iterator[None]:
+    """Treat SIGTERM as Ctrl-C while a command runs, and restore both afterwards.
+
+    Only the main thread may; and a process that was told to ignore a signal, as by nohup, still does.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    if before[signal.SIGTERM] is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def _parser(argv: list[str]) -> Parser:
     """The parser of the given command only, if there is one: commands load what they need, and predict needs little."""
+    from prismgp.cli.common import Parser
+
     parser = Parser(
         prog="prismgp",
-        description="Gaussian process regression on tables: fit, predict with uncertainty, certify, report, "
-        "inspect models.",
-        epilog="Exit code: 0 on success, 1 when a certificate does not hold, 2 on bad usage or bad input.",
+        description="Gaussian process regression on tables: fit, predict with uncertainty, suggest rows to measure, "
+        "certify, report, inspect models.",
+        epilog="Exit code: 0 on success, 1 when a certificate does not hold, 2 on bad usage or bad input, 130 when "
+        "interrupted.",
     )
     parser.add_argument("--version", action="version", version=f"prismgp {prismgp.__version__}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
@@ -83,6 +118,8 @@ def _parser(argv: list[str]) -> Parser:
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    from prismgp.cli.common import complain, one_line
+
     complain(f"warning: {one_line(str(message))}")
 
 

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import argparse
 import time
-from dataclasses import dataclass, replace
 from inspect import signature
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-import pandas as pd
 
 from prismgp._system import atomic_path
-from prismgp._types import Array
 from prismgp.certificates import MEMBER_HEADER, PARTS, Certificate, certificate_lines, certify, member_rows
 from prismgp.cli import common
 from prismgp.cli.common import Parser, Subparsers, complain, printable, say
-from prismgp.data import TableFiles, TableReader, open_tables
-from prismgp.data.encoder import warn_unseen
+from prismgp.cli.rows import TableRows, read_rows
+from prismgp.data import TableFiles, open_tables
 from prismgp.data.tables import PARQUET_SUFFIXES
 from prismgp.estimators import ExactGPRegressor, GPRegressor, load
 from prismgp.exceptions import DataError
@@ -44,10 +40,10 @@ def add_parser(subparsers: Subparsers) -> None:
         f"the rows that --holdout kept out of the fit, or else at {TEST_POINTS:,} training rows drawn at random (all "
         "if there are fewer), and new rows can then be further off.",
         epilog="Exit code: 0 when the certificate holds, 1 when an assumption fails so that nothing is certified, 2 on "
-        "bad usage or bad input. For a model fitted with --holdout, --seed or --drop-missing, repeat these options.",
+        "bad usage or bad input. If the fit had --holdout, --conformal or --seed, repeat them.",
     )
     parser.add_argument("model", metavar="MODEL", help="model file")
-    parser.add_argument("data", metavar="DATA", help="the training table, as for fit")
+    common.add_data(parser, "the training table, as for fit: ")
     parser.add_argument("--test", metavar="FILE", help="table whose rows to certify predictions at; needs no target")
     parser.add_argument(
         "-t",
@@ -56,9 +52,12 @@ def add_parser(subparsers: Subparsers) -> None:
         metavar="COLUMN",
         help="the target of the model (default: known, unless the model was saved from Python); A,B,... for several",
     )
-    parser.add_argument("--drop-missing", action="store_true", help="leave out rows with missing or infinite values")
+    common.add_missing(parser, default=None, meaning="rows with missing inputs, as for fit (default: that of the fit)")
     parser.add_argument("--holdout", type=common.fraction, metavar="FRACTION", help="that of the fit")
-    parser.add_argument("--seed", type=common.seed, default=0, help="that of the fit; only for --holdout (default: 0)")
+    parser.add_argument("--conformal", type=common.fraction, metavar="FRACTION", help="that of the fit")
+    parser.add_argument(
+        "--seed", type=common.seed, default=0, help="that of the fit; only for --holdout and --conformal (default: 0)"
+    )
     parser.add_argument(
         "--rank", type=common.positive, metavar="N", help="columns of the pivoted Cholesky (default: by the rows)"
     )
@@ -92,11 +91,11 @@ def add_parser(subparsers: Subparsers) -> None:
         "--only", dest="parts", choices=PARTS, help="certify this alone, in less time (default: everything)"
     )
     parser.add_argument("--random-state", type=common.seed, metavar="N", help="of all that is random (default: 0)")
-    parser.add_argument("--device", choices=("cpu", "cuda", "auto"), help="default: that of the fit")
+    common.add_device(parser)
     parser.add_argument(
         "--figure", metavar="FILE", help=f"draw the certified ranges; {', '.join(FIGURE_FORMATS)} (needs matplotlib)"
     )
-    common.add_delimiter(parser)
+    common.add_format_options(parser)
     parser.add_argument(
         "--json",
         nargs="?",
@@ -112,8 +111,7 @@ def run(args: argparse.Namespace) -> int:
     """Read both tables, certify, report."""
     _check_options(args)
     files = common.open_data(args)
-    delimiter = None if str(args.test).lower().endswith(PARQUET_SUFFIXES) else args.delimiter
-    test_files = None if args.test is None else open_tables(args.test, delimiter=delimiter)
+    test_files = _open_test(args)
     read = [*files.files, *(test_files.files if test_files is not None else [])]
     _check_outputs(args, [str(each.path) for each in read])
     model: GPRegressor = load(args.model, device=args.device)
@@ -125,9 +123,9 @@ def run(args: argparse.Namespace) -> int:
     with common.ticking("certifying", shown=common.show_progress(args)):
         try:
             points = test.inputs if _predictions(args) else None
-            certificate = certify(model, train.inputs, train.target, points, **options)
+            certificate = certify(model, train.inputs, None if train.is_table else train.target, points, **options)
         except DataError as error:
-            hint = "if the fit had --holdout, --seed or --drop-missing, repeat them here"
+            hint = "if the fit had --holdout, --conformal or --seed, repeat them here"
             raise DataError(f"{args.data}: {error}; {hint}") from error
     seconds = time.perf_counter() - began
     if args.figure is not None:
@@ -136,9 +134,19 @@ def run(args: argparse.Namespace) -> int:
     return 0 if certificate.holds else _DOES_NOT_HOLD
 
 
+def _open_test(args: argparse.Namespace) -> TableFiles | None:
+    if args.test is None:
+        return None
+    if args.test.lower().endswith(PARQUET_SUFFIXES):
+        return open_tables(args.test)  # the options are about DATA, which may be text
+    return common.open_path(args, args.test)
+
+
 def _check_options(args: argparse.Namespace) -> None:
     """Check all options before any work."""
     _check_outputs(args, [args.model])
+    if args.data == args.test == "-":
+        raise DataError("DATA and --test cannot both be standard input")
     if args.figure is not None:
         figure_format(args.figure)
     for name, value in (("--figure", args.figure), ("--test", args.test)):
@@ -160,34 +168,18 @@ def _check_outputs(args: argparse.Namespace, inputs: list[str]) -> None:
 # -- tables --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """Rows of a table, encoded for the model."""
-
-    inputs: Any  # frame or array, (n, d)
-    target: Array | None  # (n,) or (n, q)
-    numbers: npt.NDArray[np.int64]  # (n,), row numbers in their file; the first is 1
-    names: list[str]  # the encoded inputs
-    target_names: list[str]
-
-    def select(self, index: Any) -> _Rows:
-        inputs = self.inputs.iloc[index] if isinstance(self.inputs, pd.DataFrame) else self.inputs[index]
-        target = None if self.target is None else self.target[index]
-        return replace(self, inputs=inputs, target=target, numbers=self.numbers[index])
-
-
 def _read_tables(
     args: argparse.Namespace, model: GPRegressor, files: TableFiles, test_files: TableFiles | None
-) -> tuple[_Rows, _Rows, str]:
+) -> tuple[TableRows, TableRows, str]:
     """Training rows, the rows to certify at, and a description of these."""
     targets = common.target_columns(args, model.model_, files)
-    train = _read(args, model, files, targets)
+    train = read_rows(args, model, files, targets)
     kept = None
-    if args.holdout is not None:
-        out = common.held_out_rows(len(train.numbers), args.holdout, args.seed)
-        kept, train = train.select(out), train.select(~out)
+    if args.holdout is not None or args.conformal is not None:
+        chosen, out, _ = common.split_rows(args, len(train.numbers))
+        kept, train = train.select(out) if len(out) else None, train.select(chosen)
     if test_files is not None:
-        test = _read(args, model, test_files, targets, with_target=False)
+        test = read_rows(args, model, test_files, targets, with_target=False)
         return train, test, f"{len(test.numbers):,} rows of {args.test}"
     if kept is not None:
         return train, kept, f"the {len(kept.numbers):,} rows held out of the fit"
@@ -199,44 +191,20 @@ def _read_tables(
     return train, train.select(chosen), f"{TEST_POINTS:,} of the {n:,} training rows, at random; {note}"
 
 
-def _read(
-    args: argparse.Namespace, model: GPRegressor, files: TableFiles, targets: list[str], *, with_target: bool = True
-) -> _Rows:
-    """All rows of a table, encoded."""
-    fitted = model.model_
-    reader = TableReader.for_model(
-        files,
-        fitted.encoder,
-        fitted.feature_names or fitted.n_inputs,
-        targets if with_target else [],
-        ignore=targets,
-        missing="drop" if args.drop_missing else "error",
-    )
-    parts = [(block.x, block.y, block.first_row + block.positions + 1) for block in reader.blocks(_ROWS)]
-    if not sum(len(numbers) for _, _, numbers in parts):
-        raise reader.no_rows_error()
-    warn_unseen(reader.unseen)
-    x, y, numbers = (np.concatenate(each) for each in zip(*parts, strict=True))
-    encoded = reader.encoder.feature_names
-    inputs = pd.DataFrame(x, columns=encoded, copy=False) if fitted.feature_names else x
-    target = (y[:, 0] if fitted.target_ndim == 1 and len(targets) == 1 else y) if with_target else None
-    return _Rows(inputs, target, numbers, encoded, reader.targets)
-
-
 # -- output --------------------------------------------------------------------------------------
 
 
-def _figure_data(train: _Rows, test: _Rows) -> dict[str, Any]:
+def _figure_data(train: TableRows, test: TableRows) -> dict[str, Any]:
     """Arguments of the figure; with one input, predictions are drawn along it."""
     data: dict[str, Any] = {"targets": train.target_names}
-    if len(train.names) == 1:
-        data |= {"x": np.ravel(test.inputs), "x_name": train.names[0]}
-        data |= {"training": (np.ravel(train.inputs), train.target)}
+    if len(train.encoder.columns) == 1 and train.encoder.is_numeric:
+        data |= {"x": test.x[:, 0], "x_name": train.encoder.input_names[0]}
+        data |= {"training": (train.x[:, 0], train.target)}
     return data
 
 
 def _report(
-    args: argparse.Namespace, model: GPRegressor, certificate: Certificate, test: _Rows, where: str, seconds: float
+    args: argparse.Namespace, model: GPRegressor, certificate: Certificate, test: TableRows, where: str, seconds: float
 ) -> None:
     if not certificate.holds:
         complain(f"the certificate does not hold: {certificate.reason}")

@@ -8,23 +8,30 @@ import json
 import math
 import os
 import shutil
+import signal
+import stat
 import sys
+import tempfile
 import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
+from typing import IO, TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from prismgp import metrics
+from prismgp._system import atomic_path, is_device, unknown_device
 from prismgp._types import Array
 from prismgp.core.normal import normal_quantile
-from prismgp.data import TableFiles, open_tables
+from prismgp.data import MISSING, TableFiles, open_tables
 from prismgp.data.encoder import quote_names
+from prismgp.data.numerals import DECIMALS
+from prismgp.data.tables import FORMATS, PARQUET_SUFFIXES, TEXT_SUFFIXES
+from prismgp.data.text import check_encoding
 from prismgp.exceptions import DataError
 
 if TYPE_CHECKING:
@@ -44,6 +51,7 @@ class Parser(argparse.ArgumentParser):
 
 
 N = TypeVar("N", int, float)
+Indices: TypeAlias = npt.NDArray[np.int64]
 Subparsers: TypeAlias = "argparse._SubParsersAction[Parser]"
 
 
@@ -75,6 +83,7 @@ whole = _number(int, lambda value: value >= 0, "a whole number of at least 0")
 seed = _number(int, lambda value: 0 <= value < 2**32, "a whole number between 0 and 2^32 - 1")
 fraction = _number(float, lambda value: 0 < value < 1, "a number between 0 and 1")
 probability = _number(float, lambda value: 0 <= value < 1, "a number of at least 0 and below 1")
+seconds = _number(float, lambda value: 0 < value < math.inf, "a number above 0")
 not_negative = _number(float, lambda value: 0 <= value < math.inf, "a number of at least 0")
 
 
@@ -85,13 +94,67 @@ def _delimiter(text: str) -> str:
     return text
 
 
-def add_delimiter(parser: Parser) -> None:
-    """Add the option of commands that read tables."""
+def _device(text: str) -> str:
+    if not is_device(text):
+        raise argparse.ArgumentTypeError(str(unknown_device(text)))
+    return text
+
+
+def add_device(parser: Parser, default: str | None = None) -> None:
+    """Add the option of commands that compute; without a default, it is the device of the fit."""
+    what = f"cpu, cuda, a numbered GPU such as cuda:1, or auto (default: {default or 'that of the fit'})"
+    parser.add_argument("--device", type=_device, metavar="DEVICE", default=default, help=what)
+
+
+def add_data(parser: Parser, what: str = "") -> None:
+    """Add the argument DATA of commands that read tables."""
     parser.add_argument(
+        "data",
+        metavar="DATA",
+        help=f"{what}.csv, .tsv (either also .gz) or .parquet, or a folder of these; - for standard input",
+    )
+
+
+def add_format_options(parser: Parser) -> None:
+    """Add the options of commands that read tables; they are about the files, and no model remembers them."""
+    group = parser.add_argument_group("format of DATA")
+    group.add_argument(
+        "--format",
+        choices=FORMATS,
+        help="format of files with other names than the usual ones (default: by the name; csv for standard input)",
+    )
+    group.add_argument(
         "--delimiter",
         type=_delimiter,
         metavar="CHAR",
-        help=r"separator of a text file (default: comma, or tab for .tsv; \t means tab)",
+        help=r"separator of a text file (default: comma, semicolon, tab or |, as the header shows; \t means tab)",
+    )
+    group.add_argument(
+        "--decimal",
+        choices=DECIMALS,
+        help="decimal mark of a text file (default: point). The other mark, blanks and apostrophes may separate "
+        "thousands, and 12.5%% means 0.125",
+    )
+    group.add_argument(
+        "--encoding",
+        type=_encoding,
+        metavar="NAME",
+        help="of a text file, e.g. latin-1 (default: UTF-8, or what the byte order mark says)",
+    )
+
+
+def _encoding(text: str) -> str:
+    try:
+        return check_encoding(text)
+    except DataError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def add_missing(parser: Parser, *, default: str | None, meaning: str) -> None:
+    """Add the options of commands that may meet missing values."""
+    parser.add_argument("--missing", choices=MISSING, default=default, help=meaning)
+    parser.add_argument(
+        "--drop-missing", dest="missing", action="store_const", const="drop", help="the same as --missing drop"
     )
 
 
@@ -102,16 +165,39 @@ def add_output_options(parser: Parser) -> None:
 
 
 def open_data(args: argparse.Namespace) -> TableFiles:
-    """Open the file or the folder of the argument DATA."""
-    return open_tables(args.data, delimiter=args.delimiter)
+    """Open the file, the folder or the stream of the argument DATA."""
+    return open_path(args, args.data)
+
+
+def open_path(args: argparse.Namespace, path: str) -> TableFiles:
+    """Open a table with the options of the command.
+
+    Standard input, and what is no regular file, can be read only once: it is copied to a temporary file, which is
+    removed when the command ends.
+    """
+    options: dict[str, Any] = {name: getattr(args, name) for name in ("delimiter", "decimal", "encoding")}
+    options["kind"] = args.format
+    is_stream = path == "-" or (os.path.exists(path) and not os.path.isdir(path) and not os.path.isfile(path))
+    if not is_stream:
+        return open_tables(path, **options)
+    if getattr(args, "scheduler", None) is not None:
+        raise DataError(f"{path}: the workers of a cluster cannot read it; use a file that they can reach")
+    name = "standard input" if path == "-" else path
+    if path == "-" or not path.lower().endswith((*TEXT_SUFFIXES, *PARQUET_SUFFIXES)):
+        options["kind"] = args.format or "csv"
+    with tempfile.NamedTemporaryFile(prefix="prismgp-", suffix=Path(path).suffix, delete=False) as spool:
+        args.at_exit.callback(os.unlink, spool.name)
+        with sys.stdin.buffer if path == "-" else open(path, "rb") as stream:
+            shutil.copyfileobj(stream, spool)
+    return open_tables(spool.name, **options, name=name)
 
 
 def target_columns(args: argparse.Namespace, model: FittedModel, files: TableFiles) -> list[str]:
     """The target columns of a model, as the option --target or the model names them."""
-    known = None if model.encoder is None else model.encoder.target
-    if args.target is None and known is None:
+    known = [] if model.encoder is None else list(model.encoder.targets)
+    if args.target is None and not known:
         raise DataError(f"{args.model} was saved from Python without the name of its target; give it with --target")
-    names: list[str] = args.target or [known]
+    names: list[str] = args.target or known
     absent, there = quote_names(name for name in names if name not in files.names), quote_names(files.names)
     if absent:
         raise DataError(f"{files.path}: target column {absent} missing; the file has {there}")
@@ -126,6 +212,9 @@ def writable(path: str, *, inputs: Iterable[str]) -> Path:
         raise DataError(f"{path}: the folder {str(folder)!r} does not exist")
     if target.is_dir():
         raise DataError(f"{path}: is a folder")
+    with suppress(FileNotFoundError):  # a new file, or a link to one
+        if not stat.S_ISREG(target.stat().st_mode):  # Python's own error for a loop of links is clear
+            raise DataError(f"{path}: is not a regular file")
     if not os.access(folder, os.W_OK):
         raise DataError(f"{path}: the folder {str(folder)!r} cannot be written to")
     for name in inputs:
@@ -134,14 +223,65 @@ def writable(path: str, *, inputs: Iterable[str]) -> Path:
     return target
 
 
-def held_out_rows(n: int, share: float, seed: int) -> npt.NDArray[np.bool_]:
-    """Choose the rows that ``--holdout`` keeps out of a fit, (n,)."""
-    count = max(1, round(share * n))
-    if n - count < 2:
-        raise DataError(f"--holdout {share:g} leaves {n - count} of {n} rows for the fit; at least 2 are needed")
-    chosen = np.zeros(n, dtype=bool)
-    chosen[np.random.default_rng(seed).permutation(n)[:count]] = True
-    return chosen
+def split_rows(args: argparse.Namespace, n: int) -> tuple[Indices, Indices, Indices]:
+    """Rows of the fit, and those that ``--holdout`` and ``--conformal`` keep out of it; each in their order."""
+    shares = {name: getattr(args, name) for name in ("holdout", "conformal")}
+    counts = [0 if share is None else max(1, round(share * n)) for share in shares.values()]
+    left = n - sum(counts)
+    if left < 2:
+        asked = " and ".join(f"--{name} {share:g}" for name, share in shares.items() if share is not None)
+        verb = "leaves" if counts.count(0) else "leave"
+        raise DataError(f"{asked} {verb} {max(left, 0)} of {n} rows for the fit; at least 2 are needed")
+    order = np.random.default_rng(args.seed).permutation(n)
+    held_out, conformal, train = np.split(order, np.cumsum(counts))
+    return np.sort(train), np.sort(held_out), np.sort(conformal)
+
+
+def ignore_interrupts() -> None:
+    """Called when the output is in place: the rest takes no time, and must not look like a failure."""
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
+
+
+def check_output(args: argparse.Namespace, files: TableFiles) -> None:
+    """Check that the output can be written, and is no part of what is read."""
+    writable(args.output, inputs=[args.model, *(str(each.path) for each in files.files)])
+    if Path(args.data).is_dir() and Path(args.output).resolve().is_relative_to(Path(args.data).resolve()):
+        raise DataError(f"{args.output}: is in the folder that is read and would become a part of it; write elsewhere")
+
+
+@contextmanager
+def destination(output: str) -> Iterator[Path | IO[bytes]]:
+    """A temporary file, which replaces the output or is copied to stdout only when all rows are done."""
+    if output != "-":
+        with atomic_path(output) as path:
+            yield path
+        return
+    with tempfile.TemporaryFile() as spool:
+        yield spool
+        spool.seek(0)
+        sys.stdout.flush()
+        shutil.copyfileobj(spool, sys.stdout.buffer)
+        sys.stdout.buffer.flush()
+
+
+def output_suffixes(model: FittedModel) -> list[str]:
+    """What tells the columns of several outputs apart: the targets, or their numbers where these have no names."""
+    if model.target_ndim == 1:
+        return [""]
+    names = () if model.encoder is None else model.encoder.targets
+    return [f"_{name}" for name in names or range(model.n_outputs)]
+
+
+def free_names(taken: Sequence[str], wanted: Iterable[str]) -> list[str]:
+    """Names for added columns: underscores are appended until a name is free."""
+    names: list[str] = []
+    for name in wanted:
+        while name in taken or name in names:
+            name += "_"
+        names.append(name)
+    return names
 
 
 # -- output --------------------------------------------------------------------------------------
@@ -172,10 +312,15 @@ def _write(text: str, stream: Any) -> None:
     print(text.encode(encoding, "backslashreplace").decode(encoding), file=stream)
 
 
+def terminal_width() -> int:
+    """Characters of a line."""
+    return shutil.get_terminal_size((100, 24)).columns
+
+
 def print_rows(rows: Sequence[tuple[str, str]], *, indent: int = 2, error: bool = False, wrapped: bool = False) -> None:
     """Print labels and values in two columns; ``wrapped``: break long values into several lines."""
     width = max((len(label) for label, _ in rows), default=0)
-    room = min(shutil.get_terminal_size((100, 24)).columns, 110) - indent - width - 2
+    room = min(terminal_width(), 110) - indent - width - 2
     for label, value in rows:
         lines = [value]
         if wrapped:  # paths are not broken

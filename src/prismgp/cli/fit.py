@@ -13,21 +13,21 @@ from typing import Any
 import numpy as np
 
 from prismgp._system import format_bytes
-from prismgp._validate import central_levels
+from prismgp._types import Array
 from prismgp.cli import common
 from prismgp.cli.common import Parser, Scores, Subparsers, printable, say
 from prismgp.core.kernels import KERNELS
-from prismgp.data import ArraySource, Source, TableEncoder, file_source
-from prismgp.data.scan import is_saved_index
+from prismgp.data import Source, file_source
+from prismgp.data.scan import MAX_CATEGORIES, is_saved_index
 from prismgp.estimators import ExactGPRegressor, GPRegressor, NeighborGPRegressor, PrismGPRegressor, SSGPRegressor
 from prismgp.exceptions import DataError
-from prismgp.model import file_bytes
+from prismgp.model import file_bytes, rows_needed
 
 _DEFAULT_FREQUENCIES = {"prism": 32, "ssgp": 64}
 _KERNEL, _NEIGHBOR_KERNEL = "rbf", "matern32"
 _LEVEL = 0.95
 _SHOWN_INPUTS = 5
-_SCORE_ROWS = 65_536
+_ENDS = {"interrupt": "an interrupt", "time limit": "the time limit"}
 _LARGE_FILE = 100 * 10**6  # bytes
 
 
@@ -36,12 +36,19 @@ def add_parser(subparsers: Subparsers) -> None:
     parser: Parser = subparsers.add_parser(
         "fit",
         help="learn a model from a table",
-        description="Learn a model from a table and write it to a file. Text columns are encoded by the model, "
-        "one indicator column per category, and the encoding is saved with it. In CSV files an empty cell, NA, N/A, "
-        "NaN or null is a missing value.",
+        description="Learn a model from a table and write it to a file. Text, dates, times and missing values are "
+        "encoded by the model, and the encoding is saved with it. In CSV files an empty cell, NA, N/A, NaN or null is "
+        "a missing value. Rows without a target are left out.",
     )
-    parser.add_argument("data", metavar="DATA", help=".csv, .tsv (either also .gz) or .parquet, or a folder of these")
-    parser.add_argument("-t", "--target", required=True, metavar="COLUMN", help="the column to predict")
+    common.add_data(parser)
+    parser.add_argument(
+        "-t",
+        "--target",
+        required=True,
+        type=common.columns,
+        metavar="COLUMN",
+        help="the column to predict; A,B,... for several (a name with a comma in double quotes, as in '\"a, b\"')",
+    )
     parser.add_argument("-o", "--output", required=True, metavar="MODEL", help="model file to write, e.g. model.prism")
     parser.add_argument(
         "--model",
@@ -70,11 +77,29 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--max-categories",
         type=common.positive,
-        default=100,
+        default=MAX_CATEGORIES,
         metavar="N",
-        help="refuse text columns with more distinct values (default: %(default)s)",
+        help="columns with more categories are encoded by the effect of each on the target, instead of by an "
+        "indicator for each (default: %(default)s)",
     )
-    parser.add_argument("--drop-missing", action="store_true", help="leave out rows with missing or infinite values")
+    common.add_missing(
+        parser,
+        default="impute",
+        meaning="rows with missing inputs: impute the values (numbers by the median, with an indicator; missing "
+        "categories are one more), drop the rows, or end with an error (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--weight-column",
+        metavar="COLUMN",
+        help="weights of the rows, not an input: the noise variance of a row is divided by its weight; rows of weight "
+        "zero are left out",
+    )
+    parser.add_argument(
+        "--noise-column",
+        metavar="COLUMN",
+        help="known variances (not standard deviations) of the errors of the target, in its units squared, in addition "
+        "to the noise that is learned; not an input",
+    )
     parser.add_argument(
         "--holdout",
         type=common.fraction,
@@ -82,9 +107,16 @@ def add_parser(subparsers: Subparsers) -> None:
         help="keep a random part of the rows out of the fit and report the accuracy on it, with the density and the "
         "intervals of the model's own predictive distribution",
     )
+    parser.add_argument(
+        "--conformal",
+        type=common.fraction,
+        metavar="FRACTION",
+        help="keep a random part of the rows out of the fit to make the intervals conformal: in predict they cover "
+        "at least as often as --level says, on average over rows like these",
+    )
     parser.add_argument("--seed", type=common.seed, default=0, help="of everything random (default: %(default)s)")
     parser.add_argument("--dtype", choices=("float64", "float32"), default="float64", help="default: %(default)s")
-    parser.add_argument("--device", choices=("cpu", "cuda", "auto"), default="cpu", help="default: %(default)s")
+    common.add_device(parser, default="cpu")
     parser.add_argument(
         "--checkpoint",
         metavar="FILE",
@@ -92,62 +124,97 @@ def add_parser(subparsers: Subparsers) -> None:
         "removed when the model is saved",
     )
     parser.add_argument(
+        "--max-seconds",
+        type=common.seconds,
+        metavar="S",
+        help="end the fit after about so many seconds, with the best model so far; not reproducible",
+    )
+    parser.add_argument(
+        "--keep-interrupted",
+        action="store_true",
+        help="Ctrl-C and SIGTERM end the fit, and the best model so far is saved (default: exit code 130, and MODEL is "
+        "left as it was)",
+    )
+    parser.add_argument(
         "--scheduler",
         metavar="ADDRESS",
         help="let the workers of a Dask cluster read and compute, e.g. tcp://host:8786; they must reach DATA by the "
         "same path",
     )
-    common.add_delimiter(parser)
+    common.add_format_options(parser)
     common.add_output_options(parser)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Fit, save, report."""
+    began = time.perf_counter()
     if args.model == "exact" and args.checkpoint is not None:
         raise DataError("--checkpoint is for --model prism, ssgp and neighbors; the exact model is fitted in one step")
     if args.model not in _DEFAULT_FREQUENCIES and args.frequencies is not None:
         raise DataError(f"-p/--frequencies is for --model prism and ssgp; the {args.model} model has no frequencies")
+    if not args.target:
+        raise DataError("-t/--target names no column")
     files = common.open_data(args)
     output = common.writable(args.output, inputs=[str(file.path) for file in files.files])
     if args.checkpoint is not None:
         common.writable(args.checkpoint, inputs=[*(str(file.path) for file in files.files), args.output])
     source = file_source(
         files,
-        args.target,
+        args.target[0] if len(args.target) == 1 else args.target,
         columns=args.inputs,
         exclude=args.exclude,
         categorical=args.categorical,
-        missing="drop" if args.drop_missing else "error",
+        missing=args.missing,
         max_categories=args.max_categories,
+        weight=args.weight_column,
+        noise=args.noise_column,
         client=args.scheduler,
     )
     train: Source = source
     held_out: Source | None = None
-    if args.holdout is not None:  # both parts stay in the order of the file
-        chosen = common.held_out_rows(source.n_rows, args.holdout, args.seed)
-        train, held_out = source.select(np.flatnonzero(~chosen)), source.select(np.flatnonzero(chosen))
+    calibration: Source | None = None
+    chosen, out, kept = common.split_rows(args, source.n_rows)
+    if len(chosen) < source.n_rows:
+        train = source.select(chosen)
+        held_out, calibration = (source.select(rows) if len(rows) else None for rows in (out, kept))
+    if calibration is not None and len(kept) < rows_needed(_LEVEL):
+        raise DataError(
+            f"--conformal {args.conformal:g} keeps {len(kept):,} of {source.n_rows:,} rows; conformal intervals of "
+            f"{_LEVEL:.0%} need at least {rows_needed(_LEVEL)}: keep a larger part"
+        )
     model = _new_model(args)
+    model.set_params(verbose=int(common.show_progress(args)))
+    if args.max_seconds is not None:  # reading counts too
+        model.set_params(max_seconds=max(args.max_seconds - (time.perf_counter() - began), 1e-3))
     began = time.perf_counter()
-    model.set_params(verbose=int(common.show_progress(args))).fit(train)
-    model.set_params(verbose=0)  # not to be saved with the model
+    model.fit(train)
+    model.set_params(verbose=0, max_seconds=args.max_seconds)  # progress is not to be saved with the model
+    if calibration is not None:
+        model.conformalize(calibration, coverage=_LEVEL)
     summary: dict[str, Any] = {
         "data": args.data,
-        "target": args.target,
+        "target": args.target[0] if len(args.target) == 1 else args.target,
+        "checkpoint": args.checkpoint,
+        "weight_column": args.weight_column,
+        "noise_column": args.noise_column,
         "left_out": _left_out(args, files.names),
         "seconds": time.perf_counter() - began,
         "rows_read": source.rows_read,
         "rows_dropped": source.rows_read - source.n_rows,
+        "rows_without_target": source.rows_without_target,
     }
     if held_out is not None:
-        summary["holdout"] = _score(model, held_out, train)
+        summary["holdout"] = _score(model, held_out, train, args.target)
     size = file_bytes(model.model_)
     if size > _LARGE_FILE and not args.quiet:  # before it fills the disk
         say(f"Writing {args.output}, about {format_bytes(size)}", error=True)
     model.save(output)
-    if args.checkpoint is not None:
+    common.ignore_interrupts()
+    summary["ended_early"] = _why_early(model)
+    if args.checkpoint is not None and summary["ended_early"] is None:  # else it continues the fit
         Path(args.checkpoint).unlink(missing_ok=True)
-    summary |= _description(model, source.encoder, train)
+    summary |= _description(model, train)
     summary |= {"output": args.output, "output_bytes": output.stat().st_size}
     if args.json:
         say(common.json_text(summary))
@@ -160,12 +227,14 @@ def _left_out(args: argparse.Namespace, names: list[str]) -> list[str]:
     """Columns left out without a request."""
     if args.inputs is not None:
         return []
-    return [name for name in names if is_saved_index(name) and name != args.target and name not in args.exclude]
+    return [name for name in names if is_saved_index(name) and name not in (*args.target, *args.exclude)]
 
 
 def _new_model(args: argparse.Namespace) -> GPRegressor:
     kernel = args.kernel or (_NEIGHBOR_KERNEL if args.model == "neighbors" else _KERNEL)
     options = {"kernel": kernel, "dtype": args.dtype, "device": args.device, "random_state": args.seed}
+    options["missing"] = args.missing
+    options |= {"max_seconds": args.max_seconds, "on_interrupt": "keep" if args.keep_interrupted else "raise"}
     if args.model == "exact":
         return ExactGPRegressor(**options)
     if args.model == "neighbors":
@@ -175,34 +244,49 @@ def _new_model(args: argparse.Namespace) -> GPRegressor:
     return cls(n_frequencies=frequencies, checkpoint=args.checkpoint, **options)
 
 
-def _score(model: GPRegressor, held_out: Source, train: Source) -> dict[str, Any]:
-    """Accuracy on held-out rows, and that of always predicting the training mean."""
-    score = partial(_score_rows, model=model, average=float(train.moments[1].mean[0]))
-    scores, squares = held_out.reduce(score, _merge_scores)
-    return {**scores.to_dict(), "rmse_of_mean": math.sqrt(squares / held_out.n_rows)}
+def _why_early(model: GPRegressor) -> str | None:
+    """What ended the fit before it was done, if anything did."""
+    status = model.fit_status_
+    return "interrupt" if status["interrupted"] else "time limit" if status["timed_out"] else None
 
 
-def _score_rows(source: Source, *, model: GPRegressor, average: float) -> tuple[Scores, float]:
-    """Scores of the rows and the sum of their squared distances from the average."""
-    scores, squares = Scores(_LEVEL), 0.0
-    fitted, levels = model.current_model(), central_levels(_LEVEL)
-    for x, y in source.blocks(_SCORE_ROWS):
-        mean, std, ends = (each[:, 0] for each in fitted.predict_quantiles(x, levels))
-        interval = ends[:, 0], ends[:, 1]
-        scores.add(y[:, 0], mean, std, model.log_density(ArraySource(x, y)), interval)
-        squares += float(np.square(y - average).sum())
-    return scores, squares
+def _score(model: GPRegressor, held_out: Source, train: Source, targets: list[str]) -> dict[str, Any]:
+    """Accuracy on held-out rows, and that of always predicting the training mean; by target if there are several."""
+    score = partial(_score_rows, model=model, averages=train.moments[1].mean)
+    scored = held_out.reduce(score, _merge_scores)
+    found = [{**scores.to_dict(), "rmse_of_mean": math.sqrt(squares / held_out.n_rows)} for scores, squares in scored]
+    return found[0] if len(targets) == 1 else dict(zip(targets, found, strict=True))
 
 
-def _merge_scores(first: tuple[Scores, float], second: tuple[Scores, float]) -> tuple[Scores, float]:
-    return first[0].merge(second[0]), first[1] + second[1]
+def _score_rows(source: Source, *, model: GPRegressor, averages: Array) -> list[tuple[Scores, float]]:
+    """For each target the scores of the rows and the sum of their squared distances from the average."""
+    scored = [(Scores(_LEVEL), 0.0) for _ in averages]
+    fitted = model.current_model()
+    for x, y in model.read_rows(source, None).blocks(fitted.prediction_rows):
+        mean, std, ends = fitted.predict_interval(x, _LEVEL)
+        density = fitted.marginal_log_density(x, y[:, : len(averages)])
+        for k, (scores, squares) in enumerate(scored):
+            interval = ends[:, k, 0], ends[:, k, 1]
+            scores.add(y[:, k], mean[:, k], std[:, k], density[:, k], interval)
+            scored[k] = scores, squares + float(np.square(y[:, k] - averages[k]).sum())
+    return scored
 
 
-def _description(model: GPRegressor, encoder: TableEncoder, train: Source) -> dict[str, Any]:
-    status, names = model.fit_status_, encoder.feature_names
+def _merge_scores(first: list[tuple[Scores, float]], second: list[tuple[Scores, float]]) -> list[tuple[Scores, float]]:
+    return [(a.merge(b), c + d) for (a, c), (b, d) in zip(first, second, strict=True)]
+
+
+def _description(model: GPRegressor, train: Source) -> dict[str, Any]:
+    status, encoder = model.fit_status_, model.table_encoder_
+    names = encoder.feature_names
+    ignored = set(status["ignored_inputs"])
     relative = common.relative_lengthscale(model.model_)
     # The shortest first: the function varies most along these.
     ranked = [] if relative is None else sorted(zip(names, relative.tolist(), strict=True), key=itemgetter(1))
+
+    def per_target(values: Array) -> Any:
+        return float(values[0]) if len(encoder.targets) == 1 else dict(zip(encoder.targets, values, strict=True))
+
     return {
         "estimator": type(model).__name__,
         "kernel": model.kernel,
@@ -210,12 +294,14 @@ def _description(model: GPRegressor, encoder: TableEncoder, train: Source) -> di
         "rows": train.n_rows,
         "inputs": encoder.input_names,
         "features": names,
-        "one_hot": {column.name: len(column.categories) for column in encoder.columns if column.categories},
+        "encoded": {name: len(own) for name, own in encoder.features_of_columns.items() if own != [name]},
+        "constant": [name for name, own in encoder.features_of_columns.items() if ignored.issuperset(own)],
         "log_evidence": model.log_evidence_,
         "log_evidence_per_row": model.log_evidence_ / train.n_rows,
-        "noise_std": float(np.sqrt(model.noise_variance_)),
-        "signal_std": float(np.sqrt(model.signal_variance_)),
-        "target_std": float(train.moments[1].std[0]),
+        "conformal_rows": None if model.model_.conformal is None else model.model_.conformal.rows,
+        "noise_std": per_target(np.sqrt(model.model_.noise_variance)),
+        "signal_std": per_target(np.sqrt(model.model_.signal_variance)),
+        "target_std": per_target(train.moments[1].std),
         "relative_lengthscales": dict(ranked),
         "weights": status.get("weights"),
         "jitter": status["jitter"],
@@ -233,43 +319,67 @@ def _print(summary: dict[str, Any]) -> None:
         say("  Most relevant inputs: shortest length-scales, in standard deviations of the column")
         shown = list(summary["relative_lengthscales"].items())[:_SHOWN_INPUTS]
         common.print_rows([(printable(name), f"{value:.3g}") for name, value in shown if np.isfinite(value)], indent=4)
-    if "holdout" in summary:
-        scores = summary["holdout"]
+    conformal = "conformal, " if summary["conformal_rows"] else ""
+    for target, scores in _by_target(summary, "holdout").items():
         say()
-        say(f"  Accuracy on the {scores['rows']:,} held-out rows")
+        of = f" of {printable(target)}" if isinstance(summary["target"], list) else ""
+        say(f"  Accuracy{of} on the {scores['rows']:,} held-out rows")
         rows = [
             ("RMSE", f"{scores['rmse']:.4g} (predicting the mean: {scores['rmse_of_mean']:.4g})"),
             ("NLPD", f"{scores['nlpd']:.4g}"),
-            (f"{scores['level']:.0%} intervals", f"cover {scores['coverage']:.1%}"),
+            (f"{scores['level']:.0%} intervals", f"{conformal}cover {scores['coverage']:.1%}"),
         ]
         common.print_rows(rows, indent=4)
     say()
-    without = ", fitted without the held-out rows" if "holdout" in summary else ""
+    without = ", fitted without the held-out rows" if "holdout" in summary or summary["conformal_rows"] else ""
     say(f"Saved {summary['output']} ({format_bytes(summary['output_bytes'])}){without}")
 
 
 def _facts(summary: dict[str, Any]) -> list[tuple[str, str]]:
     notes = [f"of {summary['rows_read']:,} in {summary['data']}"]
-    if summary["rows_dropped"]:
-        notes.append(f"{summary['rows_dropped']:,} dropped for missing values")
+    without = summary["rows_without_target"]
+    if without:
+        notes.append(f"{without:,} left out, without a target")
+    if summary["rows_dropped"] > without:
+        why = "missing values" if summary["weight_column"] is None else "missing values or weight zero"
+        notes.append(f"{summary['rows_dropped'] - without:,} dropped for {why}")
     if "holdout" in summary:
-        notes.append(f"{summary['holdout']['rows']:,} held out")
+        scores = next(iter(_by_target(summary, "holdout").values()))
+        notes.append(f"{scores['rows']:,} held out")
+    if summary["conformal_rows"]:
+        notes.append(f"{summary['conformal_rows']:,} for conformal intervals")
     inputs = f"{len(summary['inputs'])}"
-    if summary["one_hot"]:
-        parts = [f"{printable(name)} as {count} indicators" for name, count in summary["one_hot"].items()]
+    if summary["encoded"]:
+        parts = [f"{printable(name)} as {count}" for name, count in summary["encoded"].items()]
         inputs += f" columns, encoded as {len(summary['features'])}: {', '.join(parts)}"
     rows = [("Rows", f"{summary['rows']:,} ({'; '.join(notes)})"), ("Inputs", inputs)]
     if summary["left_out"]:
         rows.append(("Left out", f"{', '.join(map(repr, summary['left_out']))} (a saved row index)"))
-    share = f" ({summary['noise_std'] / summary['target_std']:.0%} of its spread)" if summary["target_std"] else ""
-    rows += [
-        ("Target", f"{printable(summary['target'])}, standard deviation {summary['target_std']:.4g}"),
-        ("Noise", f"standard deviation {summary['noise_std']:.4g} in the target's units{share}"),
-        ("Log evidence", f"{summary['log_evidence_per_row']:.4f} per row"),
-    ]
+    if summary["constant"]:
+        names = ", ".join(map(printable, summary["constant"]))
+        rows.append(("Ignored", f"{names} (constant, or next to it)"))
+    spreads = _by_target(summary, "target_std")
+    for target, noise in _by_target(summary, "noise_std").items():
+        share = f" ({noise / spreads[target]:.0%} of its spread)" if spreads[target] else ""
+        rows += [
+            ("Target", f"{printable(target)}, standard deviation {spreads[target]:.4g}"),
+            ("Noise", f"standard deviation {noise:.4g} in the target's units{share}"),
+        ]
+    rows.append(("Log evidence", f"{summary['log_evidence_per_row']:.4f} per row"))
     if summary["weights"]:
         parts = [f"{name} {weight:.0%}" for name, weight in summary["weights"].items() if weight]
         rows.append(("Mixture", ", ".join(parts)))
-    if summary["converged"] is False:
+    if summary["ended_early"]:
+        kept = f"; the same command continues from {summary['checkpoint']}" if summary["checkpoint"] else ""
+        rows.append(("Ended early", f"by {_ENDS[summary['ended_early']]}, with the best model so far{kept}"))
+    elif summary["converged"] is False:
         rows.append(("Optimiser", "stopped at its iteration limit; the fit may still improve"))
     return rows
+
+
+def _by_target(summary: dict[str, Any], key: str) -> dict[str, Any]:
+    """An entry of the summary for each target; one target has it without a name."""
+    if key not in summary:
+        return {}
+    several = isinstance(summary["target"], list)
+    return dict(summary[key]) if several else {summary["target"]: summary[key]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,7 @@ def _describe(model: FittedModel, path: str) -> dict[str, Any]:
         "gating": _gating(model),
         "neighbors": _neighbors(model),
         "rows": rows,
-        "target": None if encoder is None else encoder.target,
+        "target": _target(model),
         "columns": None if encoder is None else encoder.to_dict()["columns"],
         "inputs": [
             {
@@ -78,10 +79,17 @@ def _describe(model: FittedModel, path: str) -> dict[str, Any]:
         "signal_std": per_output(np.sqrt(model.signal_variance)),
         "noise_std": per_output(np.sqrt(model.noise_variance)),
         "mean": per_output(model.mean),
+        "conformal_rows": None if model.conformal is None else model.conformal.rows,
         "log_evidence": model.log_evidence,
         "log_evidence_per_row": model.log_evidence / rows,
         "fit_status": model.status,
     }
+
+
+def _target(model: FittedModel) -> str | list[str] | None:
+    """The name of the target, a list of several, or None if it is not known."""
+    names = [] if model.encoder is None else list(model.encoder.targets)
+    return names if len(names) > 1 else names[0] if names else None
 
 
 def _gating(model: FittedModel) -> dict[str, Any] | None:
@@ -119,7 +127,8 @@ def _print(info: dict[str, Any]) -> None:
             ("Neighbours", f"{each['neighbors']:,} of {each['rows']:,} rows, {seen}, weight {each['weight']:.0%}")
         )
     if info["target"] is not None:
-        rows.append(("Target", printable(info["target"])))
+        several = isinstance(info["target"], list)
+        rows.append(("Target", ", ".join(map(printable, info["target"] if several else [info["target"]]))))
     per_row = f" ({info['log_evidence_per_row']:.4f} per row)"
     rows += [
         ("Mean", _numbers(info["mean"])),
@@ -127,6 +136,13 @@ def _print(info: dict[str, Any]) -> None:
         ("Noise std", _numbers(info["noise_std"])),
         ("Log evidence", f"{info['log_evidence']:.6g}{per_row}"),
     ]
+    if info["conformal_rows"]:
+        rows.append(("Intervals", f"conformal, by {info['conformal_rows']:,} held-out rows"))
+    status = info["fit_status"]
+    if status.get("interrupted"):
+        rows.append(("Fit", "interrupted: the best state until then"))
+    elif status.get("timed_out"):
+        rows.append(("Fit", f"ended by its time limit, after {status.get('seconds', math.nan):.1f} s"))
     common.print_rows(rows)
     say()
     _print_inputs(info["inputs"])

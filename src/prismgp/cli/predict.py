@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import argparse
-import shutil
-import sys
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from tqdm import tqdm
 
-from prismgp._system import atomic_path
 from prismgp._types import Array
-from prismgp._validate import central_levels
 from prismgp.cli import common
 from prismgp.cli.common import Parser, Scores, Subparsers, printable, say
 from prismgp.data import RowBlock, TableFiles, TableReader
-from prismgp.data.encoder import BOOLEAN, from_floats, to_numbers, to_numbers_or_nan, warn_unseen
-from prismgp.data.tables import PARQUET_SUFFIXES, ParquetWriter, TextWriter, file_format, open_writer
+from prismgp.data.encoder import from_floats, to_numbers, to_numbers_or_nan, warn_unseen
+from prismgp.data.encodings import BOOLEAN, NUMBER
+from prismgp.data.tables import PARQUET_SUFFIXES, file_format
+from prismgp.data.writers import ParquetWriter, TextWriter, open_writer
 from prismgp.exceptions import DataError
 from prismgp.model import FittedModel, load_model
 
@@ -42,14 +36,16 @@ def add_parser(subparsers: Subparsers) -> None:
         description="Predict the rows of a table. The output has the rows and columns of DATA, in their order, and "
         "four more columns: mean, std, lower and upper, the last two being the ends of the prediction interval. "
         "They are quantiles of the model's predictive distribution, which may be skewed or have heavy tails, and not "
-        "mean -+ 1.96 std. "
+        "mean -+ 1.96 std. If the model was fitted with --conformal, they are conformal: a new observation is between "
+        "them with the probability of --level at least. "
+        "A model of several targets adds mean_A, std_A, ... for each target A. "
         "If DATA has a column of that name already, an underscore is appended: mean_ (or mean__, ...). "
         "Memory does not grow with the number of rows, and OUT appears only when all of them are done.",
         epilog="From CSV to Parquet, columns the model does not use are kept as text. If DATA has the target of the "
         "model, the summary reports the accuracy.",
     )
     parser.add_argument("model", metavar="MODEL", help="model file")
-    parser.add_argument("data", metavar="DATA", help=".csv, .tsv (either also .gz) or .parquet, or a folder of these")
+    common.add_data(parser)
     parser.add_argument(
         "-o", "--output", required=True, metavar="OUT", help="the same formats; - for CSV on standard output"
     )
@@ -64,11 +60,14 @@ def add_parser(subparsers: Subparsers) -> None:
         action="store_true",
         help="std and interval of the underlying function instead of a new observation",
     )
-    parser.add_argument(
-        "--drop-missing", action="store_true", help="leave the prediction of rows with missing inputs empty"
+    common.add_missing(
+        parser,
+        default="impute",
+        meaning="rows with missing inputs: predict them, with wider intervals, leave their predictions empty, or end "
+        "with an error (default: %(default)s)",
     )
-    parser.add_argument("--device", choices=("cpu", "cuda", "auto"), help="default: that of the fit")
-    common.add_delimiter(parser)
+    common.add_device(parser)
+    common.add_format_options(parser)
     common.add_output_options(parser)
     parser.set_defaults(run=run)
 
@@ -81,17 +80,20 @@ def run(args: argparse.Namespace) -> int:
     kind = ".csv" if to_stdout else file_format(args.output)
     files = common.open_data(args)
     if not to_stdout:
-        common.writable(args.output, inputs=[args.model, *(str(each.path) for each in files.files)])
-        if Path(args.data).is_dir() and Path(args.output).resolve().is_relative_to(Path(args.data).resolve()):
-            raise DataError(
-                f"{args.output}: is in the folder that is read and would become a part of it; write elsewhere"
-            )
+        common.check_output(args, files)
     model = load_model(args.model, device=args.device)
+    if model.conformal is not None and not args.no_noise:
+        model.conformal.check(args.level)
     prediction = _Prediction(args, model, files, typed=kind in PARQUET_SUFFIXES)
     began = time.perf_counter()
-    delimiter = args.delimiter if kind.startswith(".csv") else None
-    with _destination(args.output) as place, open_writer(place, kind, prediction.schema, delimiter=delimiter) as writer:
+    delimiter = files.csv_delimiter if kind.startswith(".csv") else None
+    with (
+        common.destination(args.output) as place,
+        open_writer(place, kind, prediction.schema, delimiter=delimiter, decimal=args.decimal) as writer,
+    ):
         prediction.run(writer, progress=common.show_progress(args))
+    if not to_stdout:
+        common.ignore_interrupts()
     summary = prediction.summary() | {"seconds": time.perf_counter() - began}
     warn_unseen(summary["unseen_categories"])
     if args.json:
@@ -99,21 +101,6 @@ def run(args: argparse.Namespace) -> int:
     elif not args.quiet:
         _print(summary, error=to_stdout)
     return 0
-
-
-@contextmanager
-def _destination(output: str) -> Iterator[Path | IO[bytes]]:
-    """A temporary file, which replaces the output or is copied to stdout only when all rows are done."""
-    if output != "-":
-        with atomic_path(output) as path:
-            yield path
-        return
-    with tempfile.TemporaryFile() as spool:
-        yield spool
-        spool.seek(0)
-        sys.stdout.flush()
-        shutil.copyfileobj(spool, sys.stdout.buffer)
-        sys.stdout.buffer.flush()
 
 
 class _Prediction:
@@ -125,20 +112,28 @@ class _Prediction:
             files,
             model.encoder,
             model.feature_names or model.n_inputs,
-            missing="drop" if args.drop_missing else "error",
+            missing=args.missing,
         )
         self.encoder = self.reader.encoder
         self.typed = typed and files.is_text
-        self.target = self.encoder.target if self.encoder.target in files.names else None
-        self.columns = _free_names(files.names, None if model.target_ndim == 1 else model.n_outputs)
+        wanted = [f"{each}{suffix}" for suffix in common.output_suffixes(model) for each in _STATISTICS]
+        self.columns = common.free_names(files.names, wanted)
+        # Scores of the targets that the table has, by their number.
+        known = enumerate(self.encoder.targets)
+        self.scores = {output: Scores(args.level) for output, name in known if name in files.names}
         self.schema = self._schema()
-        self.scores = Scores(args.level)
         self.incomplete = 0
+
+    @property
+    def targets(self) -> list[str]:
+        """Targets of the model that the table has."""
+        return [self.encoder.targets[output] for output in self.scores]
 
     def _schema(self) -> pa.Schema:
         schema = self.files.schema
         if self.typed:
-            numeric = {column.name for column in self.encoder.columns if not column.categories} | {self.target}
+            kinds = (NUMBER, BOOLEAN)
+            numeric = {column.name for column in self.encoder.columns if column.kind in kinds} | set(self.targets)
             schema = pa.schema([(name, pa.float64() if name in numeric else pa.string()) for name in schema.names])
         for name in self.columns:
             schema = schema.append(pa.field(name, pa.float64()))
@@ -157,10 +152,8 @@ class _Prediction:
 
     def _add_predictions(self, block: RowBlock) -> pa.Table:
         table, columns = block.table, self._predict(block)
-        if self.target is not None:
-            truth = to_numbers_or_nan(self.files.cells(table, [self.target]).column(0))
-            mean, std, lower, upper = columns[: len(_STATISTICS)]
-            self.scores.add(truth, mean, std, self._log_density(block, truth), (lower, upper))
+        if self.scores:
+            self._score(block, columns)
         if self.typed:
             table = self._convert(block)
         for name, values in zip(self.columns, columns, strict=True):
@@ -173,29 +166,39 @@ class _Prediction:
         self.incomplete += rows - len(block.positions)
         result = np.full((len(_STATISTICS), rows, len(self.columns) // len(_STATISTICS)), np.nan)
         if len(block.positions):
-            mean, std, ends = self.model.predict_quantiles(
-                block.x, central_levels(self.args.level), include_noise=not self.args.no_noise
+            mean, std, ends = self.model.predict_interval(
+                self._inputs(block), self.args.level, include_noise=not self.args.no_noise
             )
             result[:, block.positions] = np.stack([mean, std, ends[:, :, 0], ends[:, :, 1]])
         return [result[index, :, output] for output in range(result.shape[2]) for index in range(len(_STATISTICS))]
 
-    def _log_density(self, block: RowBlock, truth: Array) -> Array | None:
-        """Of the target under the model, (n,); NaN in rows without a prediction or a target."""
-        if self.args.no_noise or self.model.n_outputs > 1:
-            return None
-        found = np.full(len(truth), np.nan)
-        known = np.isfinite(truth[block.positions])
-        if known.any():
-            positions = block.positions[known]
-            found[positions] = self.model.log_density([(block.x[known], truth[positions, None])])
-        return found
+    def _inputs(self, block: RowBlock) -> Array:
+        return block.x if self.model.encoder is None else self.encoder.encode(block.x)
+
+    def _score(self, block: RowBlock, columns: list[Array]) -> None:
+        """Compare the predictions with the targets that are known; others, and rows without prediction, are NaN."""
+        cells = self.files.cells(block.table, self.targets, numbers=self.targets, first_row=block.first_row)
+        truth = np.full((block.table.num_rows, self.model.n_outputs), np.nan)
+        for output, column in zip(self.scores, cells.columns, strict=True):
+            truth[:, output] = to_numbers_or_nan(column)
+        density = None
+        if not self.args.no_noise:
+            density = np.full(truth.shape, np.nan)
+            if len(block.positions):
+                density[block.positions] = self.model.marginal_log_density(self._inputs(block), truth[block.positions])
+        for output, scores in self.scores.items():
+            start = output * len(_STATISTICS)
+            mean, std, lower, upper = columns[start : start + len(_STATISTICS)]
+            of_output = None if density is None else density[:, output]
+            scores.add(truth[:, output], mean, std, of_output, (lower, upper))
 
     def _convert(self, block: RowBlock) -> pa.Table:
         """The table with the columns that the model uses as numbers, or null where they are missing."""
         table = block.table
-        names = [*self.encoder.input_names, *([] if self.target is None else [self.target])]
+        names = [*self.encoder.input_names, *self.targets]
         booleans = {column.name for column in self.encoder.columns if column.kind == BOOLEAN}
-        cells = self.files.cells(table, names)
+        numbers = [column.name for column in self.encoder.columns if column.kind == NUMBER]
+        cells = self.files.cells(table, names, numbers=[*numbers, *self.targets], first_row=block.first_row)
         for name in names:
             column, index = cells[name], table.schema.get_field_index(name)
             if pa.types.is_floating(self.schema.field(name).type):
@@ -218,20 +221,14 @@ class _Prediction:
             "unseen_categories": dict(self.reader.unseen),
             "level": args.level,
             "include_noise": not args.no_noise,
-            "target": self.target,
-            "scores": None if self.target is None else self.scores.to_dict(density=not args.no_noise),
+            "conformal_rows": None if args.no_noise or self.model.conformal is None else self.model.conformal.rows,
+            "target": self._one_or_all(self.targets),
+            "scores": self._one_or_all([scores.to_dict(density=not args.no_noise) for scores in self.scores.values()]),
         }
 
-
-def _free_names(taken: list[str], outputs: int | None) -> list[str]:
-    """Names for the added columns: underscores are appended until a name is free."""
-    suffixes = [""] if outputs is None else [f"_{index}" for index in range(outputs)]
-    names: list[str] = []
-    for name in (f"{statistic}{suffix}" for suffix in suffixes for statistic in _STATISTICS):
-        while name in taken or name in names:
-            name += "_"
-        names.append(name)
-    return names
+    def _one_or_all(self, values: list[Any]) -> Any:
+        """One value for a model of one target, None if the table does not have it; else a list."""
+        return values if self.model.target_ndim > 1 else values[0] if values else None
 
 
 def _print(summary: dict[str, Any], *, error: bool) -> None:
@@ -240,19 +237,28 @@ def _print(summary: dict[str, Any], *, error: bool) -> None:
     )
     say(error=error)
     what = "a new observation" if summary["include_noise"] else "the underlying function"
+    conformal = summary["conformal_rows"]
+    kind = f"conformal, by {conformal:,} held-out rows" if conformal else "of the model's predictive distribution"
     rows = [
-        ("Added columns", f"{', '.join(summary['columns'])}"),
-        ("Interval", f"{100 * summary['level']:g}% for {what}"),
+        ("Added columns", ", ".join(map(printable, summary["columns"]))),
+        ("Interval", f"{100 * summary['level']:g}% for {what}, {kind}"),
     ]
+    cells = ", ".join(f"{printable(name)} {count:,}" for name, count in summary["missing"].items())
+    if cells and not summary["rows_not_predicted"]:
+        rows.append(("Missing inputs", f"{cells}: averages with wider intervals"))
     if summary["rows_not_predicted"]:
-        cells = ", ".join(f"{printable(name)} {count:,}" for name, count in summary["missing"].items())
         rows.append(("Left empty", f"{summary['rows_not_predicted']:,} rows with missing inputs ({cells})"))
-    scores = summary["scores"]
-    if scores and scores["rows"]:
+    several = isinstance(summary["target"], list)
+    scored = (
+        zip(summary["target"], summary["scores"], strict=True) if several else [(summary["target"], summary["scores"])]
+    )
+    for target, scores in scored:
+        if not scores or not scores["rows"]:
+            continue
         text = f"RMSE {scores['rmse']:.4g}"
         if "coverage" in scores:
             text += f", NLPD {scores['nlpd']:.4g}, intervals cover {scores['coverage']:.1%}"
-        rows.append((f"Against {printable(summary['target'])}", f"{text} ({scores['rows']:,} rows)"))
+        rows.append((f"Against {printable(target)}", f"{text} ({scores['rows']:,} rows)"))
     common.print_rows(rows, error=error)
     if summary["output"] != "-":
         say(error=error)

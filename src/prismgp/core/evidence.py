@@ -15,7 +15,12 @@ Woodbury and Sylvester identities. With ``w = Phi'Q^-1 r = A^-1 b / s2`` and ``T
     d/d m      = (1'r - S (Phi'1)'w) / s2                                       (E5)
     d/d Phi    = Phi M + r u',  M = -(S / s2) (S w w' + A^-1),  u = S w / s2    (E6)
 
-Only (E6) needs the rows again. Its product with the derivative of the features gives the gradient
+Rows that differ in their noise (W1) are divided by the roots of V, and so is what (E6) gives. Where variances of rows
+are known, (W2) replaces (E4): with f the mean of the function less m, and h the sums of the rows of ``Phi * d/d Phi``,
+
+    d/d log s2 = 1/2 sum_i (r_i (r_i - f_i) / D_i - h_i - 1) / e_i                                  (E8)
+
+Only (E6) and (E8) need the rows again. Its product with the derivative of the features gives the gradient
 with respect to the projection W, and through it length-scales and frequencies (E7).
 
 Blocks of rows that the kernel does not connect are independent: evidence and gradient are the sums of
@@ -35,6 +40,7 @@ from prismgp.core.features import FeatureBuffers, GatedBuffers, SpectralStatisti
 from prismgp.core.gating import Gate
 from prismgp.core.kernels import Parameters
 from prismgp.core.numerics import Factor, factor
+from prismgp.core.row_noise import RowNoise
 from prismgp.core.rows import Chunked
 
 _ROUNDING = 1e-3  # error of the eigenvalues of A above which float32 products are not good enough
@@ -102,15 +108,17 @@ class SpectralEvidence:
         self.frequencies = frequencies
         self.gate = gate
         self.n_rows = chunks.n_rows
-        self._kept: dict[tuple[bytes, bool], Statistics] = {}
+        self._kept: dict[tuple[bytes, bool, float], Statistics] = {}
 
     def statistics(self, params: Parameters) -> Statistics:
         """Pass one. A few results are kept: the posterior is wanted where the optimiser has just been."""
         w = self._projection(params)
         precise = self._needs_float64(params)
-        key = (w.cpu().numpy().tobytes(), precise)
+        # Known variances of rows are relative to the noise, so that the statistics depend on it.
+        noise = float(params.noise[0]) if self.chunks.known_noise else 1.0
+        key = (w.cpu().numpy().tobytes(), precise, noise)
         if key not in self._kept:
-            stats = self.chunks.reduce(SpectralStatistics(w, precise, self.gate))
+            stats = self.chunks.reduce(SpectralStatistics(w, precise, self.gate, noise))
             self._kept = dict([*self._kept.items(), (key, stats)][-_KEPT:])
         return self._kept[key]
 
@@ -136,7 +144,10 @@ class SpectralEvidence:
         coefficients, gradient = _small_gradients(stats, solved)
         w = self._projection(params)
         # Pass two.
-        grad_w = self.chunks.reduce(ProjectionGradient(w, coefficients.to(w), self.gate))
+        known = (solved[0].noise, solved[0].mean) if self.chunks.known_noise else None
+        grad_w, grad_noise = self.chunks.reduce(ProjectionGradient(w, coefficients.to(w), self.gate, known))
+        if known is not None:
+            gradient[1][0] = grad_noise
         value = sum(out.log_evidence for out in solved)
         return value, self._chain(params, grad_w.numpy(), gradient)
 
@@ -162,6 +173,11 @@ class BlockEvidence:
     def with_frequencies(self, frequencies: Array) -> BlockEvidence:
         """On the same rows, with other frequencies."""
         return BlockEvidence([part.chunks for part in self.parts], frequencies, self.parts[0].gate)
+
+    @property
+    def work(self) -> float:
+        """What an evaluation costs, in arbitrary units."""
+        return float(self.n_rows)
 
     @property
     def frequencies(self) -> Array:
@@ -208,13 +224,17 @@ def _small_gradients(stats: Statistics, solved: list[OutputEvidence]) -> tuple[T
 
 @dataclass(frozen=True)
 class ProjectionGradient:
-    """A pass: the gradient with respect to W, (d, p), float64, given C: ``X' (cos * D_sin - sin * D_cos)``."""
+    """A pass: the gradient with respect to W, (d, p), float64, given C: ``X' (cos * D_sin - sin * D_cos)``.
+
+    ``known`` are noise variance and mean where variances of rows are known, to compute (E8) too.
+    """
 
     w: Tensor
     coefficients: Tensor
     gate: Gate | None = None
+    known: tuple[float, float] | None = None
 
-    def over(self, chunks: Iterable[tuple[Tensor, Tensor]], *, rows: int, q: int) -> Tensor:
+    def over(self, chunks: Iterable[tuple[Tensor, Tensor]], *, rows: int, q: int) -> tuple[Tensor, float]:
         w, gate = self.w, self.gate
         buffers = FeatureBuffers(rows, w, q) if gate is None else GatedBuffers(rows, w, q, gate)
         width = buffers.width
@@ -224,11 +244,27 @@ class ProjectionGradient:
         scaled[:width] *= root
         d_phi = w.new_empty(rows, width)
         total = torch.zeros(w.shape, dtype=torch.float64, device=w.device)
+        by_noise, level = 0.0, 1.0 if self.known is None else self.known[0]
         for x, y in chunks:
-            psi = buffers.fill(x, y)
-            torch.mm(psi, scaled, out=d_phi[: len(x)])
-            total += x.T @ buffers.phase_gradient(psi, d_phi[: len(x)])
-        return total.cpu()
+            targets, noise = RowNoise.split(y, q)
+            psi = buffers.fill(x, targets)
+            own = d_phi[: len(x)]
+            torch.mm(psi, scaled, out=own)
+            if noise is not None:
+                own.mul_(torch.exp(-noise.log_relative(level)).to(own)[:, None])
+                if self.known is not None:
+                    function = level * (psi[:, :width] @ scaled[width + 1]).double()
+                    by_noise += self._by_noise(noise, targets, function, (own * psi[:, :width]).sum(1).double())
+            total += x.T @ buffers.phase_gradient(psi, own)
+        return total.cpu(), by_noise
 
-    def merge(self, first: Tensor, second: Tensor) -> Tensor:
-        return first + second
+    def _by_noise(self, noise: RowNoise, y: Tensor, function: Tensor, shares: Tensor) -> float:
+        """(E8), from the function's means less the constant one, (n,), and the sums h, (n,)."""
+        assert self.known is not None
+        level, mean = self.known
+        residual = y[:, 0].double() - mean
+        fits = residual * (residual - function) * torch.exp(-noise.log_relative(level)) / level
+        return 0.5 * float(((fits - shares - 1.0) * torch.exp(-noise.log_level(level))).sum())
+
+    def merge(self, first: tuple[Tensor, float], second: tuple[Tensor, float]) -> tuple[Tensor, float]:
+        return first[0] + second[0], first[1] + second[1]

@@ -1,5 +1,7 @@
 """The full GP: evidence, gradient and prediction by Cholesky, in float64.
 
+Rows that differ in their noise (W1) are divided by the roots of V: then ``A = I + c V^-1/2 R V^-1/2``.
+
 With ``R`` the unit-variance kernel matrix, ``c = S / s2`` and ``A = I + c R``, one output has
 ``Q = s2 A`` and ``alpha = Q^-1 (y - m)`` (paper, equations 2 and 3). The gradient with respect to
 the length-scales uses ``sum_uv B_uv (a_uj - a_vj)^2 = 2 sum_u a_uj^2 (B 1)_u - 2 sum_u a_uj (B a)_uj``
@@ -18,6 +20,8 @@ from prismgp._system import available_bytes, format_bytes
 from prismgp._types import Array, Tensor
 from prismgp.core.kernels import Kernel, Parameters, squared_distance
 from prismgp.core.numerics import Factor, factor
+from prismgp.core.row_noise import RowNoise
+from prismgp.core.rows import Rows
 from prismgp.exceptions import TooLargeError
 
 _MATRICES = 8  # n x n float64 matrices alive at the peak of an evaluation, temporaries included
@@ -47,14 +51,25 @@ class _Solved:
     factor: Factor
     alpha: Tensor
     log_evidence: float
+    roots: Tensor | None  # of V, (n,), where rows differ in their noise
 
 
 class ExactEvidence:
     """The log evidence of the full GP on rows x, (n, d), and targets y, (n, q), both float64."""
 
-    def __init__(self, x: Tensor, y: Tensor, kernel: Kernel) -> None:
-        self.x, self.y, self.kernel = x, y, kernel
+    def __init__(self, x: Tensor, y: Tensor, kernel: Kernel, row_noise: RowNoise | None = None) -> None:
+        self.x, self.y, self.kernel, self.row_noise = x, y, kernel, row_noise
         self.n_rows = len(x)
+
+    @classmethod
+    def of(cls, rows: Rows, kernel: Kernel) -> ExactEvidence:
+        """On a small set of rows."""
+        return cls(*rows.tensors(), kernel, rows.noise())
+
+    @property
+    def work(self) -> float:
+        """What an evaluation costs, in arbitrary units."""
+        return float(self.n_rows) ** 3
 
     def _scale_inputs(self, params: Parameters) -> Tensor:
         return self.x / torch.as_tensor(params.lengthscale).to(self.x)
@@ -62,12 +77,21 @@ class ExactEvidence:
     def _solve(self, r: Tensor, params: Parameters, k: int) -> _Solved:
         noise = float(params.noise[k])
         a = r * (float(params.signal[k]) / noise)
+        const, roots = self.n_rows * math.log(2.0 * math.pi * noise), None
+        residual = self.y[:, k : k + 1] - float(params.mean[k])
+        if self.row_noise is not None:
+            log_relative = self.row_noise.log_relative(noise)
+            roots = torch.exp(0.5 * log_relative)
+            a.div_(roots[:, None]).div_(roots)
+            const += float(log_relative.sum())
         a.diagonal().add_(1.0)
         fac = factor(a)
-        residual = self.y[:, k : k + 1] - float(params.mean[k])
-        alpha = fac.solve(residual) / noise
-        const, quad = self.n_rows * math.log(2.0 * math.pi * noise), float((residual * alpha).sum())
-        return _Solved(fac, alpha[:, 0], -0.5 * (const + float(fac.logdet()) + quad))
+        if roots is None:
+            alpha = fac.solve(residual) / noise
+        else:
+            alpha = fac.solve(residual / roots[:, None]) / (noise * roots[:, None])
+        quad = float((residual * alpha).sum())
+        return _Solved(fac, alpha[:, 0], -0.5 * (const + float(fac.logdet()) + quad), roots)
 
     def value(self, params: Parameters) -> float:
         """Log evidence, summed over the outputs."""
@@ -94,18 +118,31 @@ class ExactEvidence:
             alpha = solved.alpha
             value += solved.log_evidence
             grads[0][k] = 0.5 * (signal * float(alpha @ (r @ alpha)) - self.n_rows + trace)
-            grads[1][k] = 0.5 * (noise * float(alpha @ alpha) - trace)
+            grads[1][k] = self._noise_gradient(solved, inverse.diagonal(), noise)
             grads[2][k] = float(alpha.sum())
+            if solved.roots is not None:
+                inverse.div_(solved.roots[:, None]).div_(solved.roots)
             # B = S (alpha alpha' - Q^-1) * dk/ds; dK/d log lengthscale_j = -2 S dk/ds s_j.
             b = inverse.mul_(-1.0 / noise).addr_(alpha, alpha).mul_(slope).mul_(signal)
             pull -= 2.0 * ((a.square() * b.sum(1)[:, None]).sum(0) - (a * (b @ a)).sum(0))
         return value, Parameters(pull.cpu().numpy(), *grads)
 
+    def _noise_gradient(self, solved: _Solved, inverse: Tensor, noise: float) -> float:
+        """(W2), with the diagonal of A's inverse, ``(Q^-1)_ii D_i``."""
+        alpha = solved.alpha
+        if self.row_noise is None or solved.roots is None:
+            return 0.5 * (noise * float(alpha @ alpha) - float(inverse.sum()))
+        fits = noise * (alpha * solved.roots).square()
+        return 0.5 * float(((fits - inverse) * torch.exp(-self.row_noise.log_level(noise))).sum())
+
     def posterior(self, params: Parameters) -> tuple[ExactPosterior, float, list[Factor]]:
         """The posterior, the log evidence, and the factors with their jitter."""
         r = self.kernel.value(squared_distance(self._scale_inputs(params)))
         solved = [self._solve(r, params, k) for k in range(self.y.shape[1])]
-        lower = torch.stack([out.factor.lower for out in solved])
+        # Of V + (S / s2) R, so that rows to predict need not be divided by anything.
+        lower = torch.stack(
+            [out.factor.lower if out.roots is None else out.roots[:, None] * out.factor.lower for out in solved]
+        )
         alpha = torch.stack([out.alpha for out in solved], dim=1)
         posterior = ExactPosterior.at(params, self.x, lower, alpha, self.kernel)
         return posterior, sum(out.log_evidence for out in solved), [out.factor for out in solved]
@@ -113,7 +150,7 @@ class ExactEvidence:
 
 @dataclass(frozen=True)
 class ExactPosterior:
-    """What the full GP needs to predict: the inputs, the factors of ``I + (S / s2) R``, and alpha."""
+    """What the full GP needs to predict: the inputs, the factors of ``V + (S / s2) R``, and alpha."""
 
     kernel: Kernel
     x: Tensor  # (n, d)

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
 
-from prismgp._types import Array, Tensor
+from prismgp._types import Array, GatingKind, Tensor
 from prismgp.core.gating import Gate
+from prismgp.core.row_noise import RowNoise
 
-GATINGS = ("none", "hard", "soft")
+GATINGS = get_args(GatingKind)
 
 
 def projection(frequencies: Array, lengthscale: Array, *, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -213,44 +214,56 @@ class SpectralStatistics:
     features are as good as those of any other features, and the Gram matrix is positive semi-definite to float64
     rounding; otherwise products within a chunk are in the features' precision. The moments of more than a few features
     stay on the projection's device. Memory is that of one chunk. Cost ``2 n (d p + (2p)^2)`` multiply-adds and
-    ``2 n p`` cosines and sines.
+    ``2 n p`` cosines and sines. ``noise`` is the noise variance s2, which known variances of rows are relative to.
     """
 
     w: Tensor
     precise: bool = True
     gate: Gate | None = None
+    noise: float = 1.0
 
     def over(self, chunks: Iterable[tuple[Tensor, Tensor]], *, rows: int, q: int) -> Statistics:
         w, gate = self.w, self.gate
         buffers = FeatureBuffers(rows, w, q) if gate is None else GatedBuffers(rows, w, q, gate)
         size = buffers.width + 1 + q
         total = torch.zeros(size, size, dtype=torch.float64, device=w.device)
-        n = 0
+        n, log_noise_sum = 0, 0.0
         for x, y in chunks:
-            psi = buffers.fill(x, y)
+            targets, noise = RowNoise.split(y, q)
+            psi = buffers.fill(x, targets)
             if self.precise:
                 psi = psi.double()
+            if noise is not None:
+                log_relative = noise.log_relative(self.noise)
+                psi = psi * torch.exp(-0.5 * log_relative).to(psi)[:, None]  # V^-1/2 Psi
+                log_noise_sum += float(log_relative.sum())
             total += psi.T @ psi
             n += len(x)
         if buffers.width <= _HOST_FEATURES:
             total = total.cpu()
         scale = torch.ones(size, dtype=torch.float64, device=total.device)
         scale[: buffers.width] = w.shape[1] ** -0.5
-        return Statistics(n, q, total.mul_(scale[:, None]).mul_(scale))
+        return Statistics(n, q, total.mul_(scale[:, None]).mul_(scale), log_noise_sum)
 
     def merge(self, first: Statistics, second: Statistics) -> Statistics:
         return first.merge(second)
 
 
-def accumulate_features(chunks: Iterable[tuple[Tensor, Tensor | None, Tensor]], q: int) -> Statistics:
+def accumulate_features(
+    chunks: Iterable[tuple[Tensor, Tensor | None, Tensor]], q: int, noise: float = 1.0
+) -> Statistics:
     """Statistics of any features, from chunks ``(Phi, log_noise, Y)``: (n, k), (n,) and (n, q).
 
-    ``log_noise`` are logarithms of the rows' relative noise variances, or None where all are alike.
+    ``log_noise`` are logarithms of the rows' relative noise variances, or None where all are alike. Y may have the
+    noise columns of the rows behind it, and ``noise`` is the variance s2 that known variances are relative to.
     """
     total: Tensor | None = None
     n, log_noise_sum = 0, 0.0
-    for phi, log_noise, y in chunks:
+    for phi, log_noise, columns in chunks:
+        y, rows = RowNoise.split(columns, q)
         psi = torch.cat([phi.double(), phi.new_ones(len(phi), 1).double(), y.double()], 1)
+        if rows is not None:
+            log_noise = rows.log_relative(noise, log_noise)
         if log_noise is not None:
             psi *= torch.exp(-0.5 * log_noise.double())[:, None]
             log_noise_sum += float(log_noise.double().sum())

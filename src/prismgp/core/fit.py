@@ -13,6 +13,7 @@ from prismgp._types import Array
 from prismgp.core.evidence import BlockEvidence
 from prismgp.core.exact import ExactEvidence
 from prismgp.core.features import Gating
+from prismgp.core.few_rows import Prior, widen
 from prismgp.core.kernels import Kernel, Parameters, bounds, default_start, draw_frequencies, given_frequencies, perturb
 from prismgp.core.models import ExactModel, SpectralModel, spectral_objective
 from prismgp.core.optimise import Monitor, Objective, maximise, race
@@ -33,7 +34,7 @@ SSGP_STAGES = Stages(8_192, (10, 30), 65_536)
 _RACE_DRAWS = 4  # draws of the frequencies that take part
 _RACE_SCALES = (1.0, 2.0)  # multiples of the exact GP's length-scales: few frequencies favour smoother functions
 _LARGER = 1.5  # a stage is worth it only if the next one is larger by this factor
-_START_ITER = 60  # of the exact GP that finds a start, which need not be an optimum
+START_ITER = 60  # of the exact GP that finds a start, which need not be an optimum
 
 
 def fit_exact(
@@ -48,23 +49,26 @@ def fit_exact(
     callback: Callback | None = None,
 ) -> tuple[ExactModel, list[dict[str, Any]]]:
     """Learn the parameters by the evidence and factor the kernel matrix; also returns what each stage did."""
-    objective = ExactEvidence(*rows.tensors(), kernel)
+    objective = ExactEvidence.of(rows, kernel)
     callback = callback or Callback()
-    monitor = Monitor(callback, lambda _, params: ExactModel.solve(objective, params))
+    monitor = Monitor(callback, lambda _, params: ExactModel.solve(objective, params), objective.work)
     callback.report("start", rows.n_rows, lambda: ExactModel.solve(objective, start))
     if not optimize:
-        return ExactModel.solve(objective, start), []
+        return callback.ending.insist(lambda: ExactModel.solve(objective, start)), []
     n = rows.n_rows
     plan = EXACT_STAGES
     sizes = [min(plan.race_rows, n), *([plan.main_rows] if n > plan.main_rows * _LARGER else [])]
     samples = rows.subsamples(sizes, streams.generator("subsamples"))
-    trial, *parts = (ExactEvidence(*part.tensors(), kernel) for part in samples)
+    trial, *parts = (ExactEvidence.of(part, kernel) for part in samples)
     boxes = bounds(start, dtype="float64")
     rng = streams.generator("restarts")
     starts = [start, *(perturb(start, rng) for _ in range(n_restarts))]
-    _, params, tried = race([(trial, each) for each in starts], boxes, rounds=plan.race_rounds, monitor=monitor)
-    params, done = maximise([*parts, objective], params, boxes, max_iter=max_iter, finish=bool(parts), monitor=monitor)
-    return ExactModel.solve(objective, params), [*tried, *done]
+    common: dict[str, Any] = {"monitor": monitor, "prior": Prior.of(n, start)}
+    _, params, tried = race([(trial, each) for each in starts], boxes, rounds=plan.race_rounds, **common)
+    if not monitor.ending.over:
+        params, done = maximise([*parts, objective], params, boxes, max_iter=max_iter, finish=bool(parts), **common)
+        tried += done
+    return callback.ending.insist(lambda: ExactModel.solve(objective, widen(params, n))), tried
 
 
 def start_rows(n: int, d: int) -> int:
@@ -79,9 +83,10 @@ def exact_start(small: Rows, start: Parameters, kernel: Kernel, monitor: Monitor
     isotropic length-scales, and so have densities given neighbours, which depend on the metric; the exact GP's
     evidence finds out which inputs matter.
     """
-    runner = (ExactEvidence(*small.tensors(), kernel), start)
+    runner = (ExactEvidence.of(small, kernel), start)
     boxes = bounds(start, dtype="float64")
-    _, found, report = race([runner], boxes, rounds=[_START_ITER], monitor=monitor, method="exact GP start")
+    common: dict[str, Any] = {"monitor": monitor, "prior": Prior.of(small.n_rows, start)}
+    _, found, report = race([runner], boxes, rounds=[START_ITER], method="exact GP start", **common)
     return found, report[0]
 
 
@@ -133,7 +138,7 @@ class _Fit:
         self.rows, self.settings, self.streams, self.callback = rows, settings, streams, callback
         self.base = self._draw(streams.generator("frequencies"))
         self.gating = Gating()
-        self.monitor = Monitor(callback, self._model_at)
+        self.monitor = Monitor(callback, self._model_at, float(rows.n_rows))
 
     def run(self, start: Parameters, gate: Callable[[Parameters], Gating]) -> SSGPFit:
         begin = start
@@ -143,7 +148,7 @@ class _Fit:
         if samples is not None and self.settings.find_start:
             start, stage = exact_start(samples[0], start, self.settings.kernel, self.monitor)
             report.append(stage)
-        self.gating = gate(start)
+        self.gating = self.callback.ending.insist(lambda: gate(start))
         objective = self._objective(self.rows)
         params = start
         if samples is not None:
@@ -167,18 +172,19 @@ class _Fit:
         _, trial, *parts = samples
         runners = self._runners(trial, start)
         boxes = bounds(runners[0][1], dtype=self.settings.dtype)
-        winner, params, tried = race(runners, boxes, rounds=SSGP_STAGES.race_rounds, monitor=self.monitor)
+        common: dict[str, Any] = {"monitor": self.monitor, "prior": Prior.of(self.rows.n_rows, runners[0][1])}
+        winner, params, tried = race(runners, boxes, rounds=SSGP_STAGES.race_rounds, **common)
         objective.frequencies = self.base = runners[winner][0].frequencies
         del runners  # and the statistics they keep
-        stages = [self._objective(part) for part in parts]
-        limit, finish = self.settings.max_iter, bool(parts)
-        params, done = maximise(
-            [*stages, objective], params, boxes, max_iter=limit, finish=finish, monitor=self.monitor
-        )
+        if not self.monitor.ending.over:
+            stages = [self._objective(part) for part in parts]
+            limit, finish = self.settings.max_iter, bool(parts)
+            params, done = maximise([*stages, objective], params, boxes, max_iter=limit, finish=finish, **common)
+            tried += done
         if params.frequencies is not None:
             self.base = objective.frequencies = params.frequencies
             params = replace(params, frequencies=None)
-        return params, [*tried, *done]
+        return widen(params, self.rows.n_rows), tried
 
     def _runners(self, trial: Rows, start: Parameters) -> list[tuple[BlockEvidence, Parameters]]:
         """Starting points of the race: several length-scales, and several draws of the frequencies."""

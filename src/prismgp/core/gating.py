@@ -110,9 +110,9 @@ class RuleGate:
             return hard_gates(self.labels(x), self.n_clusters)
         return soft_gates(self.scores(x))
 
-    def disagreement(self, rows: Iterable[tuple[Tensor, Tensor]]) -> int:
-        """How many rows of ``(x, labels)`` it would put elsewhere."""
-        return sum(int((self.labels(x) != labels).sum()) for x, labels in rows)
+    def disagreement(self, rows: Iterable[tuple[Tensor, Tensor, Tensor | None]]) -> int:
+        """How many rows of ``(x, labels, weights)`` it would put elsewhere."""
+        return sum(int((self.labels(x) != labels).sum()) for x, labels, _ in rows)
 
 
 @dataclass(frozen=True)
@@ -124,16 +124,19 @@ class ClusterMoments:
     squares: Tensor  # (b, d), sums of squared differences from the mean of the cluster
 
     @classmethod
-    def of(cls, rows: Callable[[], Iterable[tuple[Tensor, Tensor]]], n_clusters: int, d: int) -> ClusterMoments:
-        """Two passes over pairs ``(x, labels)``; every cluster must have a row."""
+    def of(
+        cls, rows: Callable[[], Iterable[tuple[Tensor, Tensor, Tensor | None]]], n_clusters: int, d: int
+    ) -> ClusterMoments:
+        """Two passes over ``(x, labels, weights)``, weights None where all are one; every cluster must have a row."""
         counts = torch.zeros(n_clusters, dtype=torch.float64)
         sums, squares = (torch.zeros(n_clusters, d, dtype=torch.float64) for _ in range(2))
-        for x, labels in rows():
-            counts += torch.bincount(labels, minlength=n_clusters)
-            sums.index_add_(0, labels, x.double())
+        for x, labels, weights in rows():
+            counts += torch.bincount(labels, weights, minlength=n_clusters)
+            sums.index_add_(0, labels, x.double() if weights is None else weights[:, None] * x.double())
         means = sums / counts[:, None]
-        for x, labels in rows():
-            squares.index_add_(0, labels, (x.double() - means[labels]).square())
+        for x, labels, weights in rows():
+            away = (x.double() - means[labels]).square()
+            squares.index_add_(0, labels, away if weights is None else weights[:, None] * away)
         return cls(counts, means, squares)
 
     def nearest_mean(self, lengthscale: Tensor) -> RuleGate:

@@ -25,11 +25,11 @@ Estimators convert to the user's units at the border.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
-from prismgp._types import Array, Tensor
+from prismgp._types import Array, FrequencyKind, Tensor
 from prismgp.exceptions import DataError
 
 
@@ -122,7 +122,7 @@ def squared_distance(a: Tensor, b: Tensor | None = None) -> Tensor:
     return s
 
 
-FREQUENCY_KINDS = ("auto", "iid", "orthogonal", "sobol")
+FREQUENCY_KINDS = get_args(FrequencyKind)
 _SOBOL_UP_TO = 4  # inputs; beyond that orthogonal frequencies have the smaller error at p of 16 to 128
 _SOBOL_LIMIT = 21_200
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol, cast
 
@@ -18,6 +18,8 @@ import numpy as np
 from scipy.optimize import LbfgsInvHessProduct, OptimizeResult, minimize
 
 from prismgp._types import Array
+from prismgp.core.ending import Ending
+from prismgp.core.few_rows import Prior
 from prismgp.core.kernels import Parameters
 from prismgp.core.rows import Callback
 
@@ -36,6 +38,10 @@ class Objective(Protocol):
 
     n_rows: int
 
+    @property
+    def work(self) -> float:
+        """What an evaluation costs, compared with objectives of the same class."""
+
     def value(self, params: Parameters) -> float: ...
 
     def value_and_gradient(self, params: Parameters) -> tuple[float, Parameters]: ...
@@ -43,18 +49,40 @@ class Objective(Protocol):
 
 @dataclass(frozen=True)
 class Monitor:
-    """A callback, and how to make a model from an objective and the parameters that an iteration has reached."""
+    """A callback, and how to make a model from an objective and the parameters that an iteration has reached.
+
+    ``last_work`` is what must be done after the optimisation, in units of :attr:`Objective.work`: a time limit leaves
+    time for it.
+    """
 
     callback: Callback
     model_at: Callable[[Objective, Parameters], Any]
+    last_work: float = 0.0
+    _pace: dict[type, float] = field(default_factory=dict)  # seconds per unit of work, by class of objective
+
+    @property
+    def ending(self) -> Ending:
+        return self.callback.ending
+
+    def check_time(self, objective: Objective) -> None:
+        """End the stage if there is no time for another evaluation and for what must follow."""
+        self.ending.check(self._pace.get(type(objective), 0.0) * (objective.work + self.last_work))
+
+    def record_time(self, objective: Objective, seconds: float) -> None:
+        """Remember how long an evaluation took."""
+        self._pace[type(objective)] = seconds / objective.work
 
 
 class _Negated:
-    """Minus the evidence per row as SciPy wants it."""
+    """Minus the evidence per row as SciPy wants it, or that of evidence times prior."""
 
-    def __init__(self, objective: Objective, layout: Parameters, method: str, monitor: Monitor) -> None:
+    def __init__(
+        self, objective: Objective, layout: Parameters, method: str, monitor: Monitor, prior: Prior | None
+    ) -> None:
         self.objective, self.layout, self.method, self.monitor = objective, layout, method, monitor
+        self.prior = prior
         self.n, self.evaluations = objective.n_rows, 0
+        self.best: tuple[float, Array] | None = None  # the smallest value so far, and where
 
     def __call__(self, vector: Array) -> tuple[float, Array]:
         def compute() -> tuple[float, Array]:
@@ -62,17 +90,29 @@ class _Negated:
             return value, gradient.pack()
 
         value, gradient = self._evaluate(vector, compute)
+        if self.prior is not None:
+            log_prior, slope = self.prior.log_density(vector)
+            value, gradient = value + log_prior, gradient + slope
         return -value / self.n, -gradient / self.n
 
     def value(self, vector: Array) -> float:
         def compute() -> tuple[float, Array]:
             return self.objective.value(self.layout.unpack(vector)), np.empty(0)
 
-        return -self._evaluate(vector, compute)[0] / self.n
+        value = self._evaluate(vector, compute)[0]
+        if self.prior is not None:
+            value += self.prior.log_density(vector)[0]
+        return -value / self.n
 
     def _evaluate(self, vector: Array, compute: Callable[[], tuple[float, Array]]) -> tuple[float, Array]:
+        self.monitor.check_time(self.objective)
+        began = time.perf_counter()
+        value, gradient = self.monitor.callback.evaluate(self.n, vector, compute)
+        self.monitor.record_time(self.objective, time.perf_counter() - began)
         self.evaluations += 1
-        return self.monitor.callback.evaluate(self.n, vector, compute)
+        if self.best is None or -value / self.n < self.best[0]:
+            self.best = -value / self.n, vector.copy()
+        return value, gradient
 
     def report(self, vector: Array, value: float) -> None:
         """Tell the callback about the end of an iteration."""
@@ -80,8 +120,10 @@ class _Negated:
         model = partial(self.monitor.model_at, self.objective, params)
         self.monitor.callback.report(self.method, self.n, model, -value * self.n)
 
-    def summarise(self, iterations: int, converged: bool, message: str, value: float, began: float) -> dict[str, Any]:
-        """What the stage did."""
+    def summarise(
+        self, iterations: int, converged: bool, message: str, value: float | None, began: float
+    ) -> dict[str, Any]:
+        """What the stage did; the value is None where nothing was evaluated."""
         return {
             "rows": self.n,
             "method": self.method,
@@ -89,7 +131,7 @@ class _Negated:
             "iterations": iterations,
             "converged": converged,
             "message": message,
-            "log_evidence": -value * self.n,
+            "log_evidence": None if value is None else -value * self.n,
             "seconds": time.perf_counter() - began,
         }
 
@@ -101,25 +143,34 @@ def race(
     rounds: Sequence[int],
     monitor: Monitor,
     method: str = "race",
+    prior: Prior | None = None,
 ) -> tuple[int, Parameters, list[dict[str, Any]]]:
     """Let starting points compete by short runs of L-BFGS; after each round the better third goes on.
 
     The evidence has local optima; a short race on few rows costs little and avoids the poor ones. Objectives must
     be on the same rows, so that their evidences compare; ``boxes`` are bounds of the packed parameters; ``rounds``
     the iterations of each round. Returns the index of the winner, where it stands, and what was done, an entry for
-    each run, named by ``method``.
+    each run, named by ``method``. A ``prior`` is added to the evidence, and to what the entries call it. Where the fit
+    ends early, the winner is the best runner so far.
     """
     standing = [(index, params) for index, (_, params) in enumerate(runners)]
     report: list[dict[str, Any]] = []
     for number, max_iter in enumerate(rounds):
         ranked = []
         for index, params in standing:
-            reached, _, stage = _lbfgs(runners[index][0], params, boxes, max_iter, _STAGE_FTOL, monitor, method)
+            reached, _, stage = _lbfgs(runners[index][0], params, boxes, max_iter, _STAGE_FTOL, monitor, method, prior)
             report.append(stage)
-            ranked.append((float(stage["log_evidence"]), index, reached))
+            if stage["log_evidence"] is not None:
+                ranked.append((float(stage["log_evidence"]), index, reached))
+            if monitor.ending.over:
+                break
+        if not ranked:
+            break
         ranked.sort(key=lambda item: -item[0])
         keep = 1 if number == len(rounds) - 1 else -(-len(ranked) // 3)
         standing = [(index, reached) for _, index, reached in ranked[:keep]]
+        if monitor.ending.over:
+            break
     return *standing[0], report
 
 
@@ -131,11 +182,12 @@ def maximise(
     max_iter: int,
     finish: bool,
     monitor: Monitor,
+    prior: Prior | None = None,
 ) -> tuple[Parameters, list[dict[str, Any]]]:
     """Maximise the last of several objectives of growing size; returns the parameters and what each stage did.
 
     ``boxes`` are bounds of the packed parameters, ``max_iter`` limits the iterations of each stage. With ``finish``
-    the last stage takes quasi-Newton steps with the curvature of the stage before.
+    the last stage takes quasi-Newton steps with the curvature of the stage before; it is for many rows, without prior.
     """
     params = start
     learned: LbfgsInvHessProduct | None = None
@@ -144,8 +196,10 @@ def maximise(
     finish = finish and len(boxes) <= _DENSE
     for objective in stages[:-1] if finish else stages:
         ftol = _FTOL if objective is stages[-1] else _STAGE_FTOL
-        params, learned, stage = _lbfgs(objective, params, boxes, max_iter, ftol, monitor)
+        params, learned, stage = _lbfgs(objective, params, boxes, max_iter, ftol, monitor, prior=prior)
         report.append(stage)
+        if monitor.ending.over:
+            return params, report
     if finish and learned is not None:
         params, stage = _finish(stages[-1], params, learned.todense(), boxes, max_iter, monitor)
         report.append(stage)
@@ -160,24 +214,34 @@ def _lbfgs(
     ftol: float,
     monitor: Monitor,
     method: str = "l-bfgs",
-) -> tuple[Parameters, LbfgsInvHessProduct, dict[str, Any]]:
-    """SciPy's L-BFGS-B; also returns the inverse Hessian it has learned, per row."""
+    prior: Prior | None = None,
+) -> tuple[Parameters, LbfgsInvHessProduct | None, dict[str, Any]]:
+    """SciPy's L-BFGS-B; also returns the inverse Hessian it has learned, per row; None where the fit ends early."""
     began = time.perf_counter()
     low, high = np.array(boxes).T
-    target = _Negated(objective, start, method, monitor)
+    target = _Negated(objective, start, method, monitor, prior)
+
+    begin, iterations, result = np.clip(start.pack(), low, high), 0, None
 
     def after_iteration(intermediate_result: OptimizeResult) -> None:  # SciPy goes by the argument's name
+        nonlocal iterations
+        iterations += 1
         target.report(intermediate_result.x, float(intermediate_result.fun))
 
-    result = minimize(
-        target,
-        np.clip(start.pack(), low, high),
-        jac=True,
-        method="L-BFGS-B",
-        bounds=boxes,
-        callback=after_iteration,
-        options={"maxiter": max_iter, "maxcor": _MEMORY, "ftol": ftol, "gtol": _GTOL, "maxls": 30},
-    )
+    with monitor.ending.allow():
+        result = minimize(
+            target,
+            begin,
+            jac=True,
+            method="L-BFGS-B",
+            bounds=boxes,
+            callback=after_iteration,
+            options={"maxiter": max_iter, "maxcor": _MEMORY, "ftol": ftol, "gtol": _GTOL, "maxls": 30},
+        )
+    if result is None:
+        value, vector = target.best or (None, begin)
+        stage = target.summarise(iterations, False, monitor.ending.reason, value, began)
+        return start.unpack(vector), None, stage
     stage = target.summarise(int(result.nit), bool(result.success), str(result.message), float(result.fun), began)
     return start.unpack(result.x), cast(LbfgsInvHessProduct, result.hess_inv), stage
 
@@ -197,35 +261,38 @@ def _finish(
     """
     began = time.perf_counter()
     low, high = np.array(boxes).T
-    target = _Negated(objective, start, "quasi-newton", monitor)
-    vector = np.clip(start.pack(), low, high)
-    accepted, message, converged = 0, f"stopped after {max_iter} steps", False
-    value, gradient = target(vector)
-    while accepted < max_iter:
-        # Parameters held by a bound they push against do not move.
-        free = ~(((vector <= low) & (gradient > 0)) | ((vector >= high) & (gradient < 0)))
-        step = np.zeros_like(vector)
-        step[free] = -curvature[np.ix_(free, free)] @ gradient[free]
-        promised = -0.5 * float(gradient @ step)
-        if promised < _FINISH_GAIN:
-            message, converged = f"a further step promises {max(promised, 0.0):.1e} nats per row", True
-            break
-        last = promised < _LAST_GAIN
-        for shrink in _SHRINK:
-            proposal = np.clip(vector + shrink * step, low, high)
-            new_value, new_gradient = (target.value(proposal), gradient) if last else target(proposal)
-            if new_value < value:
+    target = _Negated(objective, start, "quasi-newton", monitor, None)
+    vector, value = np.clip(start.pack(), low, high), None
+    accepted, converged, message = 0, False, ""
+    with monitor.ending.allow():
+        value, gradient = target(vector)
+        while accepted < max_iter:
+            # Parameters held by a bound they push against do not move.
+            free = ~(((vector <= low) & (gradient > 0)) | ((vector >= high) & (gradient < 0)))
+            step = np.zeros_like(vector)
+            step[free] = -curvature[np.ix_(free, free)] @ gradient[free]
+            promised = -0.5 * float(gradient @ step)
+            if promised < _FINISH_GAIN:
+                message, converged = f"a further step promises {max(promised, 0.0):.1e} nats per row", True
                 break
-        else:
-            message, converged = "no step along the quasi-Newton direction raises the evidence", True
-            break
-        curvature = _bfgs_update(curvature, proposal - vector, new_gradient - gradient)
-        vector, value, gradient = proposal, new_value, new_gradient
-        accepted += 1
-        target.report(vector, value)
-        if last:
-            message, converged = f"the last step promised {promised:.1e} nats per row", True
-            break
+            last = promised < _LAST_GAIN
+            for shrink in _SHRINK:
+                proposal = np.clip(vector + shrink * step, low, high)
+                new_value, new_gradient = (target.value(proposal), gradient) if last else target(proposal)
+                if new_value < value:
+                    break
+            else:
+                message, converged = "no step along the quasi-Newton direction raises the evidence", True
+                break
+            curvature = _bfgs_update(curvature, proposal - vector, new_gradient - gradient)
+            vector, value, gradient = proposal, new_value, new_gradient
+            accepted += 1
+            target.report(vector, value)
+            if last:
+                message, converged = f"the last step promised {promised:.1e} nats per row", True
+                break
+    if not message:
+        message = monitor.ending.reason if monitor.ending.over else f"stopped after {max_iter} steps"
     return start.unpack(vector), target.summarise(accepted, converged, message, value, began)
 
 

@@ -12,7 +12,9 @@ import numpy as np
 import torch
 
 from prismgp._types import AnyArray, Array, Tensor
+from prismgp.core.ending import Ending
 from prismgp.core.features import Statistics
+from prismgp.core.row_noise import RowNoise
 
 T = TypeVar("T")
 
@@ -24,7 +26,10 @@ class Work(Protocol[T]):
     """
 
     def over(self, chunks: Iterable[tuple[Tensor, Tensor]], *, rows: int, q: int) -> T:
-        """The result for standardised chunks ``(X, Y)`` of at most ``rows`` rows and q outputs."""
+        """The result for standardised chunks ``(X, Y)`` of at most ``rows`` rows and q outputs.
+
+        Behind the outputs, Y may have the columns that :meth:`RowNoise.split` takes off.
+        """
 
     def merge(self, first: T, second: T) -> T:
         """The result for both sets of rows together."""
@@ -34,6 +39,7 @@ class Chunked(Protocol):
     """Rows in chunks of a fixed size, passed over as often as asked."""
 
     n_rows: int
+    known_noise: bool  # whether some noise variances of rows are known
     dtype: torch.dtype
     device: torch.device
 
@@ -73,9 +79,18 @@ class Rows(Protocol):
     def tensors(self) -> tuple[Tensor, Tensor]:
         """All rows as float64 tensors; for small sets."""
 
+    def noise(self) -> RowNoise | None:
+        """How noisy each row is, where they differ; for small sets."""
+
 
 class Callback:
-    """What a fit calls on its way. This one does nothing; subclasses show progress or keep results."""
+    """What a fit calls on its way. This one does nothing; subclasses show progress or keep results.
+
+    ``ending`` says when the fit ends before it is done; None: never, and interrupts are raised.
+    """
+
+    def __init__(self, ending: Ending | None = None) -> None:
+        self.ending = ending or Ending()
 
     def evaluate(
         self,

@@ -1,17 +1,20 @@
 """From the user's rows to standardised chunks on the compute device.
 
-Tables pass through these modules in order: ``tables`` (files), ``encoder`` (numbers, text and categories to a matrix;
-``scan`` learns how), ``sources`` (rows to pass over again and again), ``files`` (the reader of tables, and sources that
-are files), ``chunks`` (standardised tensors, and what a fit works on); ``cluster`` and ``dask`` do the passes on a Dask
-cluster.
+Tables pass through these modules in order: ``tables`` (files), ``scan`` (what the columns hold), ``encoder`` (one
+number for each cell) and ``encodings`` (inputs of these numbers), ``sources`` (rows to pass over again and again),
+``row_noise`` (their weights), ``files`` (the reader of tables, and sources that are files), ``frames`` (pandas, polars
+and Arrow tables), ``chunks`` (standardised tensors, and what a fit works on); ``cluster`` and ``dask`` do the passes on
+a Dask cluster.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from prismgp.data.chunks import Chunks, StandardisedRows, Standardiser, auto_chunk_rows, prefetch, run_pass, standardise
-from prismgp.data.encoder import InputColumn, TableEncoder
-from prismgp.data.files import FileSource, RowBlock, TableReader, file_source, from_csv, from_parquet
+from prismgp.data.encoder import InputColumn, TableEncoder, missing_error, plural, quote_names, warn_unseen
+from prismgp.data.files import MISSING, FileSource, RowBlock, TableReader, file_source, from_csv, from_parquet
+from prismgp.data.frames import frame_encoder, is_frame, needs_encoder, non_numeric_columns, read_frame
+from prismgp.data.row_noise import merge_copies
 from prismgp.data.sources import ArraySource, MappedSource, Selection, Source, is_collection
 from prismgp.data.tables import TableFiles, open_tables
 
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from prismgp.data.dask import collection_source
 
 __all__ = [
+    "MISSING",
     "ArraySource",
     "Chunks",
     "FileSource",
@@ -35,13 +39,23 @@ __all__ = [
     "auto_chunk_rows",
     "collection_source",
     "file_source",
+    "frame_encoder",
     "from_csv",
     "from_parquet",
     "is_collection",
+    "is_frame",
+    "merge_copies",
+    "missing_error",
+    "needs_encoder",
+    "non_numeric_columns",
     "open_tables",
+    "plural",
     "prefetch",
+    "quote_names",
+    "read_frame",
     "run_pass",
     "standardise",
+    "warn_unseen",
 ]
 
 

@@ -17,6 +17,7 @@ import torch
 from prismgp._system import available_bytes
 from prismgp._types import AnyArray, Array, Tensor
 from prismgp.core.kernels import Parameters, default_start
+from prismgp.core.row_noise import RowNoise
 from prismgp.core.rows import Work
 from prismgp.data.sources import ArraySource, Source
 from prismgp.exceptions import DataError, PrismGPWarning, TooLargeError
@@ -66,13 +67,20 @@ class Standardiser:
         x_mean, x_std, y_mean, y_std = x.mean, x.std, y.mean, y.std
         # An input that did not vary in training has no information; the huge scale makes the model ignore
         # it at prediction too, where any other value would be infinitely many deviations away.
-        few = min(_FEW_ROWS, int(_FEW_OF_ALL * x.count)) if learned else 0
+        few = min(_FEW_ROWS, int(_FEW_OF_ALL * x.weight)) if learned else 0
         ignored = (x_std == 0) | (x.apart <= few)
         # Not by the mean, which a few rows move and which may cancel to next to nothing.
         x_scale = np.where(ignored, _IGNORE * np.maximum(_magnitude(x.usual), x.largest), x_std)
         x_shift = np.where(ignored, x.usual, np.where(np.abs(x_mean) > _NOTHING * x_std, x_mean, 0.0))
         y_scale = np.where(y_std > 0, y_std, _magnitude(y_mean))
         return cls(x_shift, x_scale, y_mean, y_scale, np.zeros_like(y_mean) if normalize else -y_mean / y_scale)
+
+    def target_units(self, n_noise: int) -> tuple[Array, Array]:
+        """Shift and scale of the targets and of the noise columns behind them; variances have the targets' square."""
+        if not n_noise:
+            return self.y_shift, self.y_scale
+        scale = [self.y_scale, np.ones(1), self.y_scale[: n_noise - 1] ** 2]
+        return np.append(self.y_shift, np.zeros(n_noise)), np.concatenate(scale)
 
 
 def _magnitude(mean: Array) -> Array:
@@ -136,8 +144,9 @@ class Chunks:
         self.rows = max(1, min(rows, source.n_rows))  # a selection may be empty
         self.dtype, self.device = dtype, device
         self.n_rows, self.n_inputs, self.n_outputs = source.n_rows, source.n_inputs, source.n_outputs
+        self.known_noise = source.n_noise > 1
         # By the whole source, so that either all of its selections are kept or none.
-        size = source.n_whole * (self.n_inputs + self.n_outputs) * dtype.itemsize
+        size = source.n_whole * (self.n_inputs + self.n_outputs + source.n_noise) * dtype.itemsize
         # A task of a cluster has one core; the others are in use by other tasks.
         self._read_ahead = not source.in_memory and not (once and device.type == "cpu")
         here = device.type == "cuda" and not once and not source.distributed
@@ -180,11 +189,12 @@ class Chunks:
             return
         kept: list[tuple[Tensor, Tensor]] = []
         s = self.standardiser
+        y_shift, y_scale = s.target_units(self.source.n_noise)
         blocks = self.source.blocks(self.rows)
         for x, y in prefetch(blocks) if self._read_ahead else blocks:
             pair = (
                 standardise(x, s.x_shift, s.x_scale, dtype=self.dtype, device=self.device),
-                standardise(y, s.y_shift, s.y_scale, dtype=self.dtype, device=self.device),
+                standardise(y, y_shift, y_scale, dtype=self.dtype, device=self.device),
             )
             if self._keep:
                 kept.append(pair)
@@ -273,6 +283,14 @@ class StandardisedRows:
 
     def tensors(self) -> tuple[Tensor, Tensor]:
         """All rows of a small set, in float64."""
+        x, y = self._whole()
+        return x, y[:, : self.n_outputs]
+
+    def noise(self) -> RowNoise | None:
+        """How noisy each row of a small set is, where they differ, in float64."""
+        return RowNoise.split(self._whole()[1], self.n_outputs)[1] if self.source.n_noise else None
+
+    def _whole(self) -> tuple[Tensor, Tensor]:
         chunks = Chunks(self.source, self.standardiser, rows=self.n_rows, dtype=torch.float64, device=self.device)
         return next(iter(chunks))
 

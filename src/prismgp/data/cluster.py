@@ -25,6 +25,7 @@ import torch
 from prismgp._types import AnyArray
 from prismgp._validate import check_cells
 from prismgp.data.files import TableReader
+from prismgp.data.row_noise import NoiseColumns
 from prismgp.data.sources import ArraySource, Block, Selection, Source, rechunk
 from prismgp.exceptions import DataError, PrismGPError
 
@@ -66,7 +67,9 @@ class _FileRows(Source):
 
     def __init__(self, reader: TableReader, n_rows: int, *, single: bool) -> None:
         self.reader, self.n_rows, self.single = reader, n_rows, single
-        self.n_inputs, self.n_outputs = len(reader.encoder.feature_names), len(reader.targets)
+        self.encoder = reader.encoder
+        self.n_inputs, self.n_outputs = len(reader.encoder.columns), len(reader.targets)
+        self.n_noise = reader.noise.n_noise
 
     def blocks(self, rows: int) -> Iterator[Block]:
         return rechunk(((block.x, block.y) for block in self.reader.blocks(rows)), rows)
@@ -101,6 +104,7 @@ class PartitionLoader:
     width: int  # inputs
     outputs: int  # targets; 0: there is no y
     single: bool
+    noise: NoiseColumns = field(default_factory=NoiseColumns)  # what the parts behind y are
 
     @property
     def name(self) -> str:
@@ -113,11 +117,27 @@ class PartitionLoader:
             raise DataError(
                 f"X has {len(x):,} rows and y has {len(y):,}; partitions of X and y must hold the same rows"
             )
+        if self.noise.names:
+            x, y = self._with_noise(x, y, parts[2:])
         if n_rows is not None and len(x) != n_rows:
             raise DataError(f"there are {len(x):,} rows, where there were {n_rows:,}; the collection must not change")
-        source = ArraySource(x, y)
+        source = ArraySource(x, y, n_noise=self.noise.n_noise)
         source.single = self.single
         return source
+
+    def _with_noise(self, x: AnyArray, y: AnyArray, parts: Sequence[Any]) -> Block:
+        """With weights and variances behind the targets, without the rows of weight zero."""
+        given = dict(zip(self.noise.names, parts, strict=True))
+        for name, part in given.items():
+            if len(part) != len(x):
+                raise DataError(
+                    f"{name} has {len(part):,} rows and X has {len(x):,}; their partitions must hold the same rows"
+                )
+        columns = [_to_floats(part, name, 1) for name, part in given.items()]
+        y = np.concatenate([y, *columns], 1, dtype=np.float64)
+        y = self.noise.arrange(y, self.outputs, np.arange(1, len(y) + 1), self.name)
+        kept = np.flatnonzero(y[:, self.outputs] > 0)
+        return x[kept], y[kept]
 
 
 def _to_floats(part: Any, what: str, width: int) -> AnyArray:
@@ -172,6 +192,7 @@ class Outcome(Generic[T]):
     value: T | None = None
     error: PrismGPError | None = None
     rows_read: int = 0
+    rows_without_target: int = 0
     unseen: Counter[str] = field(default_factory=Counter)
 
 
@@ -269,7 +290,8 @@ def run_shard(work: Packed[Any], loader: ShardLoader, n_rows: int | None, *parts
         known = name.partition(",")[0] in message
         return Outcome(error=error if known else type(error)(f"{name}: {message}"))
     if isinstance(source, _FileRows):
-        return Outcome(value, rows_read=source.reader.rows_read, unseen=source.reader.unseen)
+        reader = source.reader
+        return Outcome(value, None, reader.rows_read, reader.rows_without_target, reader.unseen)
     return Outcome(value)
 
 
@@ -280,6 +302,7 @@ def _merge_outcomes(work: Packed[Any], *outcomes: Outcome[Any]) -> Outcome[Any]:
     _, merge = work.content()
     total = Outcome(reduce(merge, [outcome.value for outcome in outcomes]))
     total.rows_read = sum(outcome.rows_read for outcome in outcomes)
+    total.rows_without_target = sum(outcome.rows_without_target for outcome in outcomes)
     for outcome in outcomes:
         total.unseen.update(outcome.unseen)
     return total

@@ -5,7 +5,6 @@ Rows come from files, which the workers read, or from Dask arrays and frames.
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, reduce
@@ -18,6 +17,7 @@ from prismgp._types import AnyArray
 from prismgp.data.cluster import Cluster, FileLoader, Outcome, PartitionLoader, SelectionLoader, Shard
 from prismgp.data.encoder import TableEncoder, check_unique, warn_unseen
 from prismgp.data.files import TableReader
+from prismgp.data.row_noise import NoiseColumns
 from prismgp.data.sources import (
     ArraySource,
     Block,
@@ -44,12 +44,21 @@ class DaskSource(Source):
 
     distributed = True
     small = False
-    rows_read: int = 0  # rows of the files, also those with missing values; known after a pass
+    # Of files, known after a pass: all rows, and those without a target.
+    rows_read: int = 0
+    rows_without_target: int = 0
 
     def __init__(
-        self, shards: Sequence[Shard], cluster: Cluster, *, n_inputs: int, n_outputs: int, single: bool = True
+        self,
+        shards: Sequence[Shard],
+        cluster: Cluster,
+        *,
+        n_inputs: int,
+        n_outputs: int,
+        single: bool = True,
+        n_noise: int = 0,
     ) -> None:
-        self._shards, self._cluster = list(shards), cluster
+        self._shards, self._cluster, self.n_noise = list(shards), cluster, n_noise
         self.n_inputs, self.n_outputs, self.single = n_inputs, n_outputs, single
         if any(shard.n_rows is None for shard in self._shards):
             _ = self.moments  # the pass that counts also computes the moments, which are needed anyway
@@ -71,16 +80,21 @@ class DaskSource(Source):
 
     def reduce(self, function: Callable[[Source], T], merge: Callable[[T, T], T]) -> T:
         if not self._shards:
-            return function(ArraySource(np.empty((0, self.n_inputs)), np.empty((0, self.n_outputs))))
+            return function(ArraySource(*self._nothing, n_noise=self.n_noise))
         outcome = self._cluster.reduce(function, merge, self._shards)
         self._collect([outcome])
         return outcome.value  # type: ignore[return-value]  # as above
+
+    @property
+    def _nothing(self) -> Block:
+        return np.empty((0, self.n_inputs)), np.empty((0, self.n_outputs + self.n_noise))
 
     def _collect(self, outcomes: Sequence[Outcome[Any]]) -> None:
         for outcome in outcomes:
             if outcome.error is not None:
                 raise outcome.error
         self.rows_read = sum(outcome.rows_read for outcome in outcomes) or self.rows_read
+        self.rows_without_target = sum(outcome.rows_without_target for outcome in outcomes) or self.rows_without_target
         warn_unseen(sum((outcome.unseen for outcome in outcomes), Counter[str]()))
 
     @cached_property
@@ -102,7 +116,9 @@ class DaskSource(Source):
                 own = rows[done:cut] - (end - length)
                 shards.append(Shard(SelectionLoader(shard.loader, length, own), shard.parts, len(own)))
             done = int(cut)
-        selected = DaskSource(shards, self._cluster, n_inputs=self.n_inputs, n_outputs=self.n_outputs)
+        selected = DaskSource(
+            shards, self._cluster, n_inputs=self.n_inputs, n_outputs=self.n_outputs, n_noise=self.n_noise
+        )
         selected.feature_names, selected.encoder, selected.single = self.feature_names, self.encoder, self.single
         return selected
 
@@ -111,8 +127,9 @@ class DaskSource(Source):
         return self.select(index).load()
 
     def load(self) -> ArraySource:
-        parts = self.map(_load_rows) or [(np.empty((0, self.n_inputs)), np.empty((0, self.n_outputs)))]
-        return ArraySource(np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts]))
+        parts = self.map(_load_rows) or [self._nothing]
+        x, y = np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts])
+        return ArraySource(x, y, n_noise=self.n_noise)
 
     def blocks(self, rows: int) -> Iterator[Block]:
         """The rows themselves, one shard after the other; slow, because all of them are sent to this process."""
@@ -141,14 +158,19 @@ class DaskFileSource(DaskSource):
 
     def __init__(self, reader: TableReader, cluster: Cluster, *, single: bool = True) -> None:
         self._reader, self.encoder, self.targets = reader, reader.encoder, reader.targets
-        for file in reader.files.files:
-            file.path = os.path.abspath(file.path)  # workers have working folders of their own
         shards = []
         for part, count in reader.split(SHARD_ROWS):
             loader = FileLoader(part, single=single)
-            shards.append(Shard(loader, n_rows=count if reader.missing == "error" else None))
-        self.feature_names = self.encoder.feature_names
-        super().__init__(shards, cluster, n_inputs=len(self.feature_names), n_outputs=len(self.targets), single=single)
+            shards.append(Shard(loader, n_rows=count))
+        self.feature_names = self.encoder.input_names
+        super().__init__(
+            shards,
+            cluster,
+            n_inputs=len(self.feature_names),
+            n_outputs=len(self.targets),
+            single=single,
+            n_noise=reader.noise.n_noise,
+        )
         if not self.n_rows:
             reader.rows_read = self.rows_read
             raise reader.no_rows_error()
@@ -165,40 +187,51 @@ def _load_rows(source: Source) -> Block:
 # -- Dask arrays and frames ------------------------------------------------------------------------
 
 
-def collection_source(X: Any, y: Any = None) -> DaskSource:
-    """Rows of Dask collections; partitions of X and of y must hold the same rows.
+def collection_source(X: Any, y: Any = None, sample_weight: Any = None, noise_variance: Any = None) -> DaskSource:
+    """Rows of Dask collections; partitions of X and of the others must hold the same rows.
 
     X is an array, (n, d), or a frame; y an array, (n,) or (n, q), a series or a frame, or None for rows to predict
-    from. Tasks run on the current client, or else in threads of this process.
+    from; weights and known noise variances are arrays, (n,), or series. Tasks run on the current client, or else in
+    threads of this process.
     """
     if X.ndim != 2:
         raise DataError(f"X has {X.ndim} dimension(s); it must have rows and columns")
-    if y is not None and not is_collection(y):
-        raise DataError(
-            f"X is a Dask collection, but y is {type(y).__name__}; make it one with the same partitions, "
-            "e.g. dask.array.from_array(y, chunks=(X.chunks[0],))"
-        )
+    beside = {"y": y, "sample_weight": sample_weight, "noise_variance": noise_variance}
+    beside = {name: value for name, value in beside.items() if value is not None}
+    for name, value in beside.items():
+        if not is_collection(value):
+            raise DataError(
+                f"X is a Dask collection, but {name} is {type(value).__name__}; make it one with the same partitions, "
+                f"e.g. dask.array.from_array({name}, chunks=(X.chunks[0],))"
+            )
+        if name != "y" and value.ndim != 1:
+            raise DataError(f"{name} has {value.ndim} dimensions; it must hold one number for each row")
     if y is not None and y.ndim > 2:
         raise DataError(f"y has {y.ndim} dimensions; it must have one or two")
+    noise = NoiseColumns(*(name if name in beside else None for name in ("sample_weight", "noise_variance")))
+    noise.check([] if y is None else range(_width(y)))
     _check_types(X, "X")
     names = list(X.columns) if is_frame(X) else []
     tasks, lengths = _partitions(X)
     parts: list[tuple[Any, ...]] = [(task,) for task in tasks]
-    if y is not None:
-        _check_types(y, "y")
-        y_tasks, y_lengths = _partitions(y)
-        _check_same_rows(lengths, y_lengths)
-        parts = [(*own, task) for own, task in zip(parts, y_tasks, strict=True)]
+    for name, value in beside.items():
+        _check_types(value, name)
+        more, more_lengths = _partitions(value)
+        _check_same_rows(lengths, more_lengths, name)
+        parts = [(*own, task) for own, task in zip(parts, more, strict=True)]
+    if noise.weight is not None:  # rows of weight zero are left out
+        lengths = [None] * len(lengths)
     width = _width(X)
     outputs = 0 if y is None else _width(y)
     if not width:
         raise DataError("X has no columns")
     single = y is None or y.ndim == 1
     shards = [
-        Shard(PartitionLoader(number, width, outputs, single=single), own, length)
+        Shard(PartitionLoader(number, width, outputs, single=single, noise=noise), own, length)
         for number, (own, length) in enumerate(zip(parts, lengths, strict=True))
     ]
-    source = DaskSource(shards, Cluster(), n_inputs=width, n_outputs=outputs, single=single)
+    sizes: dict[str, int] = {"n_inputs": width, "n_outputs": outputs, "n_noise": noise.n_noise}
+    source = DaskSource(shards, Cluster(), single=single, **sizes)
     if names and all(isinstance(name, str) for name in names):  # as in scikit-learn
         source.feature_names = names
     if not source.n_rows:
@@ -221,13 +254,15 @@ def _partitions(data: Any) -> tuple[list[Any], list[int | None]]:
     return list(data.to_delayed().ravel()), lengths
 
 
-def _check_same_rows(x: list[int | None], y: list[int | None]) -> None:
-    remedy = "make them alike, e.g. with y.rechunk((X.chunks[0],)), or take both from one frame"
+def _check_same_rows(x: list[int | None], y: list[int | None], name: str) -> None:
+    remedy = f"make them alike, e.g. with {name}.rechunk((X.chunks[0],)), or take both from one frame"
     if len(x) != len(y):
-        raise DataError(f"X has {len(x):,} partitions and y has {len(y):,}; {remedy}")
+        raise DataError(f"X has {len(x):,} partitions and {name} has {len(y):,}; {remedy}")
     for number, (own, other) in enumerate(zip(x, y, strict=True)):
         if own is not None and other is not None and own != other:
-            raise DataError(f"partition {number} (counting from 0): X has {own:,} rows and y has {other:,}; {remedy}")
+            raise DataError(
+                f"partition {number} (counting from 0): X has {own:,} rows and {name} has {other:,}; {remedy}"
+            )
 
 
 def _check_types(data: Any, what: str) -> None:

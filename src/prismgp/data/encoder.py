@@ -1,33 +1,44 @@
-"""From tables with named columns of numbers and text to the model's matrix, in the same way every time.
+"""From tables with named columns of numbers, text and times to the model's matrix, in the same way every time.
 
-First the single column, what it holds and how its cells become numbers or text; then the encoder of all columns. What
-it has learned from the training table (``scan.py``), which is the inputs, their order and the categories of text
-columns, is saved with the model, so that later tables are encoded in the same way whatever other columns they have.
+Two steps. :meth:`TableEncoder.read` makes one number of every cell: categories become their place in the list of
+levels, times seconds, and missing cells NaN. :meth:`TableEncoder.encode` makes the model's inputs of these numbers, as
+the fit has learned from its rows (``encodings.py``). Which columns are inputs and what they hold is decided by
+``scan.py``. All of it is saved with the model, so that later tables are encoded in the same way.
 """
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections import Counter
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from prismgp._types import Array
+from prismgp._types import AnyArray, Array
+from prismgp.data.encodings import (
+    BOOLEAN,
+    CATEGORY,
+    KINDS,
+    LEVELS,
+    NUMBER,
+    TIME,
+    Encoding,
+    NumberEncoding,
+    encoding_from_dict,
+    learn_encodings,
+    mark_folds,
+)
+from prismgp.data.sources import Source
 from prismgp.exceptions import DataError, ModelFileError, PrismGPWarning
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 ArrowColumn: TypeAlias = Any  # pyarrow.ChunkedArray or pyarrow.Array; pyarrow ships no types
-
-NUMBER, BOOLEAN, CATEGORY = "number", "boolean", "category"
 
 _LARGEST_CELL = 1e150  # squares of larger values leave the range of float64
 _NUMERAL = r"(?i)^[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?|inf|infinity|nan)$"
@@ -61,32 +72,25 @@ def check_unique(names: Iterable[str], what: str, where: str = "") -> None:
 
 @dataclass(frozen=True)
 class InputColumn:
-    """One column of a table and how it is encoded."""
+    """One column of a table and what it holds."""
 
     name: str
-    kind: str  # NUMBER, BOOLEAN or CATEGORY
-    categories: tuple[str, ...] = ()  # sorted; empty unless the kind is CATEGORY
-
-    @property
-    def features(self) -> tuple[str, ...]:
-        """Names of the encoded columns."""
-        if self.kind == CATEGORY:
-            return tuple(f"{self.name}={value}" for value in self.categories)
-        return (self.name,)
+    kind: str  # one of KINDS
+    categories: tuple[str, ...] = ()  # sorted; empty unless the kind is CATEGORY or LEVELS
 
     @classmethod
     def from_dict(cls, item: Any) -> InputColumn:
         """Read the description in a model file; ModelFileError for anything malformed."""
-        if not isinstance(item, dict) or set(item) != {"name", "kind", "categories"}:
-            raise ModelFileError("a column of the table is not an object with 'name', 'kind' and 'categories'")
+        if not isinstance(item, dict) or set(item) != {"name", "kind", "categories", "encoding"}:
+            raise ModelFileError("a column of the table has not just 'name', 'kind', 'categories' and 'encoding'")
         name, kind, categories = item["name"], item["kind"], item["categories"]
         if not is_clean_text(name):
             raise ModelFileError("a column of the table has no proper name")
-        if kind not in (NUMBER, BOOLEAN, CATEGORY):
+        if kind not in KINDS:
             raise ModelFileError(f"column {name!r} of the table is of an unknown kind")
         if not isinstance(categories, list) or not all(is_clean_text(value) for value in categories):
             raise ModelFileError(f"the categories of column {name!r} are not a list of texts")
-        if (kind == CATEGORY) != bool(categories):
+        if categories and kind not in (CATEGORY, LEVELS):
             raise ModelFileError(f"column {name!r} of kind {kind!r} has {len(categories)} categories")
         if any(later <= earlier for earlier, later in pairwise(categories)):
             raise ModelFileError(f"the categories of column {name!r} are not sorted and distinct")
@@ -109,23 +113,20 @@ def is_numeric(kind: Any) -> bool:
 
 
 def column_kind(name: str, kind: Any, *, categorical: bool = False) -> str:
-    """NUMBER, BOOLEAN or CATEGORY, by the type of a column; an error for a type that cannot be an input."""
+    """NUMBER, BOOLEAN, TIME or CATEGORY, by the type of a column; an error for a type that cannot be an input."""
     dictionary = pa.types.is_dictionary(kind)
     if dictionary:
         kind = kind.value_type
-    if is_text(kind) or ((dictionary or categorical) and pa.types.is_integer(kind)):
-        return CATEGORY
+    if is_text(kind) or pa.types.is_null(kind) or ((dictionary or categorical) and pa.types.is_integer(kind)):
+        return CATEGORY  # a column without a single value has no categories but that of missing cells
     if categorical:
         raise DataError(f"column {name!r} holds {kind}; only text and whole numbers can be categories")
     if pa.types.is_boolean(kind):
         return BOOLEAN
-    if is_numeric(kind):
+    if is_numeric(kind) or pa.types.is_duration(kind):
         return NUMBER
-    if pa.types.is_temporal(kind):
-        raise DataError(
-            f"column {name!r} holds dates or times ({kind}), which are not numbers; "
-            "convert it (e.g. to days since a start) or leave it out with --exclude"
-        )
+    if pa.types.is_temporal(kind) and not pa.types.is_interval(kind):
+        return TIME
     raise DataError(f"column {name!r} holds {kind}, which is neither number nor text; leave it out with --exclude")
 
 
@@ -138,11 +139,11 @@ def looks_numeric(text: ArrowColumn) -> ArrowColumn:
 
 
 def to_text(name: str, column: ArrowColumn) -> ArrowColumn:
-    """Convert a category column to text; null stays null."""
+    """Convert a category column to text without surrounding blanks; null stays null."""
     column = decode(column)
     if is_text(column.type) or pa.types.is_integer(column.type) or pa.types.is_null(column.type):
         # The large type: 32-bit offsets would overflow on long columns.
-        return column.cast(pa.large_string())
+        return pc.utf8_trim_whitespace(column.cast(pa.large_string()))
     raise DataError(f"column {name!r} holds {column.type}; the model learned it as text categories")
 
 
@@ -154,6 +155,8 @@ def to_numbers(name: str, column: ArrowColumn, *, boolean: bool = False, first_r
     column = decode(column)
     if is_text(column.type):
         column = _parse(name, column, boolean=boolean, first_row=first_row)
+    elif pa.types.is_duration(column.type):
+        return to_floats(column.cast(pa.duration("us"), safe=False).cast(pa.int64())) / 1e6
     elif not (is_numeric(column.type) or pa.types.is_boolean(column.type) or pa.types.is_null(column.type)):
         raise DataError(f"column {name!r} holds {column.type}; the model learned it as numbers")
     values = to_floats(column)
@@ -175,6 +178,47 @@ def to_numbers_or_nan(column: ArrowColumn) -> Array:
     if not (is_numeric(column.type) or pa.types.is_boolean(column.type)):
         return np.full(len(column), np.nan)
     return to_floats(column)
+
+
+def to_seconds(name: str, column: ArrowColumn, *, first_row: int = 0) -> Array:
+    """Convert times, or text that spells them by ISO 8601, to seconds, (n,); NaN where a cell is missing.
+
+    Of a time with a zone the local one counts, which has the phase of the day; of text with an offset, that of UTC.
+    """
+    column = decode(column)
+    kind = column.type
+    if is_text(kind):
+        parsed = parse_times(column)
+        if parsed is None:
+            cells = column.to_pylist()
+            row = next(k for k, cell in enumerate(cells) if parse_times(pa.array([cell], pa.large_string())) is None)
+            raise DataError(
+                f"column {name!r} holds {cells[row]!r} in row {first_row + row + 1:,} (the first is 1); "
+                "the model learned it as dates or times (ISO 8601)"
+            )
+        column = parsed
+    elif pa.types.is_time(kind):
+        unit = "us" if pa.types.is_time64(kind) else kind.unit
+        bits = pa.int64() if pa.types.is_time64(kind) else pa.int32()
+        times = column.cast(pa.time64("us"), safe=False) if pa.types.is_time64(kind) else column
+        return to_floats(times.cast(bits)) / {"s": 1.0, "ms": 1e3, "us": 1e6}[unit]
+    elif not (pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_null(kind)):
+        raise DataError(f"column {name!r} holds {kind}; the model learned it as dates or times")
+    if pa.types.is_timestamp(column.type) and column.type.tz is not None:
+        column = pc.local_timestamp(column)
+    return to_floats(column.cast(pa.timestamp("us"), safe=False).cast(pa.int64())) / 1e6
+
+
+def parse_times(text: ArrowColumn) -> ArrowColumn | None:
+    """Text that is ISO 8601 throughout as times; None if it is not."""
+    trimmed = pc.utf8_trim_whitespace(text.cast(pa.large_string()))
+    for kind in (pa.timestamp("us"), pa.timestamp("ns"), pa.timestamp("us", "UTC")):
+        try:
+            times = pc.cast(trimmed, kind)
+        except pa.ArrowInvalid:
+            continue
+        return pc.cast(times, pa.timestamp("us"), safe=False)
+    return None
 
 
 def decode(column: ArrowColumn) -> ArrowColumn:
@@ -223,168 +267,243 @@ def from_floats(values: Array) -> ArrowColumn:
 # -- all columns of a table --------------------------------------------------------------------------
 
 
-class EncodedBatch(NamedTuple):
-    """An encoded batch; counts are by column, only for columns that have any."""
+class TableBatch(NamedTuple):
+    """A batch as it is read; counts are by column, only for columns that have any."""
 
-    values: Array  # (n, d), not finite where an input is missing or infinite
-    missing: dict[str, int]  # missing or infinite cells
+    values: Array  # (n, c), one number for each cell; see encodings.py
+    incomplete: AnyArray  # (n,), rows with a missing cell
+    missing: dict[str, int]  # missing cells
     unseen: dict[str, int]  # cells with a category that training did not have
 
 
 @dataclass(frozen=True)
 class TableEncoder:
-    """Encodes tables as the training table was.
-
-    Numbers and booleans become float64; text and categories become one indicator column per
-    category. A category unseen in training has all indicators at zero.
-    """
+    """Encodes tables as the training table was: :meth:`read` its cells, then :meth:`encode` them as inputs."""
 
     columns: tuple[InputColumn, ...]
-    target: str | None = None  # the column that was learned; not needed at prediction
+    targets: tuple[str, ...] = ()  # the columns that were learned; not needed at prediction
+    encodings: tuple[Encoding, ...] | None = None  # of the columns; None before :meth:`learn`
+    positional: bool = False  # whether the columns are those of an array, which have no names
 
     @classmethod
-    def numeric(cls, names: Iterable[str], target: str | None = None) -> TableEncoder:
+    def numeric(cls, names: Iterable[str], *, positional: bool = False) -> TableEncoder:
         """The encoder of a purely numeric table."""
-        return cls(tuple(InputColumn(name, NUMBER) for name in names), target)
+        return cls(tuple(InputColumn(name, NUMBER) for name in names), positional=positional)
 
     # -- names -----------------------------------------------------------------------------------
 
+    def rename(self, names: Sequence[str]) -> TableEncoder:
+        """The same encoder for columns of other names."""
+        columns = tuple(replace(each, name=name) for each, name in zip(self.columns, names, strict=True))
+        return replace(self, columns=columns)
+
     @property
     def input_names(self) -> list[str]:
-        """Raw input columns, in order."""
+        """Columns, in order."""
         return [column.name for column in self.columns]
 
     @property
     def feature_names(self) -> list[str]:
-        """Encoded columns, in order: the column's name, or ``column=value`` for a category."""
-        return [name for column in self.columns for name in column.features]
+        """Inputs of the model, in order."""
+        return [name for own in self.features_of_columns.values() for name in own]
+
+    @property
+    def features_of_columns(self) -> dict[str, list[str]]:
+        """Inputs of the model that are made from each column."""
+        return {column.name: each.names(column) for column, each in zip(self.columns, self._learned, strict=True)}
+
+    @property
+    def n_features(self) -> int:
+        """Inputs of the model."""
+        return len(self._fill)
 
     def missing_columns(self, names: Collection[str]) -> list[str]:
-        """Inputs that are not among the names."""
+        """Columns that are not among the names."""
         there = set(names)
         return [name for name in self.input_names if name not in there]
 
-    # -- encoding --------------------------------------------------------------------------------
+    # -- from cells to numbers -------------------------------------------------------------------
 
-    def encode(self, data: pa.Table | pa.RecordBatch, *, first_row: int = 0) -> EncodedBatch:
-        """Encode a batch and count its missing and unseen cells; neither is an error.
+    def read(self, data: pa.Table | pa.RecordBatch, *, first_row: int = 0) -> TableBatch:
+        """Make numbers of the cells of a batch and count missing and unseen ones; neither is an error.
 
-        Columns beyond the inputs are ignored; ``first_row``: where the batch starts in its file. DataError for absent
-        or duplicate columns and cells that cannot be of the column's kind.
+        Columns beyond the inputs are ignored; ``first_row``: where the batch starts in its file. One DataError names
+        all absent or duplicate columns, infinite numbers, and cells that cannot be of the column's kind.
         """
         absent = self.missing_columns(data.schema.names)
         if absent:
             raise DataError(f"{plural(absent, 'input column')} missing: {quote_names(absent)}")
         check_unique([name for name in data.schema.names if name in set(self.input_names)], "column")
         # Filled column by column, so in Fortran order; later steps copy rows together anyway.
-        values = np.zeros((data.num_rows, len(self.feature_names)), order="F")
+        values = np.zeros((data.num_rows, len(self.columns)), order="F")
+        incomplete = np.zeros(data.num_rows, dtype=bool)
         missing: dict[str, int] = {}
         unseen: dict[str, int] = {}
-        at = 0
-        for column in self.columns:
-            block = values[:, at : at + len(column.features)]
-            at += block.shape[1]
-            cells = data.column(data.schema.get_field_index(column.name))
-            if column.kind == CATEGORY:
-                unknown = _fill_indicators(column, cells, block)
-                if unknown:
-                    unseen[column.name] = unknown
-            else:
-                block[:, 0] = to_numbers(column.name, cells, boolean=column.kind == BOOLEAN, first_row=first_row)
-            finite = np.isfinite(block[:, 0])
-            if not finite.all():
-                missing[column.name] = int((~finite).sum())
-        return EncodedBatch(values, missing, unseen)
+        problems: list[str] = []
+        for k, column in enumerate(self.columns):
+            try:
+                values[:, k], absent_cells = _read_column(
+                    column, data.column(data.schema.get_field_index(column.name)), first_row
+                )
+            except DataError as error:
+                problems.append(str(error))
+                continue
+            if absent_cells.any():
+                missing[column.name] = int(absent_cells.sum())
+                incomplete |= absent_cells
+            unknown = int((values[:, k] < 0).sum()) if column.kind in (CATEGORY, LEVELS) else 0
+            if unknown:
+                unseen[column.name] = unknown
+        raise_problems(problems)
+        return TableBatch(values, incomplete, missing, unseen)
 
-    def accepts(self, frame: Any) -> bool:
-        """Whether this is a pandas or polars frame or an Arrow table that has all raw input columns."""
-        if isinstance(frame, pa.Table | pa.RecordBatch):
-            names = frame.schema.names
-        elif _is_frame("pandas", frame) or _is_frame("polars", frame):
-            names = frame.columns
-        else:
-            return False
-        return not self.missing_columns(names)
+    # -- from numbers to inputs ------------------------------------------------------------------
 
-    def encode_frame(self, frame: Any) -> pd.DataFrame:
-        """Encode a frame that :meth:`accepts` takes; missing values are errors, unseen categories warnings."""
-        import pandas as pd  # start-up weight: predictions from files do without
+    @property
+    def _learned(self) -> tuple[Encoding, ...]:
+        if self.encodings is None:
+            raise RuntimeError("the encoder has not learned from the rows of a fit")
+        return self.encodings
 
-        encoded = self.encode(_to_arrow(frame, self.input_names))
-        if encoded.missing:
-            raise missing_error(encoded.missing)
-        warn_unseen(encoded.unseen, stacklevel=5)
-        return pd.DataFrame(encoded.values, columns=self.feature_names, copy=False)
+    def learn(self, source: Source) -> TableEncoder:
+        """Learn the encodings from the rows of a fit, as they are read."""
+        learned = replace(self, encodings=learn_encodings(source, self.columns))
+        check_unique(learned.feature_names, "encoded column")
+        return learned
+
+    @property
+    def is_numeric(self) -> bool:
+        """Whether all columns are numbers or booleans."""
+        return all(column.kind in (NUMBER, BOOLEAN) for column in self.columns)
+
+    @property
+    def is_identity(self) -> bool:
+        """Whether the inputs are the numbers as they are read."""
+        return all(isinstance(each, NumberEncoding) and not each.has_indicator for each in self._learned)
+
+    def encode(self, values: AnyArray) -> Array:
+        """Inputs of the model, (n, d), of rows as they are read, (n, c); NaN where a cell is unknown."""
+        return np.concatenate([each.encode(values[:, k]) for k, each in enumerate(self._learned)], axis=1)
+
+    def encode_training(self, values: AnyArray) -> Array:
+        """As :meth:`encode`, for the rows of the fit: out of fold, and with missing numbers imputed."""
+        parts = [each.encode_training(values[:, k]) for k, each in enumerate(self._learned)]
+        return self.impute(np.concatenate(parts, axis=1))
+
+    @cached_property
+    def _fill(self) -> Array:
+        return np.array([value for each in self._learned for value in each.fill])
+
+    def impute(self, x: Array) -> Array:
+        """Inputs, (n, d), with numbers in place of those NaN that are missing as they were in training."""
+        return np.where(np.isnan(x), self._fill, x)
+
+    @cached_property
+    def indicators(self) -> npt.NDArray[np.intp]:
+        """For every input the place of the one that says whether it is missing, (d,); -1: there is none."""
+        widths = [len(each.fill) for each in self._learned]
+        ends = np.cumsum(widths)
+        found = np.full(int(ends[-1]), -1)
+        for each, width, end in zip(self._learned, widths, ends, strict=True):
+            if each.has_indicator:
+                found[end - width : end - 1] = end - 1
+        return found
+
+    @property
+    def has_indicators(self) -> bool:
+        """Whether training had missing numbers."""
+        return bool((self.indicators >= 0).any())
+
+    def forget_indicators(self, x: Array) -> Array:
+        """Inputs, (n, d), with NaN also in the indicators of missing cells."""
+        x = np.array(x)
+        for value in np.flatnonzero(self.indicators >= 0):
+            x[np.isnan(x[:, value]), self.indicators[value]] = np.nan
+        return x
 
     # -- model files -----------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data for JSON."""
         columns = [
-            {"name": column.name, "kind": column.kind, "categories": list(column.categories)} for column in self.columns
+            {
+                "name": column.name,
+                "kind": column.kind,
+                "categories": list(column.categories),
+                "encoding": encoding.to_dict(),
+            }
+            for column, encoding in zip(self.columns, self._learned, strict=True)
         ]
-        return {"target": self.target, "columns": columns}
+        return {"targets": list(self.targets), "positional": self.positional, "columns": columns}
 
     @classmethod
     def from_dict(cls, data: Any) -> TableEncoder:
         """Read what :meth:`to_dict` wrote; ModelFileError for anything else, as files are not trusted."""
-        if not isinstance(data, dict) or set(data) != {"target", "columns"}:
-            raise ModelFileError("the table description is not an object with 'target' and 'columns'")
-        target, columns = data["target"], data["columns"]
-        if target is not None and not is_clean_text(target):
-            raise ModelFileError("the table's target is not a name")
+        if not isinstance(data, dict) or set(data) != {"targets", "positional", "columns"}:
+            raise ModelFileError("the table description is not an object with 'targets', 'positional' and 'columns'")
+        targets, columns = data["targets"], data["columns"]
+        if not isinstance(targets, list) or not all(is_clean_text(name) for name in targets):
+            raise ModelFileError("the table's targets are not a list of names")
+        if not isinstance(data["positional"], bool):
+            raise ModelFileError("the table's columns are neither positional nor named")
         if not isinstance(columns, list) or not columns:
             raise ModelFileError("the table's columns are not a list of at least one")
-        encoder = cls(tuple(InputColumn.from_dict(item) for item in columns), target)
+        inputs = tuple(InputColumn.from_dict(item) for item in columns)
+        learned = tuple(encoding_from_dict(item["encoding"], each) for item, each in zip(columns, inputs, strict=True))
+        encoder = cls(inputs, tuple(targets), learned, data["positional"])
         names = encoder.input_names
         if len(set(names)) < len(names) or len(set(encoder.feature_names)) < len(encoder.feature_names):
             raise ModelFileError("the table names a column twice")
-        if target in names:
-            raise ModelFileError("the table's target is among its inputs")
+        if len({*names, *targets}) < len(names) + len(targets):
+            raise ModelFileError("a target of the table is also an input, or named twice")
         return encoder
+
+
+def raise_problems(problems: Sequence[str]) -> None:
+    """One error for all problems of a table; none if there are none."""
+    if problems:
+        raise DataError(problems[0] if len(problems) == 1 else f"{len(problems)} problems: {'; '.join(problems)}")
 
 
 def warn_unseen(unseen: dict[str, int], *, stacklevel: int = 3) -> None:
     """Warn about categories that training did not have, column by column."""
     for name, count in unseen.items():
-        message = f"column {name!r}: {count:,} value(s) unseen in training, encoded as none of the known categories"
-        warnings.warn(message, PrismGPWarning, stacklevel=stacklevel)
+        message = f"column {name!r}: {count:,} value(s) unseen in training; their predictions are averages with "
+        warnings.warn(f"{message}wider intervals", PrismGPWarning, stacklevel=stacklevel)
 
 
 def missing_error(counts: dict[str, int]) -> DataError:
     """The error for missing cells, with their number in every column."""
     found = [f"{name!r} ({count:,})" for name, count in counts.items() if count]
     return DataError(
-        f"missing or infinite values in {plural(found, 'column')} {', '.join(found)}; "
-        'leave these rows out with --drop-missing (in Python: missing="drop"), or fill the values first'
+        f"missing values in {plural(found, 'column')} {', '.join(found)}; impute them with --missing impute or leave "
+        'these rows out with --missing drop (in Python: missing="impute" or "drop")'
     )
 
 
-def _fill_indicators(column: InputColumn, cells: ArrowColumn, block: Array) -> int:
-    """Fill the zeroed block with indicators, NaN where the cell is missing; returns the number of unseen cells."""
+def _read_column(column: InputColumn, cells: ArrowColumn, first_row: int) -> tuple[Array, AnyArray]:
+    """Numbers of a column's cells, (n,), and which are missing."""
+    if column.kind not in (CATEGORY, LEVELS):
+        if column.kind == TIME:
+            values = to_seconds(column.name, cells, first_row=first_row)
+        else:
+            values = to_numbers(column.name, cells, boolean=column.kind == BOOLEAN, first_row=first_row)
+            check_finite(column.name, values, first_row)
+        return values, np.isnan(values)
     text = to_text(column.name, cells)
     known = pa.array(column.categories, pa.large_string())
-    codes = np.asarray(pc.fill_null(pc.index_in(text, value_set=known), -1)).astype(np.intp)
-    hit = np.flatnonzero(codes >= 0)
-    block[hit, codes[hit]] = 1.0
+    codes = np.asarray(pc.fill_null(pc.index_in(text, value_set=known), -1)).astype(np.float64)
     missing = np.asarray(pc.is_null(text)).astype(bool)
-    block[missing] = np.nan
-    return int(len(codes) - len(hit) - missing.sum())
+    codes[missing] = len(column.categories)
+    return mark_folds(codes, first_row), missing
 
 
-def _is_frame(library: str, frame: Any) -> bool:
-    loaded = sys.modules.get(library)  # without it there can be no frame of it
-    return loaded is not None and isinstance(frame, loaded.DataFrame)
-
-
-def _to_arrow(frame: Any, names: list[str]) -> pa.Table:
-    if isinstance(frame, pa.Table | pa.RecordBatch):
-        return frame
-    if not _is_frame("pandas", frame):
-        return frame.select(names).to_arrow()
-    chosen = frame[names]
-    check_unique([str(name) for name in chosen.columns], "column")
-    try:
-        return pa.Table.from_pandas(chosen, preserve_index=False)
-    except (pa.ArrowException, TypeError) as error:
-        raise DataError(f"a column cannot be read as numbers or text: {'; '.join(map(str, error.args))}") from error
+def check_finite(name: str, values: Array, first_row: int) -> None:
+    """Raise an error that names the first infinite number of a column."""
+    infinite = np.isinf(values)
+    if infinite.any():
+        row = int(np.argmax(infinite))
+        raise DataError(
+            f"column {name!r} holds {values[row]} in row {first_row + row + 1:,} (the first is 1); infinity is not a "
+            "missing value: correct or empty the cell, or leave the row out"
+        )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -16,8 +17,20 @@ import pyarrow as pa
 
 from prismgp._types import Array
 from prismgp._validate import check_choice
-from prismgp.data.encoder import NUMBER, TableEncoder, missing_error, plural, quote_names, to_numbers, warn_unseen
-from prismgp.data.scan import empty_error, learn_encoder
+from prismgp.data.encoder import (
+    TableBatch,
+    TableEncoder,
+    check_finite,
+    missing_error,
+    plural,
+    quote_names,
+    raise_problems,
+    to_numbers,
+    warn_unseen,
+)
+from prismgp.data.encodings import NUMBER
+from prismgp.data.row_noise import NoiseColumns
+from prismgp.data.scan import MAX_CATEGORIES, empty_error, scan_files
 from prismgp.data.sources import MOMENT_ROWS, ArraySource, Block, Source, rechunk
 from prismgp.data.tables import PARQUET_SUFFIXES, TEXT_SUFFIXES, TableFiles, open_tables
 from prismgp.exceptions import DataError, ModelFileError
@@ -26,22 +39,27 @@ if TYPE_CHECKING:
     from prismgp.data.dask import DaskFileSource  # the same
 
 
+MISSING = ("impute", "drop", "error")  # what to do with missing cells
+
+
 class RowBlock(NamedTuple):
     """Consecutive rows of a table."""
 
-    x: Array  # (n, d), encoded inputs of the complete rows
+    x: Array  # (n, c), the rows that are used, one number for each cell
     y: Array  # (n, q), their targets
-    positions: npt.NDArray[np.intp]  # (n,), where the complete rows are in the table
-    table: pa.Table  # all rows of the block, also those with missing values, as they are in the file
+    positions: npt.NDArray[np.intp]  # (n,), where these rows are in the table
+    table: pa.Table  # all rows of the block, as they are in the file
     first_row: int  # rows of the file before the block
 
 
 class TableReader:
-    """Reads and encodes the rows of table files; can be pickled, and then reads on another machine.
+    """Reads the rows of table files; can be pickled, and then reads on another machine.
 
-    ``missing`` is "error" or "drop": what to do with rows in which an input or a target is missing or infinite.
-    ``booleans`` are the targets that a text file spells as true and false; None: the encoder was not learned from these
-    files, so that any cell may be something else than expected.
+    ``missing`` is "impute", "drop" or "error": whether rows in which an input is missing are used, left out, or an
+    error. Rows in which a target is missing are left out too, unless missing cells are errors.
+    ``noise`` names the columns that say how noisy rows are; they come behind the targets, and rows of weight zero are
+    left out. ``booleans`` are the targets that a text file spells as true and false; None: the encoder was not learned
+    from these files, so that any cell may be something else than expected.
     """
 
     def __init__(
@@ -50,15 +68,18 @@ class TableReader:
         encoder: TableEncoder,
         targets: Sequence[str] = (),
         *,
-        missing: str = "error",
+        missing: str = "impute",
         first_row: int = 0,
         booleans: Collection[str] | None = None,
+        noise: NoiseColumns | None = None,
     ) -> None:
         self.files, self.encoder, self.targets, self.missing = files, encoder, list(targets), missing
+        self.noise = noise or NoiseColumns()
+        self._numeric = [*self.targets, *self.noise.names]  # columns of numbers that are no inputs
         self.first_row, self.booleans = first_row, booleans  # where the rows begin in their file, for messages
-        # Known after a pass: rows of the files, also those with missing values, and by column the missing cells and
+        # Known after a pass: rows of the files, those of them without a target, and by column the missing cells and
         # those with a category that the encoder does not know.
-        self.rows_read = 0
+        self.rows_read = self.rows_without_target = 0
         self.missing_cells, self.unseen = Counter[str](), Counter[str]()
 
     @classmethod
@@ -70,7 +91,7 @@ class TableReader:
         targets: Sequence[str] = (),
         *,
         ignore: Collection[str] = (),
-        missing: str = "error",
+        missing: str = "impute",
     ) -> TableReader:
         """A reader of tables for a fitted model.
 
@@ -78,17 +99,18 @@ class TableReader:
         they have no names. The columns to ``ignore`` cannot be inputs.
         """
         names = [name for name in files.names if name not in ignore]
-        if encoder is not None and (isinstance(inputs, int) or encoder.feature_names != list(inputs)):
+        if encoder is not None and encoder.feature_names != inputs and not encoder.positional:
             raise ModelFileError("the model's description of its table does not fit its inputs")
         if encoder is None and not isinstance(inputs, int):
             encoder = TableEncoder.numeric(inputs)
-        if encoder is None:
-            if len(names) != inputs:
+        if encoder is None or encoder.positional:
+            count = inputs if encoder is None else len(encoder.columns)
+            if len(names) != count:
                 raise DataError(
-                    f"{files.path}: the model has {inputs} inputs without names, so the data must have "
+                    f"{files.path}: the model has {count} inputs without names, so the data must have "
                     f"just these columns, in order; it has {len(names)}"
                 )
-            encoder = TableEncoder.numeric(names)
+            encoder = TableEncoder.numeric(names) if encoder is None else encoder.rename(names)
         _check_columns(files, encoder, names)
         return cls(files, encoder, targets, missing=missing)
 
@@ -101,15 +123,29 @@ class TableReader:
             raise DataError(
                 f"{self.files.path}: column {quote_names(texts)} holds text; the model learned it as numbers"
             )
-        return TableReader(self.files, encoder, self.targets, missing=self.missing, booleans=self.booleans)
+        return TableReader(
+            self.files, encoder, self.targets, missing=self.missing, booleans=self.booleans, noise=self.noise
+        )
 
     def split(self, rows: int) -> Iterator[tuple[TableReader, int | None]]:
         """Readers of parts of about ``rows`` rows, with their numbers of rows, if known."""
         for files, first, count in self.files.pieces(rows):
             part = TableReader(
-                files, self.encoder, self.targets, missing=self.missing, first_row=first, booleans=self.booleans
+                files,
+                self.encoder,
+                self.targets,
+                missing=self.missing,
+                first_row=first,
+                booleans=self.booleans,
+                noise=self.noise,
             )
-            yield part, count
+            yield part, count if self.complete else None
+
+    @property
+    def complete(self) -> bool:
+        """Whether every row of the files is one to fit or predict."""
+        kept = self.missing == "error" or (self.missing == "impute" and not self._numeric)
+        return kept and self.noise.weight is None
 
     def blocks(self, rows: int, *, all_columns: bool = False) -> Iterator[RowBlock]:
         """Blocks of about ``rows`` rows, as the files are read.
@@ -118,57 +154,81 @@ class TableReader:
         the last. With ``missing="error"`` the error comes at the end of the pass, so that all missing cells are
         counted; no block is returned after the first missing cell.
         """
-        count, missing, unseen = 0, Counter[str](), Counter[str]()
+        count, without, missing, unseen = 0, 0, Counter[str](), Counter[str]()
         for table, cells in self._tables(rows, all_columns):
             first = self.first_row + count
-            encoded = self.encoder.encode(cells, first_row=first)
-            y = self._target_values(cells, first)
+            batch, y = self._read(cells, first)
             count += table.num_rows
-            unseen.update(encoded.unseen)
-            missing.update(encoded.missing)
-            known = np.isfinite(y)
-            if not known.all():
-                missing.update({name: int((~known[:, k]).sum()) for k, name in enumerate(self.targets)})
-            if not encoded.missing and known.all():
-                if not missing or self.missing == "drop":
-                    yield RowBlock(encoded.values, y, np.arange(table.num_rows), table, first)
-            elif self.missing == "drop":
-                kept = np.flatnonzero(np.isfinite(encoded.values).all(axis=1) & known.all(axis=1))
-                yield RowBlock(encoded.values[kept], y[kept], kept, table, first)
-        self.rows_read, self.missing_cells, self.unseen = count, missing, unseen
+            unseen.update(batch.unseen)
+            missing.update(batch.missing)
+            unknown = np.isnan(y)
+            left_out = unknown.any(axis=1)
+            if left_out.any():
+                missing.update({name: int(unknown[:, k].sum()) for k, name in enumerate(self._numeric)})
+                without += int(left_out.sum())
+            if self.missing != "impute":
+                left_out = left_out | batch.incomplete
+            if not left_out.any():
+                if not missing or self.missing != "error":
+                    yield self._with_noise(RowBlock(batch.values, y, np.arange(table.num_rows), table, first))
+            elif self.missing != "error":
+                kept = np.flatnonzero(~left_out)
+                yield self._with_noise(RowBlock(batch.values[kept], y[kept], kept, table, first))
+        self.rows_read, self.rows_without_target = count, without
+        self.missing_cells, self.unseen = +missing, unseen
         if missing and self.missing == "error":
             raise self._missing_error()
 
+    def _with_noise(self, block: RowBlock) -> RowBlock:
+        """With weights and variances behind the targets, without the rows of weight zero."""
+        if not self.noise.names:
+            return block
+        numbers = block.first_row + block.positions + 1
+        y = self.noise.arrange(block.y, len(self.targets), numbers, self.files.path)
+        kept = np.flatnonzero(y[:, len(self.targets)] > 0)
+        return block._replace(x=block.x[kept], y=y[kept], positions=block.positions[kept])
+
+    def _read(self, cells: pa.Table, first_row: int) -> tuple[TableBatch, Array]:
+        """Inputs and targets, with the problems of both in one error."""
+        try:
+            batch = self.encoder.read(cells, first_row=first_row)
+        except DataError as error:
+            try:
+                self._target_values(cells, first_row=first_row)
+            except DataError as other:
+                raise_problems([str(error), str(other)])
+            raise
+        return batch, self._target_values(cells, first_row=first_row)
+
     def _tables(self, rows: int, all_columns: bool) -> Iterator[tuple[pa.Table, pa.Table]]:
         """Parts of the table, and their inputs and targets with null where a text file spells a missing value."""
-        names = [*self.encoder.input_names, *self.targets]
+        names = [*self.encoder.input_names, *self._numeric]
+        numeric = {column.name for column in self.encoder.columns if column.kind == NUMBER} | set(self._numeric)
         if all_columns:
             tables = _rebatch(self.files.raw_batches(rows), rows)
         else:
             # Numbers are converted while the text is parsed if every cell is known to be one.
-            numbers: set[str] = set()
-            if self.booleans is not None:
-                numbers = {column.name for column in self.encoder.columns if column.kind == NUMBER}
-                numbers.update(name for name in self.targets if name not in self.booleans)
+            numbers = set() if self.booleans is None else numeric - set(self.booleans)
             batches = self.files.raw_batches(rows, columns=names, numbers=numbers)
             tables = (pa.Table.from_batches([batch]) for batch in batches if batch.num_rows)
+        first = self.first_row
         for table in tables:
-            yield table, self.files.cells(table, names)
+            yield table, self.files.cells(table, names, numbers=numeric, first_row=first)
+            first += table.num_rows
 
-    def _target_values(self, cells: pa.Table, first_row: int) -> Array:
-        if not self.targets:
-            return np.empty((cells.num_rows, 0))
-        columns = [to_numbers(name, cells[name], boolean=True, first_row=first_row) for name in self.targets]
-        return np.stack(columns, axis=1)
+    def _target_values(self, cells: pa.Table, *, first_row: int) -> Array:
+        y = np.empty((cells.num_rows, len(self._numeric)))
+        for k, name in enumerate(self._numeric):
+            y[:, k] = to_numbers(name, cells[name], boolean=True, first_row=first_row)
+            check_finite(name, y[:, k], first_row)
+        return y
 
     def _missing_error(self) -> DataError:
-        counts = {name: self.missing_cells[name] for name in (*self.encoder.input_names, *self.targets)}
+        counts = {name: self.missing_cells[name] for name in (*self.encoder.input_names, *self._numeric)}
         error = missing_error(counts)
-        if self.booleans is not None:  # the inputs were chosen for this table: an empty one can be left out
-            for name, count in counts.items():
-                if count == self.rows_read:
-                    error = empty_error(name, count, is_target=name in self.targets)
-                    break
+        for name in self.targets:
+            if self.booleans is not None and counts[name] == self.rows_read:
+                error = empty_error(name, counts[name])
         return DataError(f"{self.files.path}: {error}")
 
     def no_rows_error(self) -> DataError:
@@ -177,6 +237,10 @@ class TableReader:
         if self.rows_read:
             remedy = "; exclude the emptiest columns" if self.booleans is not None else ""
             why = f"every one of the {self.rows_read:,} rows has a missing value{remedy}"
+            if self.rows_without_target == self.rows_read:
+                why = f"the target is empty in all {self.rows_read:,} rows"
+            if self.noise.weight is not None:
+                why = f"every one of the {self.rows_read:,} rows has a missing value or weight zero"
         return DataError(f"{self.files.path}: {why}")
 
 
@@ -215,8 +279,10 @@ def from_parquet(
     columns: Sequence[str] | None = None,
     exclude: Collection[str] = (),
     categorical: Collection[str] = (),
-    missing: str = "error",
-    max_categories: int = 100,
+    missing: str = "impute",
+    max_categories: int = MAX_CATEGORIES,
+    weight: str | None = None,
+    noise: str | None = None,
     client: Any = None,
 ) -> FileSource | DaskFileSource:
     """Rows of a Parquet file, or of all Parquet files of a folder, to fit or to predict.
@@ -235,12 +301,18 @@ def from_parquet(
     exclude : collection of str
         Columns to ignore.
     categorical : collection of str
-        Whole numbers to be taken as categories. Text always is: one indicator column for each category, as
-        on the command line, saved with the model.
-    missing : {"error", "drop"}, default "error"
-        What to do with rows in which an input or a target is missing or infinite.
-    max_categories : int, default 100
-        A text column with more distinct values is refused.
+        Whole numbers to be taken as categories. Text always is, unless it is ISO 8601 throughout: then it is time.
+    missing : {"impute", "drop", "error"}, default "impute"
+        What to do with rows in which an input is missing: use them, leave them out, or raise an error. Numbers and
+        times are imputed by the median of the training rows, with an indicator; missing categories are a category.
+        Rows in which a target is missing are left out, unless they are an error. Infinity is always an error.
+    max_categories : int, default 30
+        Each of up to so many categories has an indicator. Columns with more are encoded by the effect of each
+        category on the target, shrunken and out of fold, and by its frequency.
+    weight : str, optional
+        Column with the weights of the rows, the ``sample_weight`` of :meth:`SSGPRegressor.fit`; not an input.
+    noise : str, optional
+        Column with the known variances of the targets' errors, its ``noise_variance``; not an input.
     client : distributed.Client, str or None, default None
         A Dask client, or the address of a scheduler: every pass over the rows is done by its workers, each of which
         reads its own part. They must reach the files by the same path. None: by this process.
@@ -275,6 +347,8 @@ def from_parquet(
         categorical=categorical,
         missing=missing,
         max_categories=max_categories,
+        weight=weight,
+        noise=noise,
         client=client,
     )
 
@@ -286,9 +360,13 @@ def from_csv(
     columns: Sequence[str] | None = None,
     exclude: Collection[str] = (),
     categorical: Collection[str] = (),
-    missing: str = "error",
-    max_categories: int = 100,
+    missing: str = "impute",
+    max_categories: int = MAX_CATEGORIES,
+    weight: str | None = None,
+    noise: str | None = None,
     delimiter: str | None = None,
+    decimal: str | None = None,
+    encoding: str | None = None,
     client: Any = None,
 ) -> FileSource | DaskFileSource:
     """Rows of a CSV file, or of all CSV files of a folder; see :func:`from_parquet`.
@@ -298,22 +376,31 @@ def from_csv(
     Parameters
     ----------
     path : path, or sequence of paths
-        .csv or .tsv, either also .gz; UTF-8, with a header.
-    target, columns, exclude, categorical, missing, max_categories
+        .csv or .tsv, either also .gz, with a header.
+    target, columns, exclude, categorical, missing, max_categories, weight, noise
         As for :func:`from_parquet`.
     delimiter : str, optional
-        None: a comma, or a tab for .tsv.
+        None: the one of comma, semicolon, tab and vertical bar that splits the header; where that does not decide, a
+        comma, or a tab for .tsv.
+    decimal : {".", ","}, optional
+        Decimal mark of numbers. The other mark, blanks and apostrophes may separate thousands, and 12.5% is 0.125.
+        None: a point; a comma separates thousands only if it also separates the columns, as 1,234 may be 1.234
+        elsewhere.
+    encoding : str, optional
+        None: UTF-8, or what the byte order mark says.
     client : distributed.Client, str or None, default None
         As for :func:`from_parquet`; a file is read by one worker, so use several files.
     """
     return file_source(
-        open_tables(path, delimiter=delimiter, suffixes=TEXT_SUFFIXES),
+        open_tables(path, delimiter=delimiter, decimal=decimal, encoding=encoding, suffixes=TEXT_SUFFIXES),
         target,
         columns=columns,
         exclude=exclude,
         categorical=categorical,
         missing=missing,
         max_categories=max_categories,
+        weight=weight,
+        noise=noise,
         client=client,
     )
 
@@ -328,19 +415,24 @@ def file_source(
     missing: str,
     max_categories: int,
     client: Any,
+    weight: str | None = None,
+    noise: str | None = None,
 ) -> FileSource | DaskFileSource:
     """Rows of opened files; see :func:`from_parquet`."""
-    check_choice("from_csv" if files.is_text else "from_parquet", "missing", missing, ("error", "drop"))
+    check_choice("from_csv" if files.is_text else "from_parquet", "missing", missing, MISSING)
     targets = _to_list(target)
-    encoder, booleans = learn_encoder(
+    columns_of_noise = NoiseColumns(weight, noise)
+    columns_of_noise.check(targets, _to_list(columns))
+    encoder, booleans = scan_files(
         files,
-        targets,
+        [*targets, *columns_of_noise.names],
         columns=None if columns is None else _to_list(columns),
         exclude=_to_list(exclude),
         categorical=_to_list(categorical),
         max_categories=max_categories,
     )
-    reader = TableReader(files, encoder, targets, missing=missing, booleans=booleans)
+    encoder = replace(encoder, targets=tuple(targets))  # the columns of noise are no inputs, and no targets either
+    reader = TableReader(files, encoder, targets, missing=missing, booleans=booleans, noise=columns_of_noise)
     single = isinstance(target, str)
     if client is None:
         return FileSource(reader, single=single)
@@ -356,18 +448,20 @@ def _to_list(names: Collection[str] | None) -> list[str]:
 
 
 class FileSource(Source):
-    """Rows of table files, encoded block by block; made by :func:`from_parquet` and :func:`from_csv`.
+    """Rows of table files, read block by block; made by :func:`from_parquet` and :func:`from_csv`.
+
+    Every cell is one number, which the model's encoder encodes.
 
     Attributes
     ----------
     n_rows, n_inputs, n_outputs : int
-        Rows without missing values, encoded inputs, targets.
+        Rows that are used, columns of inputs, targets.
     feature_names : list of str
-        Encoded inputs.
+        Columns of inputs.
     encoder : TableEncoder
     targets : list of str
-    rows_read : int
-        Rows of the files, also those with missing values.
+    rows_read, rows_without_target : int
+        Rows of the files, also those that are left out, and those of them that have no target.
     """
 
     encoder: TableEncoder
@@ -375,12 +469,12 @@ class FileSource(Source):
     def __init__(self, reader: TableReader, *, single: bool = True, n_rows: int | None = None) -> None:
         self._reader = reader
         self.encoder, self.targets, self.single = reader.encoder, reader.targets, single
-        self.feature_names = reader.encoder.feature_names
+        self.feature_names = reader.encoder.input_names
         self.n_inputs, self.n_outputs = len(self.feature_names), len(self.targets)
-        complete = reader.missing == "error"
-        known = (reader.files.n_rows if n_rows is None else n_rows) if complete else None
-        # If the files do not tell, the pass that counts also computes the moments, which are needed anyway.
-        self.n_rows = known if known is not None else self.moments[0].count
+        self.n_noise = reader.noise.n_noise
+        complete = reader.complete
+        known = (reader.files.n_rows if n_rows is None else n_rows) if complete else n_rows
+        self.n_rows = known if known is not None else sum(len(x) for x, _ in self._read(MOMENT_ROWS))
         if complete:
             reader.rows_read = self.n_rows
         if not self.n_rows:
@@ -390,6 +484,10 @@ class FileSource(Source):
     def rows_read(self) -> int:
         return self._reader.rows_read
 
+    @property
+    def rows_without_target(self) -> int:
+        return self._reader.rows_without_target
+
     def __repr__(self) -> str:
         target = f", target {', '.join(map(repr, self.targets))}" if self.targets else ""
         return f"FileSource({self.n_rows:,} rows, {self.n_inputs} inputs{target})"
@@ -398,12 +496,12 @@ class FileSource(Source):
         return FileSource(self._reader.encode_with(encoder), single=self.single, n_rows=self.n_rows)
 
     def blocks(self, rows: int) -> Iterator[Block]:
-        """Encoded rows, (n, d) and (n, q), float64, in blocks of exactly ``rows``."""
+        """Rows, (n, c) and (n, q), float64, in blocks of exactly ``rows``."""
         return rechunk(self._read(rows), rows)
 
     def load(self) -> ArraySource:
         # Filled block by block: no second copy of all rows.
-        x, y = np.empty((self.n_rows, self.n_inputs)), np.empty((self.n_rows, self.n_outputs))
+        x, y = np.empty((self.n_rows, self.n_inputs)), np.empty((self.n_rows, self.n_outputs + self.n_noise))
         start = 0
         for x_block, y_block in self._read(MOMENT_ROWS):
             room = slice(start, start + len(x_block))
@@ -411,7 +509,7 @@ class FileSource(Source):
             if start > self.n_rows:  # the file grows; the error comes at its end
                 continue
             x[room], y[room] = x_block, y_block
-        return ArraySource(x, y)
+        return ArraySource(x, y, n_noise=self.n_noise)
 
     def _read(self, rows: int) -> Iterator[Block]:
         for block in self._reader.blocks(rows):

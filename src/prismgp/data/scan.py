@@ -1,10 +1,11 @@
-"""Learning an encoder: which columns of the training table are inputs, which are numbers, and which categories."""
+"""Deciding how a table is read: which columns are inputs, and which hold numbers, times or categories."""
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -12,64 +13,104 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from prismgp.data.encoder import (
-    BOOLEAN,
-    CATEGORY,
-    NUMBER,
     ArrowColumn,
     InputColumn,
     TableEncoder,
     check_unique,
     column_kind,
     is_text,
-    looks_numeric,
+    parse_times,
     plural,
     quote_names,
+    raise_problems,
     to_text,
 )
+from prismgp.data.encodings import BOOLEAN, CATEGORY, LEVELS, NUMBER, TIME
+from prismgp.data.numerals import Numerals, count_percents
 from prismgp.data.tables import TableFiles
 from prismgp.exceptions import DataError
 
 _SAVED_INDEX = re.compile(r"__index_level_\d+__|Unnamed: 0|")
 _TRUE_AND_FALSE = ("true", "false")
 _SCAN_ROWS = 65_536
+MAX_CATEGORIES = 30  # levels that get an indicator each; more are encoded by their effect on the target
 
 
-def learn_encoder(
+def scan_files(
     files: TableFiles,
     targets: Sequence[str],
     *,
     columns: Sequence[str] | None = None,
     exclude: Collection[str] = (),
     categorical: Collection[str] = (),
-    max_categories: int = 100,
+    max_categories: int = MAX_CATEGORIES,
 ) -> tuple[TableEncoder, frozenset[str]]:
-    """Decide how the columns of a table are encoded; returns also the targets that text spells as true and false.
+    """Decide how the columns of a table are read; returns also the targets that text spells as true and false.
 
-    Takes one pass over the table, in memory that does not grow with its rows, or none if all columns have types.
-    Targets must be numeric; for the other arguments see :func:`~prismgp.data.from_parquet`. Columns of text or whole
-    numbers can be ``categorical`` even when they look like numbers. A DataError names column, problem and remedy.
+    Takes one pass over the table, in memory that does not grow with its rows but with its categories, or none if all
+    columns have types. Targets must be numeric; for the other arguments see :func:`~prismgp.data.from_parquet`. Columns
+    of text or whole numbers can be ``categorical`` even when they look like numbers. One DataError names all columns
+    with problems, and the remedies.
     """
     schema = files.schema
     check_unique(targets, "target")
-    for name in targets:
-        _choose_inputs(schema.names, name, columns, (), ())  # checks that it exists and is not an input
-    target = targets[0] if targets else None
-    names = _choose_inputs(schema.names, target, columns, [*exclude, *targets[1:]], categorical)
-    scans = {
-        name: _ColumnScan(name, name in categorical, max_categories, spelled=files.is_text, is_target=name in targets)
-        for name in [*names, *targets]
-        if files.is_text or column_kind(name, schema.field(name).type, categorical=name in categorical) == CATEGORY
-    }
+    names = _choose_inputs(schema.names, targets, columns, exclude, categorical)
+    numerals = files.numerals if files.is_text else None
+    problems: list[str] = []
+    scans = {}
+    for name in [*names, *targets]:
+        with _collect(problems):
+            forced = name in categorical
+            if files.is_text or column_kind(name, schema.field(name).type, categorical=forced) == CATEGORY:
+                scans[name] = _ColumnScan(name, forced, max_categories, numerals=numerals, is_target=name in targets)
     if scans:
         _scan(files, scans)
-    booleans = frozenset(name for name in targets if _is_boolean(name, scans.get(name), schema.field(name).type))
-    chosen = [
-        scans[name].column() if name in scans else InputColumn(name, column_kind(name, schema.field(name).type))
-        for name in names
-    ]
-    encoder = TableEncoder(tuple(chosen), target)
-    check_unique(encoder.feature_names, "encoded column")
-    return encoder, booleans
+        files.respelled.update(name for name, scan in scans.items() if scan.respelled)
+    # Columns that began as numbers and go on as text are categories; those of the beginning are collected now.
+    late = {name: scan for name, scan in scans.items() if scan.is_late}
+    if late:
+        _scan(files, late, levels_only=True)
+    booleans = set()
+    for name in targets:
+        with _collect(problems):
+            if _is_boolean(name, scans.get(name), schema.field(name).type):
+                booleans.add(name)
+    encoder = TableEncoder(tuple(_columns(schema, names, scans, problems)), tuple(targets))
+    raise_problems(problems)
+    return encoder, frozenset(booleans)
+
+
+def scan_table(table: pa.Table, *, max_categories: int = MAX_CATEGORIES) -> TableEncoder:
+    """Decide how the columns of a table in memory are read; all of them are inputs."""
+    problems: list[str] = []
+    scans = {}
+    for name in table.schema.names:
+        with _collect(problems):
+            if column_kind(name, table.schema.field(name).type) == CATEGORY:
+                scans[name] = _ColumnScan(name, False, max_categories, numerals=None, is_target=False)
+                scans[name].add(table.column(name), 0)
+    encoder = TableEncoder(tuple(_columns(table.schema, table.schema.names, scans, problems)))
+    raise_problems(problems)
+    return encoder
+
+
+@contextmanager
+def _collect(problems: list[str]) -> Iterator[None]:
+    """Note a problem of a column, and go on with the others."""
+    try:
+        yield
+    except DataError as error:
+        if str(error) not in problems:
+            problems.append(str(error))
+
+
+def _columns(
+    schema: pa.Schema, names: Iterable[str], scans: dict[str, _ColumnScan], problems: list[str]
+) -> Iterator[InputColumn]:
+    for name in names:
+        with _collect(problems):
+            scan = scans.get(name)
+            yield scan.column() if scan is not None else InputColumn(name, column_kind(name, schema.field(name).type))
 
 
 def is_saved_index(name: str) -> bool:
@@ -79,22 +120,22 @@ def is_saved_index(name: str) -> bool:
 
 def _choose_inputs(
     names: Sequence[str],
-    target: str | None,
+    targets: Sequence[str],
     include: Sequence[str] | None,
     exclude: Collection[str],
     categorical: Collection[str],
 ) -> list[str]:
     check_unique(names, "column")
-    for name in (target, *(include or ()), *exclude, *categorical):
-        if name is not None and name not in names:
-            raise _unknown_column(name, names)
+    asked = dict.fromkeys([*targets, *(include or ()), *exclude, *categorical])
+    raise_problems([_unknown_column(name, names) for name in asked if name not in names])
     if include is not None:
         check_unique(include, "input")
-        if target is not None and target in include:
-            raise DataError(f"the target {target!r} cannot be an input as well")
+        twice = [name for name in targets if name in include]
+        if twice:
+            raise DataError(f"the target {quote_names(twice)} cannot be an input as well")
         chosen = [name for name in include if name not in exclude]
     else:
-        chosen = [name for name in names if name != target and name not in exclude and not is_saved_index(name)]
+        chosen = [name for name in names if not (name in targets or name in exclude or is_saved_index(name))]
     if not chosen:
         raise DataError("no input columns are left beside the target")
     unused = [name for name in categorical if name not in chosen]
@@ -103,7 +144,7 @@ def _choose_inputs(
     return chosen
 
 
-def _unknown_column(name: str, names: Sequence[str]) -> DataError:
+def _unknown_column(name: str, names: Sequence[str]) -> str:
     hint = ""
     if len(names) == 1 and any(mark in names[0] for mark in ";\t|"):
         hint = "; is the separator another character? (--delimiter)"
@@ -112,15 +153,18 @@ def _unknown_column(name: str, names: Sequence[str]) -> DataError:
         close = difflib.get_close_matches(name.strip().lower(), list(lookup), n=1)
         if close:
             hint = f"; did you mean {lookup[close[0]]!r}?"
-    return DataError(f"there is no column {name!r} (there are {quote_names(names)}){hint}")
+    return f"there is no column {name!r} (there are {quote_names(names)}){hint}"
 
 
-def _scan(files: TableFiles, scans: dict[str, _ColumnScan]) -> None:
+def _scan(files: TableFiles, scans: dict[str, _ColumnScan], *, levels_only: bool = False) -> None:
     row = 0
     for batch in files.raw_batches(_SCAN_ROWS, columns=list(scans)):
         cells = files.cells(pa.Table.from_batches([batch]), list(scans))
         for name, scan in scans.items():
-            scan.add(cells.column(name), row)
+            if levels_only:
+                scan.add_levels(cells.column(name))
+            else:
+                scan.add(cells.column(name), row)
         row += cells.num_rows
     if not row:
         raise DataError(f"{files.path}: there are no rows below the header")
@@ -130,24 +174,33 @@ def _is_boolean(name: str, scan: _ColumnScan | None, kind: Any) -> bool:
     """Whether a target is spelled as true and false; an error where it is neither that nor numeric."""
     if scan is not None and is_text(kind):
         found = scan.numeric_kind()
-        if found is None:
-            raise DataError(f"the target {name!r} holds text; a regression target must be numeric")
+        if found not in (NUMBER, BOOLEAN):
+            what = "dates or times" if found == TIME else "text"
+            raise DataError(f"the target {name!r} holds {what}; a regression target must be numeric")
         return found == BOOLEAN
-    if column_kind(name, kind) == CATEGORY:
+    if column_kind(name, kind) not in (NUMBER, BOOLEAN):
         raise DataError(f"the target {name!r} holds {kind}; a regression target must be numeric")
     return False
 
 
 class _ColumnScan:
-    """What is known of a column after some of its cells; ``spelled``: the file spells numbers as text."""
+    """What is known of a column after some of its cells; ``numerals``: how the file spells numbers, if as text."""
 
-    def __init__(self, name: str, categorical: bool, most: int, *, spelled: bool, is_target: bool) -> None:
-        self._name, self._categorical, self._most, self._spelled = name, categorical, most, spelled
+    def __init__(self, name: str, categorical: bool, few: int, *, numerals: Numerals | None, is_target: bool) -> None:
+        self._name, self._categorical, self._few, self._numerals = name, categorical, few, numerals
+        self._spelled = numerals is not None
+        self._other = self._percents = 0  # numbers with the other decimal mark, and with a per cent sign
+        self.respelled = False  # whether numbers have thousands or per cent signs
         self._what = "target" if is_target else "column"
         self._distinct: ArrowColumn = pa.array([], pa.large_string())
-        self._rows = self._cells = self._numbers = self._booleans = 0
+        self._rows = self._cells = self._numbers = self._booleans = self._times = 0
         self._first_text: tuple[str, int] | None = None
-        self._typed = False
+        self._typed = self._skipped = False
+
+    @property
+    def is_late(self) -> bool:
+        """Whether levels were skipped while the column looked like one of numbers, but turned out to be text."""
+        return self._skipped and self._numbers < self._cells
 
     def add(self, column: ArrowColumn, first_row: int) -> None:
         """Take in cells; ``first_row`` is the number of rows before them."""
@@ -158,38 +211,62 @@ class _ColumnScan:
         self._cells += len(present)
         if not self._typed and not self._categorical:
             self._count(text, present, first_row)
-        if len(self._distinct) <= self._most:  # more are too many already
-            found = pc.unique(pa.chunked_array([self._distinct, pc.unique(present).cast(pa.large_string())]))
-            self._distinct = found[: self._most + 1]
+        if self._spelled and not self._categorical and self._numbers == self._cells:
+            self._skipped = True  # a column of numbers has no levels
+        else:
+            self.add_levels(present)
+
+    def add_levels(self, text: ArrowColumn) -> None:
+        """Take in the levels of cells, and nothing else."""
+        present = pc.unique(pc.drop_null(to_text(self._name, text))).cast(pa.large_string())
+        self._distinct = pc.unique(pa.chunked_array([self._distinct, present]))
 
     def _count(self, text: ArrowColumn, present: ArrowColumn, first_row: int) -> None:
-        if _can_cast(pc.utf8_trim_whitespace(present), pa.float64()):  # the quick way for columns of numbers
+        numerals = self._numerals or Numerals()
+        if numerals.are_plain(present):  # the quick way for columns of numbers
             self._numbers += len(present)
             return
-        numeral = np.asarray(pc.fill_null(looks_numeric(text), True))
-        texts = np.flatnonzero(~numeral)
+        self.respelled = True
+        self._other += int(pc.sum(numerals.match_other(present)).as_py() or 0)
+        self._percents += count_percents(present)
+        texts = np.flatnonzero(~np.asarray(pc.fill_null(numerals.match(text), True)))
         self._numbers += len(present) - len(texts)
         if len(texts):
             words = pa.array(_TRUE_AND_FALSE, pa.large_string())
             self._booleans += int(pc.sum(pc.is_in(pc.utf8_lower(present), value_set=words)).as_py() or 0)
+            # Only as long as all cells have been times: the attempt takes as long as the rest.
+            if self._times + len(present) == self._cells and parse_times(present) is not None:
+                self._times += len(present)
             if self._first_text is None:
                 row = int(texts[0])
                 self._first_text = text[row].as_py(), first_row + row
 
     def numeric_kind(self) -> str | None:
-        """NUMBER or BOOLEAN; None for categories.
+        """NUMBER, BOOLEAN or TIME; None for categories.
 
-        An error for a column without cells, and for one in which most cells are numbers, but not all.
+        An error for a target without cells, and for a column in which most cells are numbers, but not all.
         """
-        if not self._cells:
-            raise empty_error(self._name, self._rows, is_target=self._what == "target")
-        if self._typed or self._categorical:
+        if not self._cells and self._what == "target":
+            raise empty_error(self._name, self._rows)
+        if self._typed or self._categorical or not self._cells:
             return None
-        if self._first_text is None and self._spelled:
+        if self._times == self._cells:
+            return TIME
+        if not self._spelled:
+            return None
+        if self._numerals is not None and self._first_text is not None and self._numbers + self._other == self._cells:
+            remedy = "" if self._what == "target" else ", or take the column as categories with --categorical"
+            raise self._numerals.other_error(self._name, *self._first_text, remedy)
+        if self._first_text is None:
+            if 0 < self._percents < self._cells:
+                raise DataError(
+                    f"{self._what} {self._name!r} has per cent signs in {self._percents:,} of its {self._cells:,} "
+                    "cells; write all of them in the same way"
+                )
             return NUMBER
-        if self._booleans == self._cells and self._spelled:
+        if self._booleans == self._cells:
             return BOOLEAN
-        if self._first_text is not None and self._numbers > self._cells / 2:
+        if self._numbers > self._cells / 2:
             value, row = self._first_text
             remedy = ", or take the column as categories with --categorical" if self._what == "column" else ""
             raise DataError(
@@ -199,29 +276,22 @@ class _ColumnScan:
         return None
 
     def column(self) -> InputColumn:
-        """How the column is to be encoded."""
-        name, kind = self._name, self.numeric_kind()
+        """How the column is to be read."""
+        kind = self.numeric_kind()
         if kind is not None:
-            return InputColumn(name, kind)
-        if self._spelled and not self._categorical and _can_cast(self._distinct, pa.timestamp("ns")):
-            column_kind(name, pa.timestamp("s"))  # raises the error for dates
-        if len(self._distinct) > self._most:
-            raise DataError(
-                f"text column {name!r} has many values (e.g. {self._distinct[0].as_py()!r}), more than {self._most:,}; "
-                "leave it out with --exclude, code it as numbers, or raise --max-categories"
-            )
-        return InputColumn(name, CATEGORY, tuple(sorted(self._distinct.to_pylist())))
+            return InputColumn(self._name, kind)
+        kind = CATEGORY if len(self._distinct) <= self._few else LEVELS
+        return InputColumn(self._name, kind, tuple(sorted(self._distinct.to_pylist())))
 
 
-def empty_error(name: str, rows: int, *, is_target: bool) -> DataError:
-    """The error for a column without a single value."""
-    what, remedy = ("the target", "") if is_target else ("column", "; leave it out with --exclude")
-    return DataError(f"{what} {name!r} is empty in all {rows:,} rows{remedy}")
+def empty_error(name: str, rows: int) -> DataError:
+    """The error for a target without a single value."""
+    return DataError(f"the target {name!r} is empty in all {rows:,} rows")
 
 
-def _can_cast(text: ArrowColumn, kind: Any) -> bool:
+def _all_numbers(text: ArrowColumn) -> bool:
     try:
-        pc.cast(text, kind)
+        pc.cast(text, pa.float64())
     except pa.ArrowInvalid:
         return False
     return True

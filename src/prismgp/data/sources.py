@@ -3,6 +3,9 @@
 All fits see rows through a source, so an array, a folder of files and a cluster give the same model: they return the
 same rows, and choose the same ones for a subsample.
 
+The targets of a block are (n, q + e): behind the q targets, e columns may say how noisy each row is (W1): none, the
+row's weight, or its weight and the known variance of its errors. They travel with the targets wherever these go.
+
 A source also decides where a pass over its rows runs: :meth:`Source.map` and :meth:`Source.reduce` take a function
 of a source. It is called in this process with local rows, and on the workers, shard by shard, with those of a cluster.
 """
@@ -18,7 +21,6 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from prismgp._types import AnyArray, Array
 
@@ -40,11 +42,12 @@ class Source(ABC):
     n_rows: int
     n_inputs: int
     n_outputs: int
-    feature_names: list[str] | None = None  # of the inputs
+    n_noise: int = 0  # columns behind the targets: none, the weight, or the weight and the known noise variance
+    feature_names: list[str] | None = None  # of the columns
     labels: AnyArray | None = None  # (n,), the clusters of the rows, if given with them
     in_memory: bool = False  # whether rows can be taken by index at no cost
     distributed: bool = False  # whether other processes do the passes; rows should not be loaded into this one
-    encoder: TableEncoder | None = None  # how columns became the inputs, if the rows come from tables
+    encoder: TableEncoder | None = None  # how columns are read, and to be encoded, if the rows come from tables
     single: bool = True  # whether one target makes a one-dimensional y
 
     @property
@@ -54,7 +57,7 @@ class Source(ABC):
 
     @abstractmethod
     def blocks(self, rows: int) -> Iterator[Block]:
-        """Inputs and targets of consecutive blocks of ``rows`` rows; the last block has the remaining rows."""
+        """Inputs, and targets with noise columns, of consecutive blocks of ``rows`` rows; the last has the rest."""
 
     def map(self, function: Callable[[Source], T]) -> list[T]:
         """Apply a function to the rows: a list of results, one for each part of them, in order; here one part.
@@ -68,7 +71,7 @@ class Source(ABC):
         return function(self)
 
     def encode_with(self, encoder: TableEncoder) -> Source:  # noqa: ARG002
-        """The same rows with inputs encoded as another table was; rows that are no table stay as they are."""
+        """The same rows, read as another table was; rows that are no table stay as they are."""
         return self
 
     @cached_property
@@ -89,8 +92,9 @@ class Source(ABC):
     def take(self, index: AnyArray) -> ArraySource:
         """Load the rows of increasing indices, in one pass."""
         picked = list(_pick_rows(self.blocks(MOMENT_ROWS), index))
-        x, y = _concatenate(picked or [(np.empty((0, self.n_inputs)), np.empty((0, self.n_outputs)))])
-        return ArraySource(x, y, None if self.labels is None else self.labels[index])
+        nothing = np.empty((0, self.n_inputs)), np.empty((0, self.n_outputs + self.n_noise))
+        x, y = _concatenate(picked or [nothing])
+        return ArraySource(x, y, None if self.labels is None else self.labels[index], n_noise=self.n_noise)
 
     def load(self) -> ArraySource:
         """Load all rows into memory."""
@@ -103,7 +107,7 @@ class Source(ABC):
 
     @property
     def _few(self) -> bool:
-        return 8 * self.n_rows * (self.n_inputs + self.n_outputs) <= KEPT_BYTES
+        return 8 * self.n_rows * (self.n_inputs + self.n_outputs + self.n_noise) <= KEPT_BYTES
 
     def subsamples(self, sizes: list[int], rng: np.random.Generator) -> list[ArraySource]:
         """Nested uniform random subsamples, of about the given increasing sizes.
@@ -141,14 +145,37 @@ class Source(ABC):
 
 
 class ArraySource(Source):
-    """Rows held in memory: x is (n, d), y is (n, q), labels are (n,)."""
+    """Rows held in memory: x is (n, d), y is (n, q) with ``n_noise`` more columns, labels are (n,)."""
 
     in_memory = True
 
-    def __init__(self, x: AnyArray, y: AnyArray, labels: AnyArray | None = None) -> None:
-        self.x, self.y, self.labels = x, y, labels
+    def __init__(self, x: AnyArray, y: AnyArray, labels: AnyArray | None = None, *, n_noise: int = 0) -> None:
+        self.x, self.y, self.labels, self.n_noise = x, y, labels, n_noise
         self.n_rows, self.n_inputs = x.shape
-        self.n_outputs = y.shape[1]
+        self.n_outputs = y.shape[1] - n_noise
+
+    @property
+    def targets(self) -> AnyArray:
+        """Without the noise columns, (n, q)."""
+        return self.y[:, : self.n_outputs]
+
+    @property
+    def noise(self) -> AnyArray | None:
+        """The noise columns, (n, 1) or (n, 2), if there are any."""
+        return self.y[:, self.n_outputs :] if self.n_noise else None
+
+    def with_noise(self, columns: AnyArray | None) -> ArraySource:
+        """With weights, and known noise variances if there are two columns, without the rows of weight zero."""
+        if columns is None:
+            return self
+        kept = np.flatnonzero(columns[:, 0] > 0)
+        rows = self if len(kept) == self.n_rows else self.take(kept)
+        if rows.labels is not None:  # a cluster may have lost all its rows
+            rows = rows.with_labels(np.unique(rows.labels, return_inverse=True)[1])
+        own = columns[kept]
+        if own.shape[1] == 1 and (own == 1.0).all():
+            return rows
+        return ArraySource(rows.x, np.concatenate([rows.targets, own], 1), rows.labels, n_noise=own.shape[1])
 
     def blocks(self, rows: int) -> Iterator[Block]:
         """Consecutive views of at most ``rows`` rows."""
@@ -156,7 +183,8 @@ class ArraySource(Source):
             yield self.x[start : start + rows], self.y[start : start + rows]
 
     def take(self, index: AnyArray) -> ArraySource:
-        return ArraySource(self.x[index], self.y[index], None if self.labels is None else self.labels[index])
+        labels = None if self.labels is None else self.labels[index]
+        return ArraySource(self.x[index], self.y[index], labels, n_noise=self.n_noise)
 
     def load(self) -> ArraySource:
         return self
@@ -168,8 +196,12 @@ class Selection(Source):
     def __init__(self, source: Source, rows: AnyArray) -> None:
         self._source, self._rows = source, rows
         self.n_rows, self.n_inputs, self.n_outputs = len(rows), source.n_inputs, source.n_outputs
+        self.n_noise = source.n_noise
         self.in_memory, self.feature_names = source.in_memory, source.feature_names
         self.encoder, self.single = source.encoder, source.single
+
+    def encode_with(self, encoder: TableEncoder) -> Selection:
+        return Selection(self._source.encode_with(encoder), self._rows)
 
     @property
     def n_whole(self) -> int:
@@ -194,6 +226,7 @@ class MappedSource(Source):
     def __init__(self, source: Source, function: Callable[[AnyArray], AnyArray], n_inputs: int) -> None:
         self._source, self._function = source, function
         self.n_rows, self.n_inputs, self.n_outputs = source.n_rows, n_inputs, source.n_outputs
+        self.n_noise = source.n_noise
         self.in_memory, self.distributed = source.in_memory, source.distributed
 
     @property
@@ -223,12 +256,12 @@ class MappedSource(Source):
 
     def take(self, index: AnyArray) -> ArraySource:
         part = self._source.take(index)
-        return ArraySource(self._function(part.x), part.y)
+        return ArraySource(self._function(part.x), part.y, n_noise=self.n_noise)
 
     def load(self) -> ArraySource:
         """Load all rows, without loading those beneath, which may take more memory."""
         x, y = zip(*self.blocks(MOMENT_ROWS), strict=True)
-        return ArraySource(np.concatenate(x), np.concatenate(y))
+        return ArraySource(np.concatenate(x), np.concatenate(y), n_noise=self.n_noise)
 
 
 def _map_and_apply(
@@ -238,28 +271,38 @@ def _map_and_apply(
 
 
 class Moments:
-    """Moments of ``width`` columns, merged block by block (Chan, Golub and LeVeque)."""
+    """Moments of ``width`` columns, merged block by block (Chan, Golub and LeVeque).
+
+    A row of weight w counts as w rows.
+    """
 
     def __init__(self, width: int) -> None:
         self.count = 0
+        self.weight: float = 0  # of all rows; their number where they have no weights
         self._mean: Array = np.zeros(width)
         self._squares: Array = np.zeros(width)
         self._low: Array = np.full(width, np.inf)
         self._high: Array = np.full(width, -np.inf)
-        self._at_low = np.zeros(width, dtype=np.int64)  # rows that have the smallest value, and the largest
-        self._at_high = np.zeros(width, dtype=np.int64)
+        self._at_low: AnyArray = np.zeros(width, dtype=np.int64)  # weight of the rows that have the smallest value,
+        self._at_high: AnyArray = np.zeros(width, dtype=np.int64)  # and the largest
 
-    def add(self, block: AnyArray) -> None:
-        """Add rows, (n, width)."""
+    def add(self, block: AnyArray, weight: AnyArray | None = None) -> None:
+        """Add rows, (n, width), with their weights, (n,)."""
         if not len(block):
             return
         # In one memory order, so that the sums do not depend on that of the user's array.
         block = np.ascontiguousarray(block, dtype=np.float64)
         own = Moments(block.shape[1])
-        own.count, own._mean = len(block), block.mean(0)
-        own._squares = np.square(block - own._mean).sum(0)
-        own._low, own._high = block.min(0), block.max(0)
-        own._at_low, own._at_high = (block == own._low).sum(0), (block == own._high).sum(0)
+        own.count, own._low, own._high = len(block), block.min(0), block.max(0)
+        if weight is None:
+            own.weight, own._mean = len(block), block.mean(0)
+            own._squares = np.square(block - own._mean).sum(0)
+            own._at_low, own._at_high = (block == own._low).sum(0), (block == own._high).sum(0)
+        else:
+            own.weight = float(weight.sum())
+            own._mean = weight @ block / own.weight
+            own._squares = weight @ np.square(block - own._mean)
+            own._at_low, own._at_high = weight @ (block == own._low), weight @ (block == own._high)
         self.merge(own)
 
     def merge(self, other: Moments) -> Moments:
@@ -270,11 +313,11 @@ class Moments:
         self._at_low = (self._low == low) * self._at_low + (other._low == low) * other._at_low
         self._at_high = (self._high == high) * self._at_high + (other._high == high) * other._at_high
         self._low, self._high = low, high
-        total = self.count + other.count
+        total = self.weight + other.weight
         delta = other._mean - self._mean
-        self._squares += other._squares + delta**2 * (self.count * other.count / total)
-        self._mean += delta * (other.count / total)
-        self.count = total
+        self._squares += other._squares + delta**2 * (self.weight * other.weight / total)
+        self._mean += delta * (other.weight / total)
+        self.count, self.weight = self.count + other.count, total
         return self
 
     def tobytes(self) -> bytes:
@@ -294,12 +337,12 @@ class Moments:
     @property
     def std(self) -> Array:
         """Standard deviation of every column; 0 where it is constant."""
-        return np.where(self._constant, 0.0, np.sqrt(self._squares / self.count))
+        return np.where(self._constant, 0.0, np.sqrt(self._squares / self.weight))
 
     @property
-    def apart(self) -> npt.NDArray[np.int64]:
+    def apart(self) -> AnyArray:
         """Rows of every column that differ from the value most rows have, where that is the smallest or the largest."""
-        return np.asarray(self.count - np.maximum(self._at_low, self._at_high))
+        return np.asarray(self.weight - np.maximum(self._at_low, self._at_high))
 
     @property
     def usual(self) -> Array:
@@ -316,8 +359,9 @@ def compute_moments(source: Source) -> tuple[Moments, Moments]:
     """Moments of inputs and of targets, in one pass over local rows."""
     x, y = Moments(source.n_inputs), Moments(source.n_outputs)
     for x_block, y_block in source.blocks(MOMENT_ROWS):
-        x.add(x_block)
-        y.add(y_block)
+        weight = y_block[:, source.n_outputs] if source.n_noise else None
+        x.add(x_block, weight)
+        y.add(y_block[:, : source.n_outputs], weight)
     return x, y
 
 

@@ -2,6 +2,7 @@
 
 from os import PathLike
 
+from prismgp._types import Device
 from prismgp.estimators.base import GPRegressor
 from prismgp.estimators.exact import ExactGPRegressor
 from prismgp.estimators.features import SpectralFeatures
@@ -27,13 +28,13 @@ _REGRESSORS: tuple[type[GPRegressor], ...] = (ExactGPRegressor, SSGPRegressor, P
 _CLASSES = {each._kind: each for each in _REGRESSORS}
 
 
-def load(path: str | PathLike[str], *, device: str | None = None) -> GPRegressor:
+def load(path: str | PathLike[str], *, device: Device | None = None) -> GPRegressor:
     """Read a model written by ``save``.
 
     Parameters
     ----------
     path : path
-    device : {"cpu", "cuda", "auto"} or None, default None
+    device : {"cpu", "cuda", "auto"}, a numbered GPU such as "cuda:1", or None, default None
         Where the model computes. None: where it did when it was saved, or on the CPU, with a
         warning, when there is no such device here.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -13,29 +15,38 @@ import torch
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
-from prismgp._system import DEVICES, DTYPES, Streams, compute_device
-from prismgp._types import AnyArray, Array, RandomState
-from prismgp._validate import central_levels, check_choice, check_fit_data, check_inputs, check_levels, check_number
-from prismgp.certificates import Certificate, certify
+from prismgp._system import DTYPES, compute_device
+from prismgp._types import AnyArray, Array
+from prismgp._validate import check_choice, check_device, check_number
 from prismgp.context import FitContext, FitEvent
+from prismgp.core.ending import ON_INTERRUPT, Ending
 from prismgp.core.kernels import KERNELS
 from prismgp.core.models import Predictor
-from prismgp.data import ArraySource, Source, StandardisedRows, Standardiser
+from prismgp.data import MISSING, ArraySource, MappedSource, Source, StandardisedRows, Standardiser, merge_copies
+from prismgp.estimators.documented import Documented
+from prismgp.estimators.predictions import Predictions
 from prismgp.estimators.sources import (
+    adopt_rows,
     adopt_source,
-    apply_where_rows_are,
     as_source,
-    encode_frame,
     forget_fit,
-    input_blocks,
+    match_inputs,
+    match_rows,
     match_source,
     open_checkpoint,
 )
-from prismgp.exceptions import DataError
-from prismgp.model import FittedModel, save_model
+from prismgp.exceptions import DataError, PrismGPWarning
+from prismgp.model import FittedModel, draw_background, save_model
+
+_TOO_FEW = 10  # rows
+Labels = Callable[[int, int], AnyArray | None]  # the clusters of so many rows with so many inputs, where given
 
 
-class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type: ignore[misc]
+def no_labels(n: int, d: int) -> None:
+    """No clusters are given."""
+
+
+class GPRegressor(Documented, Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type: ignore[misc]
     """Common part of the regressors. Subclasses fit; the fitted model, ``model_``, predicts.
 
     scikit-learn reads the parameters of an estimator off its own constructor, so the constructors of the subclasses
@@ -60,11 +71,16 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
     n_features_in_: int
 
     @abstractmethod
-    def fit(self, X: Any, y: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None, noise_variance: Any = None) -> Self:
         """Fit to rows X, (n, d), and targets y, (n,) or (n, q); or to a source, which holds both."""
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "fit_status_")  # the last attribute that a fit sets
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = self.missing != "error"
+        return tags
 
     # -- fitting ---------------------------------------------------------------------------------
 
@@ -74,12 +90,15 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
         check_choice(name, "kernel", self.kernel, tuple(KERNELS))
         check_number(name, "max_iter", self.max_iter, low=1, integer=True)
         check_number(name, "n_restarts", self.n_restarts, low=0, integer=True)
+        check_number(name, "max_seconds", self.max_seconds, low=0, strict=True, optional=True)
+        check_choice(name, "on_interrupt", self.on_interrupt, ON_INTERRUPT)
         self._check_computation()
 
     def _check_computation(self) -> None:
         """Those arguments that count after a fit too."""
         name = type(self).__name__
-        check_choice(name, "device", self.device, DEVICES)
+        check_choice(name, "missing", self.missing, MISSING)
+        check_device(name, self.device)
         check_choice(name, "dtype", self.dtype, tuple(DTYPES))
         if getattr(self, "chunk_size", "auto") != "auto":
             check_number(name, "chunk_size", self.chunk_size, low=1, integer=True)
@@ -92,15 +111,36 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
         asked = getattr(self, "chunk_size", "auto")
         return None if asked == "auto" else int(asked)
 
-    def _training_rows(self, X: Any, y: Any) -> StandardisedRows:
+    def _training_rows(
+        self, X: Any, y: Any, sample_weight: Any = None, noise_variance: Any = None, labels: Labels = no_labels
+    ) -> StandardisedRows:
         """Checked rows of a new fit; everything learned before is dropped first."""
+        began = time.perf_counter()
         self._check_parameters()
         _, device = self._compute()  # is it there? Saving and loading must work without
         forget_fit(self)
-        source, self._target_ndim = self._source(X, y, reset=True)
+        source, self._target_ndim = self._source(X, y, (sample_weight, noise_variance), reset=True, labels=labels)
+        self._weighted = source.n_noise > 0
+        source = merge_copies(source)
         self._check_size(source, device)
+        self._background = draw_background(source, getattr(self, "table_encoder_", None))
+        read = time.perf_counter()
         standardiser = Standardiser.fit(source, normalize=self.normalize, learned=self._learns_lengthscales())
+        self._timing = began, time.perf_counter() - read
+        self._warn_of_data(source)
         return self._rows(source, standardiser)
+
+    def _warn_of_data(self, source: Source) -> None:
+        """Say what no model can learn from these rows."""
+        if source.n_rows < _TOO_FEW and self.optimize:
+            rows = "1 distinct row is" if source.n_rows == 1 else f"{source.n_rows} distinct rows are"
+            message = (
+                f"{rows} too few to learn from: length-scales and noise are mostly assumptions, intervals are wide"
+            )
+            warnings.warn(message, PrismGPWarning, stacklevel=4)
+        elif not (source.moments[1].std > 0).all():
+            message = "the target is constant: predictions are this value, and how much it may vary is an assumption"
+            warnings.warn(message, PrismGPWarning, stacklevel=4)
 
     def _check_size(self, source: Source, device: torch.device) -> None:
         """Refuse what memory cannot hold."""
@@ -111,19 +151,39 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
     def _rows(self, source: Source, standardiser: Standardiser) -> StandardisedRows:
         return StandardisedRows(source, standardiser, *self._compute(), chunk_rows=self._chunk_rows())
 
-    def _source(self, X: Any, y: Any, *, reset: bool) -> tuple[Source, int]:
-        """Checked rows and the dimension of y; those of a fit, or those of a fitted model."""
-        X, y = as_source(X, y)
-        if isinstance(X, Source):
-            source = adopt_source(self, X, y) if reset else match_source(self, X, y, needs_target=True)
-            return source, 1 if source.n_outputs == 1 and X.single else 2
-        x, target = check_fit_data(self, X if reset else encode_frame(self, X), y, reset=reset)
-        return ArraySource(x, target.reshape(len(target), -1)), target.ndim
+    def _source(
+        self,
+        X: Any,
+        y: Any,
+        noise: tuple[Any, Any] = (None, None),
+        *,
+        reset: bool,
+        training: bool = False,
+        labels: Labels = no_labels,
+    ) -> tuple[Source, int]:
+        """Checked rows, encoded, and the dimension of y; those of a fit, or those for a fitted model.
 
-    def read_rows(self, X: Any, y: Any) -> Source:
+        ``noise`` are weights and known noise variances of the rows; rows of weight zero are left out. ``training``:
+        the rows are those of the fit again.
+        """
+        X, y = as_source(X, y, *noise)
+        if isinstance(X, Source):
+            if reset:
+                source = adopt_source(self, X, y)
+            else:
+                source = match_source(self, X, y, needs_target=True, training=training)
+            source = source.with_labels(labels(source.n_rows, source.n_inputs))
+            return source, 1 if source.n_outputs == 1 and X.single else 2
+        if reset:
+            return adopt_rows(self, X, y, noise, labels)
+        return match_rows(self, X, y, noise, training=training)
+
+    def read_rows(
+        self, X: Any, y: Any, sample_weight: Any = None, noise_variance: Any = None, *, training: bool = False
+    ) -> Source:
         """Rows and targets as the fitted model takes them, checked; for code that works with ``model_``."""
         check_is_fitted(self)
-        source, ndim = self._source(X, y, reset=False)
+        source, ndim = self._source(X, y, (sample_weight, noise_variance), reset=False, training=training)
         model = self.model_
         if ndim != model.target_ndim:
             raise DataError(f"y has {ndim} dimension(s), but the model was fitted with {model.target_ndim}")
@@ -133,14 +193,26 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
 
     def read_training_rows(self, X: Any, y: Any) -> Source:
         """As :meth:`read_rows`, for the rows of the fit, with the clusters that were given for them."""
-        return self.read_rows(X, y)
+        return self.read_rows(X, y, training=True)
 
     def read_inputs(self, X: Any) -> AnyArray:
-        """Inputs as the fitted model takes them, checked, in memory; for code that works with ``model_``."""
+        """Inputs as the fitted model takes them, checked, in memory; for code that works with ``model_``.
+
+        NaN where a cell is unknown.
+        """
         X, _ = as_source(X)
         if isinstance(X, Source):
             return match_source(self, X).load().x
-        return check_inputs(self, encode_frame(self, X))
+        return match_inputs(self, X)
+
+    def read_pool(self, X: Any) -> Source:
+        """As :meth:`read_inputs`, but the rows of a source stay where they are."""
+        check_is_fitted(self)
+        X, _ = as_source(X)
+        if isinstance(X, Source):
+            return match_source(self, X)
+        x = self.read_inputs(X)
+        return ArraySource(x, np.empty((len(x), 0)))
 
     def _start_values(self) -> dict[str, Any]:
         """Starting values, or the fixed ones, in the user's units."""
@@ -153,6 +225,9 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
 
     def _context(self, rows: StandardisedRows) -> FitContext:
         callback = self._callback
+        began, pass_seconds = self._timing
+        ending = Ending(self.max_seconds, keep=self.on_interrupt == "keep", began=began)
+        ending.reserve(pass_seconds)  # the last pass reads all rows once more
         checkpoint = open_checkpoint(self, rows.source) if hasattr(self, "checkpoint") else None
 
         def tell(event: FitEvent) -> None:
@@ -165,6 +240,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
             checkpoint=checkpoint,
             callback=None if callback is None else tell,
             log_scale=float(np.log(rows.standardiser.y_scale).sum()),
+            ending=ending,
         )
 
     def _wrap(self, found: Predictor | FittedModel, rows: StandardisedRows) -> FittedModel:
@@ -179,7 +255,9 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
         **record: Any,
     ) -> FittedModel:
         """The fitted model around what a fit has found."""
-        names = getattr(self, "feature_names_in_", None)
+        names, encoder = getattr(self, "feature_names_in_", None), getattr(self, "table_encoder_", None)
+        if encoder is not None:
+            names = encoder.feature_names
         return FittedModel.from_fit(
             self._kind,
             predictor,
@@ -188,11 +266,31 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
             kernel=self.kernel,
             target_ndim=self._target_ndim,
             feature_names=None if names is None else [str(name) for name in names],
-            encoder=getattr(self, "table_encoder_", None),
+            encoder=encoder,
+            background=self._background,
             history=history or {},
             arguments={name: getattr(self, name) for name in self._structure},
-            **record,
+            **record | {"status": {**record.get("status", {}), **({"weighted": True} if self._weighted else {})}},
         )
+
+    def _conclude(
+        self,
+        context: FitContext,
+        predictor: Predictor,
+        rows: StandardisedRows,
+        stages: Iterable[dict[str, Any]],
+        history: dict[str, list[Any]],
+        status: dict[str, Any] | None = None,
+        **record: Any,
+    ) -> Self:
+        """Hold what a fit has found, after the callback has seen it; a fit that ended early says so."""
+        status = {**(status or {}), **context.status()}
+        model = self._as_model(predictor, rows, stages, history, status=status, **record)
+        context.report("final", model.n_rows, lambda: model)
+        self._adopt(model)
+        if status["interrupted"]:
+            warnings.warn("the fit was interrupted; the best states so far are used", PrismGPWarning, stacklevel=3)
+        return self
 
     def _adopt(self, model: FittedModel) -> None:
         """Hold a fitted model, and publish what it has learned."""
@@ -219,100 +317,6 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
         self._check_computation()
         return self.model_.on(*self._compute(), self._chunk_rows())
 
-    def predict(
-        self, X: Any, return_std: bool = False, return_cov: bool = False, include_noise: bool = True
-    ) -> AnyArray | tuple[AnyArray, AnyArray]:
-        """Predict at rows X.
-
-        Parameters
-        ----------
-        X : array-like, (n, d), Dask array or frame, or source
-        return_std : bool, default False
-            Also return the standard deviation, of the shape of the mean.
-        return_cov : bool, default False
-            Also return the joint covariance, (n, n), or (n, n, q) for several outputs.
-        include_noise : bool, default True
-            True: of a new observation. False: of the underlying function.
-
-        Returns
-        -------
-        mean : ndarray, (n,) or (n, q)
-        std or cov : ndarray, when asked for
-        """
-        check_is_fitted(self)
-        if return_std and return_cov:
-            raise DataError("ask for return_std or return_cov, not both")
-        X, _ = as_source(X)
-        if isinstance(X, Source) and X.distributed and not return_cov:
-            done: AnyArray | tuple[AnyArray, AnyArray] = apply_where_rows_are(
-                self, match_source(self, X), "predict", return_std=return_std, include_noise=include_noise
-            )
-            return done
-        model = self.current_model()
-        if return_cov:
-            mean, cov = model.covariance(self.read_inputs(X), include_noise=include_noise)
-            return self._shape_out(mean), cov[:, :, 0] if model.target_ndim == 1 else cov
-        mean, std = model.predict(
-            input_blocks(self, X, model.prediction_rows), std=return_std, include_noise=include_noise
-        )
-        return self._shape_out(mean) if std is None else (self._shape_out(mean), self._shape_out(std))
-
-    def predict_interval(self, X: Any, coverage: float = 0.95) -> AnyArray:
-        """Central intervals for new observations, under the predictive distribution.
-
-        Parameters
-        ----------
-        X : array-like, (n, d), Dask array or frame, or source
-        coverage : float, default 0.95
-            Probability of the interval, between 0 and 1; as much of the rest is below it as above.
-
-        Returns
-        -------
-        ndarray, (n, 2), or (n, q, 2) for a two-dimensional y
-            Lower and upper ends.
-        """
-        return self.predict_quantiles(X, central_levels(coverage))
-
-    def predict_quantiles(self, X: Any, q: Any) -> AnyArray:
-        """Quantiles of new observations, under the predictive distribution.
-
-        Parameters
-        ----------
-        X : array-like, (n, d), Dask array or frame, or source
-        q : sequence of float
-            Probabilities between 0 and 1, in any order.
-
-        Returns
-        -------
-        ndarray, (n, len(q)), or (n, outputs, len(q)) for a two-dimensional y
-        """
-        check_is_fitted(self)
-        levels = check_levels(q)
-        X, _ = as_source(X)
-        if isinstance(X, Source) and X.distributed:
-            return np.asarray(apply_where_rows_are(self, match_source(self, X), "predict_quantiles", q=levels))
-        model = self.current_model()
-        return self._shape_out(model.quantiles(input_blocks(self, X, model.prediction_rows), levels))
-
-    def log_density(self, X: Any, y: Any = None) -> Array:
-        """Log density of observations y at rows X under the predictive distribution.
-
-        Parameters
-        ----------
-        X : array-like, (n, d), or source with its targets
-        y : array-like, (n,) or (n, q)
-
-        Returns
-        -------
-        ndarray, (n,)
-            Row by row, summed over outputs; minus its average is the NLPD. In the units of y.
-        """
-        source = self.read_rows(X, y)
-        if source.distributed:
-            return np.asarray(apply_where_rows_are(self, source, "log_density"))
-        model = self.current_model()
-        return model.log_density(source.blocks(model.prediction_rows))
-
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Coefficient of determination of the predicted means.
 
@@ -328,44 +332,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
         """
         if isinstance(as_source(X)[0], Source):
             blocks = self.read_rows(X, y).blocks(self.current_model().prediction_rows)
-            y = self._shape_out(np.concatenate([block for _, block in blocks]))
+            y = self._shape_out(np.concatenate([block[:, : self.model_.n_outputs] for _, block in blocks]))
         return float(super().score(X, y, sample_weight))
-
-    def sample_y(self, X: Any, n_samples: int = 1, random_state: RandomState = None) -> AnyArray:
-        """Draw functions from the posterior and evaluate them at X.
-
-        The same ``random_state`` gives the same functions in every call, at whatever X; those of
-        :class:`ExactGPRegressor` are drawn jointly at the rows of X, and depend on them.
-
-        Returns
-        -------
-        ndarray, (n, n_samples), or (n, q, n_samples) for a two-dimensional y
-        """
-        model = self.current_model()
-        check_number("sample_y", "n_samples", n_samples, low=1, integer=True)
-        samples = model.sample(self.read_inputs(X), n_samples, Streams(random_state).generator("functions"))
-        return samples[:, 0, :] if model.target_ndim == 1 else samples
-
-    def certify(self, X: Any, y: Any = None, X_test: Any = None, **options: Any) -> Certificate:
-        """Bound how far this model is from the exact GP it approximates; see :func:`prismgp.certify`.
-
-        Parameters
-        ----------
-        X, y : array-like, or source
-            The rows the model was fitted on.
-        X_test : array-like or source, optional
-            Where to certify predictions.
-        **options
-            Those of :func:`prismgp.certify`.
-
-        Returns
-        -------
-        Certificate
-        """
-        return certify(self, X, y, X_test, **options)
-
-    def _shape_out(self, values: Array) -> AnyArray:
-        return values[:, 0] if self.model_.target_ndim == 1 else values
 
     # -- model files -----------------------------------------------------------------------------
 
@@ -388,11 +356,13 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type
         """An estimator around a model read from a file."""
         estimator = cls(**model.arguments)
         estimator._check_parameters()
-        estimator.n_features_in_ = model.n_inputs
-        if model.feature_names is not None:
-            estimator.feature_names_in_ = np.array(model.feature_names, dtype=object)
-        if model.encoder is not None:
-            estimator.table_encoder_ = model.encoder
+        encoder = model.encoder
+        names = model.feature_names if encoder is None else None if encoder.positional else encoder.input_names
+        estimator.n_features_in_ = model.n_inputs if encoder is None else len(encoder.columns)
+        if names is not None:
+            estimator.feature_names_in_ = np.array(names, dtype=object)
+        if encoder is not None:
+            estimator.table_encoder_ = encoder
         estimator._adopt(replace(model, arguments={name: model.arguments[name] for name in cls._structure}))
         return estimator
 
@@ -402,14 +372,22 @@ class UpdatableRegressor(GPRegressor):
 
     _structure: ClassVar[tuple[str, ...]] = ("kernel", "n_frequencies", "gating")
 
-    def partial_fit(self, X: Any, y: Any = None) -> Self:
+    def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None, noise_variance: Any = None) -> Self:
         """Add rows to the posterior, at fixed parameters, networks, gates and weights.
 
-        Exact: the posterior is that of all rows. The first call on an unfitted estimator is a ``fit``.
+        Exact: the posterior is that of all rows. The first call on an unfitted estimator is a ``fit``, whose arguments
+        these are.
         """
         if not self.__sklearn_is_fitted__():
-            return self.fit(X, y)
+            return self.fit(X, y, sample_weight, noise_variance)
         model = self.current_model()
-        source = self.read_rows(X, y)
-        self._adopt(model.update(self._rows(source, model.standardiser)))
+        source = self.read_rows(X, y, sample_weight, noise_variance)
+        complete = MappedSource(source, model.complete, source.n_inputs).with_labels(source.labels)
+        if model.conformal is not None:
+            warnings.warn(
+                "the intervals are no longer conformal: with more rows the model is another; call conformalize again",
+                PrismGPWarning,
+                stacklevel=2,
+            )
+        self._adopt(model.update(self._rows(complete, model.standardiser)))
         return self

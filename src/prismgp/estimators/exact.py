@@ -7,7 +7,7 @@ from typing import Any, Self
 import torch
 
 from prismgp._system import Streams, limit_blas_threads
-from prismgp._types import RandomState
+from prismgp._types import Device, DtypeName, KernelName, Missing, OnInterrupt, RandomState
 from prismgp.core.exact import check_memory
 from prismgp.core.fit import fit_exact
 from prismgp.core.kernels import get_kernel
@@ -37,12 +37,18 @@ class ExactGPRegressor(GPRegressor):
         What the constant mean is when it is neither learned (``optimize=False``) nor given: the
         targets' average, or zero for False. Inputs and targets are standardised internally in any
         case, which changes nothing but the arithmetic. Everything is reported in the data's units.
-    device : {"cpu", "cuda", "auto"}, default "cpu"
+    missing : {"impute", "drop", "error"}, default "impute"
+        What to do with missing inputs. "impute": numbers and times get the median of the training rows and an
+        indicator, missing categories are a category; "drop": rows that have any are left out of the fit; "error": they
+        are an error. A prediction averages over what a missing cell may be. A source has an argument of its own.
+    device : {"cpu", "cuda", "auto"} or a numbered GPU such as "cuda:1", default "cpu"
     dtype : {"float64", "float32"}, default "float64"
         Accepted for uniformity with the other regressors; the computation is in float64.
     random_state : int, RandomState or None, default None
     verbose : int, default 0
         1 shows a progress bar with the evidence.
+    max_seconds, on_interrupt
+        As in :class:`SSGPRegressor`.
 
     Attributes
     ----------
@@ -69,7 +75,7 @@ class ExactGPRegressor(GPRegressor):
     def __init__(
         self,
         *,
-        kernel: str = "rbf",
+        kernel: KernelName = "rbf",
         lengthscale: Any = None,
         signal_variance: Any = None,
         noise_variance: Any = None,
@@ -78,10 +84,13 @@ class ExactGPRegressor(GPRegressor):
         max_iter: int = 200,
         n_restarts: int = 0,
         normalize: bool = True,
-        device: str = "cpu",
-        dtype: str = "float64",
+        missing: Missing = "impute",
+        device: Device = "cpu",
+        dtype: DtypeName = "float64",
         random_state: RandomState = None,
         verbose: int = 0,
+        max_seconds: float | None = None,
+        on_interrupt: OnInterrupt = "raise",
     ) -> None:
         self.kernel = kernel
         self.lengthscale = lengthscale
@@ -92,12 +101,15 @@ class ExactGPRegressor(GPRegressor):
         self.max_iter = max_iter
         self.n_restarts = n_restarts
         self.normalize = normalize
+        self.missing = missing
         self.device = device
         self.dtype = dtype
         self.random_state = random_state
         self.verbose = verbose
+        self.max_seconds = max_seconds
+        self.on_interrupt = on_interrupt
 
-    def fit(self, X: Any, y: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None, noise_variance: Any = None) -> Self:
         """Learn the parameters by the evidence and factor the kernel matrix.
 
         Parameters
@@ -105,13 +117,18 @@ class ExactGPRegressor(GPRegressor):
         X : array-like, (n, d), or source
         y : array-like, (n,) or (n, q)
             Several outputs share length-scales; each has its own variances and mean.
+        sample_weight : array-like, (n,), optional
+            A row of weight w counts as w equal rows: its noise variance is divided by w. Zero leaves the row out.
+        noise_variance : array-like, (n,), optional
+            Known variance of the error of each target, in the target's units squared, in addition to the learned
+            noise, which alone is the noise of predictions. For one target.
 
         Raises
         ------
         TooLargeError
             Before allocating, when the kernel matrices would not fit into memory.
         """
-        rows = self._training_rows(X, y)
+        rows = self._training_rows(X, y, sample_weight, noise_variance)
         context = self._context(rows)
         with limit_blas_threads(), context.progress("eval"):
             predictor, stages = fit_exact(
@@ -125,9 +142,7 @@ class ExactGPRegressor(GPRegressor):
                 callback=context,
             )
         lengthscale = predictor.params.lengthscale
-        self._adopt(self._as_model(predictor, rows, stages, context.history, input_lengthscale=lengthscale))
-        context.report("final", rows.n_rows, lambda: predictor)
-        return self
+        return self._conclude(context, predictor, rows, stages, context.history, input_lengthscale=lengthscale)
 
     def _compute(self) -> tuple[torch.dtype, torch.device]:
         return torch.float64, super()._compute()[1]

@@ -10,17 +10,18 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils.validation import check_is_fitted
 
 from prismgp._system import Streams
-from prismgp._types import AnyArray, Array, RandomState
+from prismgp._types import AnyArray, Array, FrequencyKind, KernelName, RandomState
 from prismgp._validate import check_choice, check_inputs, check_number
 from prismgp.core.features import projection, spectral_features
 from prismgp.core.kernels import FREQUENCY_KINDS, KERNELS, draw_frequencies, get_kernel
 from prismgp.data import ArraySource, Source, StandardisedRows, Standardiser
-from prismgp.estimators.sources import adopt_source, encode_frame, forget_fit, match_source
+from prismgp.estimators.documented import Documented
+from prismgp.estimators.sources import adopt_source, forget_fit, match_inputs, match_source
 
 CHUNK_ROWS = 8_192
 
 
-class SpectralFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+class SpectralFeatures(Documented, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Random Fourier features whose inner products approximate a stationary kernel.
 
     ``transform(x) . transform(x')`` estimates ``k(x, x')`` without bias, every row has norm one, and
@@ -60,9 +61,9 @@ class SpectralFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         self,
         n_frequencies: int = 64,
         *,
-        kernel: str = "rbf",
+        kernel: KernelName = "rbf",
         lengthscale: Any = None,
-        frequencies: str = "auto",
+        frequencies: FrequencyKind = "auto",
         random_state: RandomState = None,
     ) -> None:
         self.n_frequencies = n_frequencies
@@ -98,11 +99,11 @@ class SpectralFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         check_is_fitted(self)
         if isinstance(X, Source):
             return np.concatenate([self._features(x) for x, _ in match_source(self, X).blocks(CHUNK_ROWS)])
-        return self._features(check_inputs(self, encode_frame(self, X)))
+        return self._features(match_inputs(self, X))
 
     def _features(self, x: AnyArray) -> AnyArray:
         # Centred, so that phases stay small; a shift changes no inner product.
-        centred = torch.from_numpy((x - self._shift).astype(x.dtype))
+        centred = torch.from_numpy(np.nan_to_num(x - self._shift).astype(x.dtype))  # unknown cells are typical
         w = projection(self.frequencies_, self.lengthscale_, dtype=centred.dtype, device=torch.device("cpu"))
         return np.asarray(spectral_features(centred, w).numpy())
 

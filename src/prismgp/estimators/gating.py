@@ -23,6 +23,7 @@ from prismgp._validate import check_choice, check_number
 from prismgp.core.features import GATINGS, Gating
 from prismgp.core.gating import ClusterMoments, Gate, RuleGate, hard_gates, soft_gates
 from prismgp.core.kernels import Parameters
+from prismgp.core.row_noise import RowNoise
 from prismgp.data import Chunks, StandardisedRows, Standardiser
 from prismgp.exceptions import DataError, PrismGPWarning, TooLargeError
 
@@ -119,18 +120,20 @@ def _check_memory(gating: Gating, p: int, q: int) -> None:
         )
 
 
-def _with_labels(chunks: Chunks, labels: AnyArray) -> Iterator[tuple[Tensor, Tensor]]:
+_Labelled = tuple[Tensor, Tensor, Tensor | None]  # rows, their labels, and their weights if they have any
+
+
+def _with_labels(chunks: Chunks, labels: AnyArray) -> Iterator[_Labelled]:
     """One pass over the rows with their labels."""
     start = 0
-    for x, _ in chunks:
-        yield x, torch.as_tensor(labels[start : start + len(x)])
+    for x, y in chunks:
+        noise = RowNoise.split(y, chunks.n_outputs)[1]
+        yield x, torch.as_tensor(labels[start : start + len(x)]), None if noise is None else noise.weight
         start += len(x)
 
 
-def _rule(
-    kind: str, pairs: Callable[[], Iterator[tuple[Tensor, Tensor]]], n_clusters: int, relative: Tensor
-) -> RuleGate:
-    moments = ClusterMoments.of(pairs, n_clusters, len(relative))
+def _rule(kind: str, rows: Callable[[], Iterator[_Labelled]], n_clusters: int, relative: Tensor) -> RuleGate:
+    moments = ClusterMoments.of(rows, n_clusters, len(relative))
     return moments.nearest_mean(relative) if kind == "hard" else moments.mixture(relative)
 
 
@@ -179,14 +182,17 @@ def _find(
     from sklearn.cluster import KMeans  # takes memory and time to load; predictions do not need it
 
     sample = rows if rows.n_rows <= CLUSTERING_ROWS else rows.subsamples([CLUSTERING_ROWS], rng)[0]
-    x, _ = replace(sample, device=_CPU).tensors()
+    sample = replace(sample, device=_CPU)
+    (x, _), noise = sample.tensors(), sample.noise()
+    weights = None if noise is None else noise.weight
     clusterer = KMeans(min(n_components, len(x)), n_init=3, random_state=int(rng.integers(2**31 - 1)))
     # Sums of several threads have no fixed order. The warning is about rows that coincide, dealt with below.
     with threadpool_limits(limits=1), warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        labels = clusterer.fit_predict((x / relative).numpy())
+        scaled = (x / relative).numpy()
+        labels = clusterer.fit_predict(scaled, sample_weight=None if weights is None else weights.numpy())
     labels = torch.as_tensor(np.unique(labels, return_inverse=True)[1])
-    gate = _rule(kind, lambda: iter([(x, labels)]), int(labels.max()) + 1, relative)
+    gate = _rule(kind, lambda: iter([(x, labels, weights)]), int(labels.max()) + 1, relative)
     status = {"partition": "k-means"}
     if gate.n_clusters < n_components:
         status["message"] = f"{gate.n_clusters} of {n_components} clusters: there are no more distinct rows"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import torch
 
 from prismgp._system import Streams, limit_blas_threads
-from prismgp._types import RandomState
+from prismgp._types import Device, DtypeName, KernelName, Missing, OnInterrupt, RandomState
 from prismgp._validate import check_number
 from prismgp.core.exact import check_memory
 from prismgp.core.kernels import get_kernel
@@ -46,7 +46,11 @@ class NeighborGPRegressor(UpdatableRegressor):
         case, which changes nothing but the arithmetic. Everything is reported in the data's units.
     chunk_size : int or "auto", default "auto"
         Rows read, or predicted, at a time.
-    device : {"cpu", "cuda", "auto"}, default "cpu"
+    missing : {"impute", "drop", "error"}, default "impute"
+        What to do with missing inputs. "impute": numbers and times get the median of the training rows and an
+        indicator, missing categories are a category; "drop": rows that have any are left out of the fit; "error": they
+        are an error. A prediction averages over what a missing cell may be. A source has an argument of its own.
+    device : {"cpu", "cuda", "auto"} or a numbered GPU such as "cuda:1", default "cpu"
     dtype : {"float64", "float32"}, default "float64"
         Precision of the rows in memory; kernel matrices are in float64 either way.
     random_state : int, RandomState or None, default None
@@ -57,6 +61,8 @@ class NeighborGPRegressor(UpdatableRegressor):
         there, with the same result. It stays after the fit; remove it when the model is saved.
     local_rows : int or None, default None
         Most rows that are kept as neighbours, chosen at random where a fit has more. None: 4,000,000.
+    max_seconds, on_interrupt
+        As in :class:`SSGPRegressor`.
 
     Attributes
     ----------
@@ -100,7 +106,7 @@ class NeighborGPRegressor(UpdatableRegressor):
         self,
         n_neighbors: int = 32,
         *,
-        kernel: str = "matern32",
+        kernel: KernelName = "matern32",
         lengthscale: Any = None,
         signal_variance: Any = None,
         noise_variance: Any = None,
@@ -109,13 +115,16 @@ class NeighborGPRegressor(UpdatableRegressor):
         max_iter: int = 400,
         n_restarts: int = 0,
         normalize: bool = True,
-        chunk_size: int | str = "auto",
-        device: str = "cpu",
-        dtype: str = "float64",
+        chunk_size: int | Literal["auto"] = "auto",
+        missing: Missing = "impute",
+        device: Device = "cpu",
+        dtype: DtypeName = "float64",
         random_state: RandomState = None,
         verbose: int = 0,
         checkpoint: Any = None,
         local_rows: int | None = None,
+        max_seconds: float | None = None,
+        on_interrupt: OnInterrupt = "raise",
     ) -> None:
         self.n_neighbors = n_neighbors
         self.kernel = kernel
@@ -128,14 +137,17 @@ class NeighborGPRegressor(UpdatableRegressor):
         self.n_restarts = n_restarts
         self.normalize = normalize
         self.chunk_size = chunk_size
+        self.missing = missing
         self.device = device
         self.dtype = dtype
         self.random_state = random_state
         self.verbose = verbose
         self.checkpoint = checkpoint
         self.local_rows = local_rows
+        self.max_seconds = max_seconds
+        self.on_interrupt = on_interrupt
 
-    def fit(self, X: Any, y: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None, noise_variance: Any = None) -> Self:
         """Learn the parameters and keep the rows.
 
         Parameters
@@ -144,13 +156,19 @@ class NeighborGPRegressor(UpdatableRegressor):
             A source, such as :func:`prismgp.data.from_parquet` makes, holds the targets too.
         y : array-like, (n,) or (n, q), or Dask array, series or frame
             Several outputs share length-scales and neighbours; each has its own variances and mean.
+        sample_weight : array-like, (n,), or Dask array, optional
+            A row of weight w counts as w equal rows: its noise variance is divided by w. Zero leaves the row out.
+            Unlike copies, it takes the place of one neighbour.
+        noise_variance : array-like, (n,), or Dask array, optional
+            Known variance of the error of each target, in the target's units squared, in addition to the learned
+            noise, which alone is the noise of predictions. For one target.
 
         Raises
         ------
         TooLargeError
             When all rows are neighbours of every point, and the kernel matrix would not fit into memory.
         """
-        rows = self._training_rows(X, y)
+        rows = self._training_rows(X, y, sample_weight, noise_variance)
         context = self._context(rows)
         settings = NeighborSettings(
             kernel=get_kernel(self.kernel),
@@ -165,17 +183,15 @@ class NeighborGPRegressor(UpdatableRegressor):
             start = rows.start(learn=self.optimize, **self._start_values())
             predictor, stages = fit_neighbors(rows, start, settings, Streams(self.random_state), context)
         lengthscale = predictor.params.lengthscale
-        self._adopt(self._as_model(predictor, rows, stages, context.history, input_lengthscale=lengthscale))
-        context.report("final", predictor.n_rows, lambda: predictor)
-        return self
+        return self._conclude(context, predictor, rows, stages, context.history, input_lengthscale=lengthscale)
 
-    def partial_fit(self, X: Any, y: Any = None) -> Self:
+    def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None, noise_variance: Any = None) -> Self:
         """Add rows, at fixed parameters.
 
         Exact: the model is that of all rows with these parameters. ``local_rows`` limits the rows of a ``fit`` only.
         The first call on an unfitted estimator is a ``fit``.
         """
-        return super().partial_fit(X, y)
+        return super().partial_fit(X, y, sample_weight, noise_variance)
 
     def _check_parameters(self) -> None:
         super()._check_parameters()

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
-import warnings
 from numbers import Integral
-from typing import Any, Self
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
 import torch
 
 from prismgp._system import Streams, limit_blas_threads
-from prismgp._types import RandomState
+from prismgp._types import (
+    Device,
+    DtypeName,
+    FrequencyKind,
+    GatingKind,
+    KernelName,
+    LocalChoice,
+    Missing,
+    NoiseModel,
+    NoiseShapeChoice,
+    OnInterrupt,
+    RandomState,
+    Recipe,
+    VAEOutput,
+)
 from prismgp._validate import check_choice, check_number
 from prismgp.core.kernels import FREQUENCY_KINDS, get_kernel
 from prismgp.estimators.base import UpdatableRegressor
-from prismgp.exceptions import DataError, PrismGPWarning
+from prismgp.exceptions import DataError
 from prismgp.prism.fit import DEFAULTS, PrismSettings, fit_prism
 
 
@@ -76,7 +89,11 @@ class PrismGPRegressor(UpdatableRegressor):
         False keeps the kernel parameters at their starting values; networks are trained all the same.
     max_iter, n_restarts, normalize, chunk_size
         As in :class:`SSGPRegressor`, for the plain SSGP.
-    device : {"cpu", "cuda", "auto"}, default "cpu"
+    missing : {"impute", "drop", "error"}, default "impute"
+        What to do with missing inputs. "impute": numbers and times get the median of the training rows and an
+        indicator, missing categories are a category; "drop": rows that have any are left out of the fit; "error": they
+        are an error. A prediction averages over what a missing cell may be. A source has an argument of its own.
+    device : {"cpu", "cuda", "auto"} or a numbered GPU such as "cuda:1", default "cpu"
     dtype : {"float64", "float32"}, default "float64"
         Of the final features; networks are trained in float32.
     random_state : int, RandomState or None, default None
@@ -99,6 +116,8 @@ class PrismGPRegressor(UpdatableRegressor):
         the held-out rows, where cross-validation finds them to be there. They change :meth:`log_density`,
         :meth:`predict_interval` and :meth:`predict_quantiles`; :meth:`predict` and :meth:`sample_y` stay as they are.
         Fewer than 20 held-out rows, interrupted fits and the paper's recipe are normal.
+    max_seconds, on_interrupt
+        As in :class:`SSGPRegressor`; of the time, the plain SSGP gets at most 30%, the networks most of the rest.
 
     Attributes
     ----------
@@ -119,7 +138,7 @@ class PrismGPRegressor(UpdatableRegressor):
         little optimistic, with normal noise), "noise_shape" (for each output the "kind" and the "gain" in log density
         over a normal distribution, per held-out row, cross-validated), "local" (the "weights" of the mixture and of
         the neighbour GPs, the "gain" in log density per held-out row, and how many "rows" may be neighbours),
-        "interrupted", "message", jitter used.
+        "message", jitter used; "interrupted" and "timed_out" as in :class:`SSGPRegressor`.
     n_iter_ : int
         Steps of all members.
 
@@ -143,14 +162,14 @@ class PrismGPRegressor(UpdatableRegressor):
         self,
         n_frequencies: int = 32,
         *,
-        recipe: str = "joint",
-        kernel: str = "rbf",
+        recipe: Recipe = "joint",
+        kernel: KernelName = "rbf",
         lengthscale: Any = None,
         signal_variance: Any = None,
         noise_variance: Any = None,
         mean: Any = None,
-        frequencies: str = "auto",
-        gating: str = "soft",
+        frequencies: FrequencyKind = "auto",
+        gating: GatingKind = "soft",
         n_components: int = 8,
         latent_dim: int | None = None,
         hidden: Any = None,
@@ -163,22 +182,25 @@ class PrismGPRegressor(UpdatableRegressor):
         max_steps: int | None = None,
         patience: int | None = None,
         dropout: float | None = None,
-        noise_model: str = "auto",
-        output: str = "reconstruction",
+        noise_model: NoiseModel = "auto",
+        output: VAEOutput = "reconstruction",
         optimize: bool = True,
         max_iter: int = 200,
         n_restarts: int = 0,
         normalize: bool = True,
-        chunk_size: int | str = "auto",
-        device: str = "cpu",
-        dtype: str = "float64",
+        chunk_size: int | Literal["auto"] = "auto",
+        missing: Missing = "impute",
+        device: Device = "cpu",
+        dtype: DtypeName = "float64",
         random_state: RandomState = None,
         verbose: int = 0,
         checkpoint: Any = None,
-        local: str = "auto",
+        local: LocalChoice = "auto",
         n_neighbors: int = 32,
         local_rows: int | None = None,
-        noise_shape: str = "auto",
+        noise_shape: NoiseShapeChoice = "auto",
+        max_seconds: float | None = None,
+        on_interrupt: OnInterrupt = "raise",
     ) -> None:
         self.n_frequencies = n_frequencies
         self.recipe = recipe
@@ -208,6 +230,7 @@ class PrismGPRegressor(UpdatableRegressor):
         self.n_restarts = n_restarts
         self.normalize = normalize
         self.chunk_size = chunk_size
+        self.missing = missing
         self.device = device
         self.dtype = dtype
         self.random_state = random_state
@@ -217,12 +240,11 @@ class PrismGPRegressor(UpdatableRegressor):
         self.n_neighbors = n_neighbors
         self.local_rows = local_rows
         self.noise_shape = noise_shape
+        self.max_seconds = max_seconds
+        self.on_interrupt = on_interrupt
 
-    def fit(self, X: Any, y: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None, noise_variance: Any = None) -> Self:
         """Train, stack, and compute the posteriors on all rows.
-
-        An interrupt (Ctrl-C) during the training of the networks ends it; the best states so far are
-        used, with a warning.
 
         Parameters
         ----------
@@ -230,8 +252,14 @@ class PrismGPRegressor(UpdatableRegressor):
             A source, such as :func:`prismgp.data.from_parquet` makes, holds the targets too.
         y : array-like, (n,) or (n, q), or Dask array, series or frame
             Several outputs share the networks; each has its own signal variance, noise level and mean.
+        sample_weight : array-like, (n,), or Dask array, optional
+            A row of weight w counts as w equal rows: its noise variance is divided by w, and so it does where held-out
+            rows decide. Zero leaves the row out.
+        noise_variance : array-like, (n,), or Dask array, optional
+            Known variance of the error of each target, in the target's units squared, in addition to the learned
+            noise, which alone is the noise of predictions. For one target.
         """
-        rows = self._training_rows(X, y)
+        rows = self._training_rows(X, y, sample_weight, noise_variance)
         context = self._context(rows)
         streams = Streams(self.random_state)
         own = {name: getattr(self, name) for name in PrismSettings.names() if name != "kernel"}
@@ -240,23 +268,18 @@ class PrismGPRegressor(UpdatableRegressor):
         seed = self.random_state if isinstance(self.random_state, Integral) else streams.seed
         with limit_blas_threads(), torch.inference_mode(False), torch.enable_grad():
             fit = fit_prism(rows, self._start_values(), settings, streams, context, ssgp_seed=int(seed))
-        record = {"status": fit.status, "n_iter": fit.steps, "input_lengthscale": fit.plain_lengthscale}
-        record["shapes"] = fit.shapes
-        self._adopt(self._as_model(fit.predictor, rows, fit.stages, fit.history, **record))
-        if fit.status["interrupted"]:
-            warnings.warn(f"the fit was {fit.status['message']}", PrismGPWarning, stacklevel=2)
-        context.report("final", rows.n_rows, lambda: self.model_)
-        return self
+        record = {"n_iter": fit.steps, "input_lengthscale": fit.plain_lengthscale, "shapes": fit.shapes}
+        return self._conclude(context, fit.predictor, rows, fit.stages, fit.history, fit.status, **record)
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
         name = type(self).__name__
-        check_choice(name, "recipe", self.recipe, tuple(DEFAULTS))
-        check_choice(name, "gating", self.gating, ("soft", "hard", "none"))
-        check_choice(name, "noise_model", self.noise_model, ("auto", "constant", "input"))
-        check_choice(name, "noise_shape", self.noise_shape, ("auto", "normal"))
-        check_choice(name, "local", self.local, ("auto", "always", "never"))
-        check_choice(name, "output", self.output, ("reconstruction", "latent"))
+        check_choice(name, "recipe", self.recipe, get_args(Recipe))
+        check_choice(name, "gating", self.gating, get_args(GatingKind))
+        check_choice(name, "noise_model", self.noise_model, get_args(NoiseModel))
+        check_choice(name, "noise_shape", self.noise_shape, get_args(NoiseShapeChoice))
+        check_choice(name, "local", self.local, get_args(LocalChoice))
+        check_choice(name, "output", self.output, get_args(VAEOutput))
         check_choice(name, "frequencies", self.frequencies, FREQUENCY_KINDS)
         for count in ("n_frequencies", "n_components", "n_neighbors"):
             check_number(name, count, getattr(self, count), low=1, integer=True)

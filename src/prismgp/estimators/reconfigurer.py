@@ -4,35 +4,37 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable
-from typing import Any, Self
+from typing import Any, Self, get_args
 
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from prismgp._system import DEVICES, Streams, compute_device
-from prismgp._types import AnyArray, RandomState, Tensor
-from prismgp._validate import check_choice, check_inputs, check_number
+from prismgp._system import Streams, compute_device
+from prismgp._types import AnyArray, Device, OnInterrupt, RandomState, Tensor, VAEOutput
+from prismgp._validate import check_choice, check_device, check_inputs, check_number
 from prismgp.context import FitContext
+from prismgp.core.ending import ON_INTERRUPT, Ending
 from prismgp.data import ArraySource, Source, StandardisedRows, Standardiser, prefetch
+from prismgp.estimators.documented import Documented
 from prismgp.estimators.sources import (
     adopt_source,
     apply_where_rows_are,
     as_source,
-    encode_frame,
     forget_fit,
+    match_inputs,
     match_source,
 )
 from prismgp.exceptions import PrismGPWarning
 from prismgp.vae import BatchRows, MixtureVAE, VAESettings, fit_vae
 
-_OUTPUTS = ("latent", "reconstruction")
+_OUTPUTS = get_args(VAEOutput)
 CHUNK_ROWS = 8_192
-_STATUS = ("held_out_rows", "steps", "best_step", "interrupted", "message")
+_STATUS = ("held_out_rows", "steps", "best_step", "message")
 
 
-class Reconfigurer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+class Reconfigurer(Documented, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Map the inputs to a latent space where they form compact, well separated clusters.
 
     A variational auto-encoder whose latent prior is a mixture of Gaussians on a sphere, fitted without
@@ -62,10 +64,12 @@ class Reconfigurer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     patience : int or None, default 500
         Stop after so many steps without a better objective on the held-out tenth of the rows; None: do
         all steps. The best state seen is kept in any case.
-    device : {"cpu", "cuda", "auto"}, default "cpu"
+    device : {"cpu", "cuda", "auto"} or a numbered GPU such as "cuda:1", default "cpu"
     random_state : int, RandomState or None, default None
     verbose : int, default 0
         1 shows a progress bar with the objective and the time left.
+    max_seconds, on_interrupt
+        As in :class:`SSGPRegressor`.
 
     Attributes
     ----------
@@ -75,7 +79,7 @@ class Reconfigurer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         "held_out_objective"; "radius" of the prior; "smallest_separation", the distance of the two
         nearest centres in widths; "cluster_sizes", the held-out rows in each cluster.
     fit_status_ : dict
-        "rows", "held_out_rows", "steps", "best_step" (the state that was kept), "interrupted", "message".
+        "rows", "held_out_rows", "steps", "best_step" (the state that was kept), "message", "interrupted", "timed_out".
     n_iter_ : int
         Steps taken.
     n_features_in_ : int
@@ -86,7 +90,7 @@ class Reconfigurer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     The objective is R5 in ``prismgp/vae/elbo.py``. Inputs are standardised inside; columns that never
     vary, or in at most three rows and one in three hundred, are ignored, and reconstructed as the value the others
     have. Training is in float32, ``transform`` in float64, and
-    deterministic. Stopping a fit by an interrupt keeps the best state so far, with a warning.
+    deterministic.
 
     Examples
     --------
@@ -115,13 +119,15 @@ class Reconfigurer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         hidden: int = 10,
         alpha: float = 8.0,
         beta: float = 1.2,
-        output: str = "latent",
+        output: VAEOutput = "latent",
         batch_size: int = 256,
         max_steps: int = 2000,
         patience: int | None = 500,
-        device: str = "cpu",
+        device: Device = "cpu",
         random_state: RandomState = None,
         verbose: int = 0,
+        max_seconds: float | None = None,
+        on_interrupt: OnInterrupt = "raise",
     ) -> None:
         self.n_components = n_components
         self.latent_dim = latent_dim
@@ -135,10 +141,13 @@ class Reconfigurer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         self.device = device
         self.random_state = random_state
         self.verbose = verbose
+        self.max_seconds = max_seconds
+        self.on_interrupt = on_interrupt
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Train on rows X, (n, d), or on those of a source or a Dask collection; y is ignored."""
         self._check_parameters()
+        ending = Ending(self.max_seconds, keep=self.on_interrupt == "keep")
         forget_fit(self)
         X, _ = as_source(X)
         if isinstance(X, Source):
@@ -148,6 +157,7 @@ class Reconfigurer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             # There are no targets: a column of zeros, which takes no memory, stands in for them.
             source = ArraySource(x, np.broadcast_to(0.0, (len(x), 1)))
         self._standardiser = Standardiser.fit(source, normalize=True)
+        context = FitContext(type(self).__name__, verbose=self.verbose, ending=ending)
         self._vae, result = fit_vae(
             StandardisedRows(source, self._standardiser, device=compute_device(self.device)),
             VAESettings(
@@ -161,14 +171,18 @@ class Reconfigurer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
                 patience=self.patience,
             ),
             Streams(self.random_state),
-            FitContext(type(self).__name__, verbose=self.verbose),
+            context,
         )
-        if result.interrupted:
+        if ending.interrupted:
             note = f"the fit was {result.message}; the state of step {result.best_step} is kept"
             warnings.warn(note, PrismGPWarning, stacklevel=2)
         self.history_ = result.history
         self.n_iter_ = max(1, result.steps)
-        self.fit_status_ = {"rows": source.n_rows} | {name: getattr(result, name) for name in _STATUS}
+        self.fit_status_ = {
+            "rows": source.n_rows,
+            **{name: getattr(result, name) for name in _STATUS},
+            **context.status(),
+        }
         return self
 
     def transform(self, X: Any) -> AnyArray:
@@ -210,10 +224,12 @@ class Reconfigurer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         for count in ("n_components", "latent_dim", "hidden", "batch_size", "max_steps"):
             check_number(name, count, getattr(self, count), low=1, integer=True)
         check_number(name, "patience", self.patience, low=1, integer=True, optional=True)
+        check_number(name, "max_seconds", self.max_seconds, low=0, strict=True, optional=True)
+        check_choice(name, "on_interrupt", self.on_interrupt, ON_INTERRUPT)
         check_number(name, "alpha", self.alpha, low=0)
         check_number(name, "beta", self.beta, low=0)
         check_choice(name, "output", self.output, _OUTPUTS)
-        check_choice(name, "device", self.device, DEVICES)
+        check_device(name, self.device)
         compute_device(self.device)
 
     def _at_latent_points(self, method: str, X: Any, compute: Callable[[Tensor], Tensor]) -> AnyArray:
@@ -230,13 +246,14 @@ class Reconfigurer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
                 return np.asarray(apply_where_rows_are(self, source, method))
             blocks = (x for x, _ in prefetch(source.blocks(CHUNK_ROWS)))
         else:
-            x = check_inputs(self, encode_frame(self, X))
+            x = match_inputs(self, X)
             blocks, dtype = (x[start : start + CHUNK_ROWS] for start in range(0, len(x), CHUNK_ROWS)), x.dtype
         device = compute_device(self.device)
         self._vae.to(device)
         s = self._standardiser
         found = []
         for block in blocks:
+            block = np.where(np.isnan(block), s.x_shift, block).astype(block.dtype)  # unknown cells are typical
             rows = BatchRows(block, s.x_shift, s.x_scale, dtype=torch.float64, device=device)
             values = compute(self._vae.encode(rows[:])).cpu().numpy()
             found.append(values.astype(dtype, copy=False) if values.dtype.kind == "f" else values)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from numbers import Integral
 from os import PathLike
@@ -13,48 +13,147 @@ import numpy as np
 from sklearn.base import BaseEstimator
 
 from prismgp._types import AnyArray
+from prismgp._validate import check_fit_data, check_inputs, check_row_noise
 from prismgp._version import __version__
 from prismgp.context import Checkpoint
-from prismgp.data import Source, collection_source, is_collection, prefetch
+from prismgp.data import (
+    ArraySource,
+    MappedSource,
+    Source,
+    TableEncoder,
+    collection_source,
+    frame_encoder,
+    is_collection,
+    is_frame,
+    missing_error,
+    needs_encoder,
+    non_numeric_columns,
+    plural,
+    prefetch,
+    quote_names,
+    read_frame,
+    warn_unseen,
+)
 from prismgp.exceptions import DataError
 
-_WITHOUT_EFFECT = ("verbose", "checkpoint")  # on the result of a fit
+# On the result of a fit; one that ends early keeps only what the whole fit has too.
+_WITHOUT_EFFECT = ("verbose", "checkpoint", "max_seconds", "on_interrupt")
 _LONG = 16  # numbers; longer arrays are told apart by a digest
 
 
-def as_source(X: Any, y: Any = None) -> tuple[Any, Any]:
-    """Dask collections as one source, and nothing beside it; all else passes."""
-    return (collection_source(X, y), None) if is_collection(X) else (X, y)
+def as_source(X: Any, y: Any = None, sample_weight: Any = None, noise_variance: Any = None) -> tuple[Any, Any]:
+    """Dask collections as one source, and nothing beside it; all else passes.
+
+    A source holds weights and noise variances of its rows itself.
+    """
+    if is_collection(X):
+        return collection_source(X, y, sample_weight, noise_variance), None
+    given = [
+        name
+        for name, value in (("sample_weight", sample_weight), ("noise_variance", noise_variance))
+        if value is not None
+    ]
+    if isinstance(X, Source) and given:
+        raise DataError(
+            f"{' and '.join(given)} beside a source, which holds them itself; name the columns where the source is "
+            'made, e.g. from_parquet(path, target=..., weight="w", noise="v")'
+        )
+    return X, y
 
 
 def apply_where_rows_are(estimator: BaseEstimator, source: Source, method: str, **options: Any) -> Any:
-    """An array, or a tuple of arrays, with an entry for each row, computed shard by shard where the rows are.
-
-    The inputs of the source are those of the estimator.
-    """
-    parts = source.map(partial(getattr(estimator, method), **options))
+    """An array, or a tuple of arrays, with an entry for each row, computed shard by shard where the rows are."""
+    parts = _match_columns(estimator, source).map(partial(getattr(estimator, method), **options))
     if isinstance(parts[0], tuple):
         return tuple(np.concatenate(each) for each in zip(*parts, strict=True))
     return np.concatenate(parts)
 
 
+# -- rows of a fit -------------------------------------------------------------------------------
+
+
 def adopt_source(estimator: BaseEstimator, source: Source, y: Any, *, needs_target: bool = True) -> Source:
-    """A source to be fitted: names and number of its inputs become the estimator's; small ones come into memory."""
+    """A source to be fitted, encoded; names and number of its columns become the estimator's.
+
+    Small ones come into memory.
+    """
     _check_targets(source, y, needs_target=needs_target)
     estimator.n_features_in_ = source.n_inputs
     if source.feature_names is not None:
         estimator.feature_names_in_ = np.array(source.feature_names, dtype=object)
-    if source.encoder is not None:
-        estimator.table_encoder_ = source.encoder
-    return source.load() if source.small else source
+    rows = source.load() if source.small else source
+    if isinstance(rows, ArraySource) and rows.n_noise:
+        rows = ArraySource(rows.x, rows.targets, rows.labels).with_noise(rows.noise)
+    return rows if source.encoder is None else learn_rows(estimator, rows, source.encoder)
 
 
-def match_source(estimator: BaseEstimator, source: Source, y: Any = None, *, needs_target: bool = False) -> Source:
-    """A source for an estimator that is fitted: the inputs must be those it knows, and are encoded as it does."""
+def learn_rows(estimator: BaseEstimator, rows: Source, encoder: TableEncoder) -> Source:
+    """The rows of a fit, encoded; what the encoder learns from them becomes the estimator's."""
+    estimator.table_encoder_ = encoder.learn(rows)
+    return encode_rows(rows, estimator.table_encoder_, training=True)
+
+
+def encode_rows(rows: Source, encoder: TableEncoder, *, training: bool = False) -> Source:
+    """Rows as they are read, encoded as inputs of a model."""
+    if encoder.is_identity:
+        return rows
+    encoded = MappedSource(rows, encoder.encode_training if training else encoder.encode, encoder.n_features)
+    return encoded.load().with_labels(rows.labels) if rows.in_memory else encoded
+
+
+def adopt_rows(
+    estimator: Any, X: Any, y: Any, noise: tuple[Any, Any], labels: Callable[[int, int], AnyArray | None]
+) -> tuple[Source, int]:
+    """Checked arrays or frames to be fitted, encoded where they are not just numbers, and the dimension of y.
+
+    ``noise`` are weights and known noise variances of the rows; ``labels`` returns the clusters of so many rows with so
+    many inputs, if they are given.
+    """
+    encoder = batch = None
+    if is_frame(X) and needs_encoder(X):
+        encoder = frame_encoder(X)
+        X, batch = read_frame(encoder, X)
+        if estimator.missing == "error" and batch.missing:
+            raise missing_error(batch.missing)
+    x, target = check_fit_data(estimator, X, y, allow_nan=estimator.missing != "error")
+    columns_of_noise, own_labels = check_row_noise(*noise, len(x), target.size // len(target)), labels(*x.shape)
+    incomplete: AnyArray = np.asarray(np.isnan(x).any(axis=1) if batch is None else batch.incomplete)
+    if estimator.missing == "drop" and incomplete.any():
+        if incomplete.all():
+            raise DataError(f"every one of the {len(x):,} rows has a missing value")
+        x, target = x[~incomplete], target[~incomplete]
+        columns_of_noise = None if columns_of_noise is None else columns_of_noise[~incomplete]
+        own_labels = None if own_labels is None else own_labels[~incomplete]
+        incomplete = np.zeros(0, dtype=bool)
+    if encoder is None and incomplete.any():
+        names = getattr(estimator, "feature_names_in_", None)
+        columns = [f"x{k}" for k in range(x.shape[1])] if names is None else [str(name) for name in names]
+        encoder = TableEncoder.numeric(columns, positional=names is None)
+    rows = ArraySource(x, target.reshape(len(target), -1), own_labels).with_noise(columns_of_noise)
+    return (rows if encoder is None else learn_rows(estimator, rows, encoder)), target.ndim
+
+
+# -- rows for an estimator that is fitted --------------------------------------------------------
+
+
+def match_source(
+    estimator: BaseEstimator, source: Source, y: Any = None, *, needs_target: bool = False, training: bool = False
+) -> Source:
+    """A source for an estimator that is fitted: its columns must be those it knows, and are encoded as it does.
+
+    ``training``: the rows are those of the fit.
+    """
     _check_targets(source, y, needs_target=needs_target)
+    rows, encoder = _match_columns(estimator, source), getattr(estimator, "table_encoder_", None)
+    if encoder is None:
+        return rows
+    return encode_rows(rows, encoder.learn(rows) if training else encoder, training=training)
+
+
+def _match_columns(estimator: BaseEstimator, source: Source) -> Source:
     encoder = getattr(estimator, "table_encoder_", None)
     if source.encoder is not None and encoder is not None:
-        return source.encode_with(encoder)
+        return source if source.encoder.columns == encoder.columns else source.encode_with(encoder)
     known = getattr(estimator, "feature_names_in_", None)
     if known is not None and source.feature_names is not None and list(known) != source.feature_names:
         raise DataError(
@@ -66,21 +165,64 @@ def match_source(estimator: BaseEstimator, source: Source, y: Any = None, *, nee
             f"{source!r} has {source.n_inputs} inputs, but {type(estimator).__name__} is expecting "
             f"{estimator.n_features_in_} features as input"
         )
+    if encoder is not None and not encoder.is_numeric:
+        raise DataError(f"{source!r} holds numbers only; the model was fitted with text or times: pass frames or files")
     return source
+
+
+def match_rows(
+    estimator: Any, X: Any, y: Any, noise: tuple[Any, Any] = (None, None), *, training: bool = False
+) -> tuple[Source, int]:
+    """Checked arrays or frames for an estimator that is fitted, encoded, and the dimension of y."""
+    encoder = getattr(estimator, "table_encoder_", None)
+    x, target = check_fit_data(estimator, _read(estimator, X), y, reset=False, allow_nan=_allows_nan(estimator))
+    rows = ArraySource(x, target.reshape(len(target), -1))
+    rows = rows.with_noise(check_row_noise(*noise, rows.n_rows, rows.n_outputs))
+    if encoder is None:
+        return rows, target.ndim
+    return encode_rows(rows, encoder.learn(rows) if training else encoder, training=training), target.ndim
+
+
+def match_inputs(estimator: Any, X: Any) -> AnyArray:
+    """Checked inputs for an estimator that is fitted, encoded; NaN where a cell is unknown."""
+    encoder = getattr(estimator, "table_encoder_", None)
+    x = check_inputs(estimator, _read(estimator, X), allow_nan=_allows_nan(estimator))
+    return x if encoder is None or encoder.is_identity else encoder.encode(x)
+
+
+def _allows_nan(estimator: Any) -> bool:
+    return getattr(estimator, "missing", "error") != "error"
+
+
+def _read(estimator: Any, X: Any) -> Any:
+    """A frame as the estimator's encoder reads it; all else passes."""
+    encoder = getattr(estimator, "table_encoder_", None)
+    if not is_frame(X):
+        if encoder is not None and not encoder.is_numeric:
+            raise DataError("the model was fitted with text or times: pass a frame with the columns of the fit")
+        return X
+    if encoder is None or encoder.positional:
+        others = [] if not needs_encoder(X) else non_numeric_columns(X)
+        if others:
+            raise DataError(
+                f"{plural(others, 'column')} {quote_names(others)}: text or times; the model was fitted with numbers"
+            )
+        return X
+    frame, batch = read_frame(encoder, X)
+    if not _allows_nan(estimator) and batch.missing:
+        raise missing_error(batch.missing)
+    warn_unseen(batch.unseen, stacklevel=6)
+    return frame
 
 
 def input_blocks(estimator: Any, X: Any, rows: int) -> AnyArray | Iterator[AnyArray]:
     """Checked inputs of an estimator that is fitted: one array, or blocks of so many rows of a source."""
     if isinstance(X, Source):
         return (x for x, _ in prefetch(match_source(estimator, X).blocks(rows)))
-    checked: AnyArray = estimator.read_inputs(X)
-    return checked
+    return match_inputs(estimator, X)
 
 
-def encode_frame(estimator: BaseEstimator, X: Any) -> Any:
-    """Raw columns of a table that the estimator has learned to encode, as its inputs; all else passes."""
-    encoder = getattr(estimator, "table_encoder_", None)
-    return encoder.encode_frame(X) if encoder is not None and encoder.accepts(X) else X
+# -- the rest ------------------------------------------------------------------------------------
 
 
 def forget_fit(estimator: BaseEstimator) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from prismgp._system import Streams, limit_blas_threads
-from prismgp._types import RandomState
+from prismgp._types import Device, DtypeName, GatingKind, KernelName, Missing, OnInterrupt, RandomState
 from prismgp._validate import check_choice, check_number
 from prismgp.core.fit import SSGPSettings, fit_ssgp
 from prismgp.core.kernels import FREQUENCY_KINDS, get_kernel
@@ -53,7 +53,11 @@ class SSGPRegressor(UpdatableRegressor):
         case, which changes nothing but the arithmetic. Everything is reported in the data's units.
     chunk_size : int or "auto", default "auto"
         Rows processed at a time.
-    device : {"cpu", "cuda", "auto"}, default "cpu"
+    missing : {"impute", "drop", "error"}, default "impute"
+        What to do with missing inputs. "impute": numbers and times get the median of the training rows and an
+        indicator, missing categories are a category; "drop": rows that have any are left out of the fit; "error": they
+        are an error. A prediction averages over what a missing cell may be. A source has an argument of its own.
+    device : {"cpu", "cuda", "auto"} or a numbered GPU such as "cuda:1", default "cpu"
     dtype : {"float64", "float32"}, default "float64"
         Precision of the features; statistics are accumulated in float64 either way.
     random_state : int, RandomState or None, default None
@@ -73,6 +77,14 @@ class SSGPRegressor(UpdatableRegressor):
     checkpoint : path or None, default None
         File that remembers how far the fit has come: the same fit, begun again after it was killed, goes on from
         there, with the same result. It stays after the fit; remove it when the model is saved.
+    max_seconds : float or None, default None
+        End the fit after about so many seconds, with the best model so far. The steps of the optimiser and of the
+        training fit into that time; then follows the last pass over the rows, for which time is kept. Such a fit
+        cannot be reproduced.
+    on_interrupt : {"raise", "keep"}, default "raise"
+        What an interrupt (Ctrl-C) does. Raise: KeyboardInterrupt, and the estimator is not fitted, so that a
+        cross-validation stops too. Keep: the fit ends with the best state so far, and a warning; a second interrupt is
+        raised.
 
     Attributes
     ----------
@@ -89,7 +101,8 @@ class SSGPRegressor(UpdatableRegressor):
     fit_status_ : dict
         What was done: starting point, stages, iterations, the optimiser's message, jitter used; "ignored_inputs" never
         varied, or in very few rows; "gating" says how many clusters there are, with how many rows, and how many rows
-        lie nearer to another one.
+        lie nearer to another one; "interrupted" and "timed_out" whether an interrupt or the time limit ended the fit;
+        with ``max_seconds``, the "seconds" it took.
 
     Examples
     --------
@@ -111,7 +124,7 @@ class SSGPRegressor(UpdatableRegressor):
         self,
         n_frequencies: int = 64,
         *,
-        kernel: str = "rbf",
+        kernel: KernelName = "rbf",
         lengthscale: Any = None,
         signal_variance: Any = None,
         noise_variance: Any = None,
@@ -122,15 +135,18 @@ class SSGPRegressor(UpdatableRegressor):
         max_iter: int = 200,
         n_restarts: int = 0,
         normalize: bool = True,
-        chunk_size: int | str = "auto",
-        device: str = "cpu",
-        dtype: str = "float64",
+        chunk_size: int | Literal["auto"] = "auto",
+        missing: Missing = "impute",
+        device: Device = "cpu",
+        dtype: DtypeName = "float64",
         random_state: RandomState = None,
         verbose: int = 0,
-        gating: str = "none",
+        gating: GatingKind = "none",
         partition: Any = None,
         n_components: int = 8,
         checkpoint: Any = None,
+        max_seconds: float | None = None,
+        on_interrupt: OnInterrupt = "raise",
     ) -> None:
         self.n_frequencies = n_frequencies
         self.kernel = kernel
@@ -145,6 +161,7 @@ class SSGPRegressor(UpdatableRegressor):
         self.n_restarts = n_restarts
         self.normalize = normalize
         self.chunk_size = chunk_size
+        self.missing = missing
         self.device = device
         self.dtype = dtype
         self.random_state = random_state
@@ -153,8 +170,10 @@ class SSGPRegressor(UpdatableRegressor):
         self.partition = partition
         self.n_components = n_components
         self.checkpoint = checkpoint
+        self.max_seconds = max_seconds
+        self.on_interrupt = on_interrupt
 
-    def fit(self, X: Any, y: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None, noise_variance: Any = None) -> Self:
         """Learn the parameters by the evidence and compute the posterior.
 
         Parameters
@@ -164,12 +183,14 @@ class SSGPRegressor(UpdatableRegressor):
         y : array-like, (n,) or (n, q), or Dask array, series or frame
             Several outputs share frequencies and length-scales; each has its own signal variance,
             noise variance and mean.
+        sample_weight : array-like, (n,), or Dask array, optional
+            A row of weight w counts as w equal rows: its noise variance is divided by w. Zero leaves the row out.
+        noise_variance : array-like, (n,), or Dask array, optional
+            Known variance of the error of each target, in the target's units squared, in addition to the learned
+            noise, which alone is the noise of predictions. For one target.
         """
-        rows = self._training_rows(X, y)
+        rows = self._training_rows(X, y, sample_weight, noise_variance, partial(given_labels, self.partition))
         context = self._context(rows)
-        if self.partition is not None:
-            labels = given_labels(self.partition, rows.n_rows, rows.n_inputs)
-            rows = replace(rows, source=rows.source.with_labels(labels))
         streams = Streams(self.random_state)
         settings = SSGPSettings(
             kernel=get_kernel(self.kernel),
@@ -188,9 +209,7 @@ class SSGPRegressor(UpdatableRegressor):
             start = rows.start(learn=self.optimize, **self._start_values())
             fit = fit_ssgp(rows, start, settings, streams, gate=gate, callback=context)
         lengthscale = fit.model.params.lengthscale
-        self._adopt(self._as_model(fit.model, rows, fit.stages, context.history, input_lengthscale=lengthscale))
-        context.report("final", rows.n_rows, lambda: fit.model)
-        return self
+        return self._conclude(context, fit.model, rows, fit.stages, context.history, input_lengthscale=lengthscale)
 
     def read_training_rows(self, X: Any, y: Any) -> Source:
         source = super().read_training_rows(X, y)

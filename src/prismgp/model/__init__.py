@@ -1,6 +1,17 @@
 """One fitted model, in the user's units, and its file."""
 
+from prismgp.model.conformal import Conformal, rows_needed
 from prismgp.model.file import FORMAT_VERSION, file_bytes, load_model, save_model
 from prismgp.model.fitted import FittedModel
+from prismgp.model.unknown import draw_background
 
-__all__ = ["FORMAT_VERSION", "FittedModel", "file_bytes", "load_model", "save_model"]
+__all__ = [
+    "FORMAT_VERSION",
+    "Conformal",
+    "FittedModel",
+    "draw_background",
+    "file_bytes",
+    "load_model",
+    "rows_needed",
+    "save_model",
+]

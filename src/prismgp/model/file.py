@@ -1,6 +1,6 @@
 """Model files: one safetensors file whose metadata is JSON. Nothing in it is ever executed.
 
-Layout (format version 4)
+Layout (format version 5)
 
 * The text of the file (:mod:`prismgp.model.container`) is a JSON object: format version, estimator,
   constructor arguments, and what a fit learned that is not an array.
@@ -21,19 +21,20 @@ from typing import Any
 import numpy as np
 import torch
 
-from prismgp._system import DEVICES, DTYPES, compute_device
+from prismgp._system import DTYPES, compute_device, is_device
 from prismgp._types import Array, Tensor
 from prismgp.core.kernels import Parameters
 from prismgp.core.shape import NoiseShape, shape_from_dict
 from prismgp.data import Standardiser, TableEncoder
 from prismgp.exceptions import ModelFileError, PrismGPError, PrismGPWarning
+from prismgp.model.conformal import Conformal, kept_scores
 from prismgp.model.container import count_bytes, read_tensors, write_tensors
 from prismgp.model.fitted import FittedModel
 from prismgp.model.local_state import is_coordinates
 from prismgp.model.state import build_predictor, predictor_config, predictor_tensors
 from prismgp.model.take import PARAMETERS, take, take_parameters
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 # What reading numbers and text that do not fit together may raise; RuntimeError is torch's.
 _UNUSABLE = (PrismGPError, ValueError, TypeError, LookupError, AttributeError, OverflowError, MemoryError, RuntimeError)
 _STANDARDISER = ("x_shift", "x_scale", "y_shift", "y_scale", "fixed_mean")
@@ -112,6 +113,7 @@ def _config_of(model: FittedModel) -> dict[str, Any]:
         "history": model.history,
         "n_iter": model.n_iter,
         "noise_shape": None if model.shapes is None else [shape.to_dict() for shape in model.shapes],
+        "conformal_rows": None if model.conformal is None else model.conformal.rows,
         "state": predictor_config(model.predictor),
     }
 
@@ -123,6 +125,10 @@ def _tensors_of(model: FittedModel) -> dict[str, Tensor]:
     tensors |= {name: torch.tensor(value, dtype=torch.float64) for name, value in vectors.items()}
     if model.kind == "prism" and model.input_lengthscale is not None:
         tensors["input_lengthscale"] = torch.tensor(model.input_lengthscale)
+    if model.background is not None:
+        tensors["background"] = torch.tensor(model.background)
+    if model.conformal is not None:
+        tensors["conformal_scores"] = torch.tensor(model.conformal.scores)
     return tensors
 
 
@@ -173,8 +179,10 @@ def _build(config: dict[str, Any], tensors: dict[str, Tensor], device: str | Non
         chunk_rows=chunk_rows,
         input_lengthscale=_build_relevance(kind, tensors, params, d),
         shapes=_build_shapes(config.get("noise_shape"), q),
+        conformal=_build_conformal(config, tensors, q),
         feature_names=names,
         encoder=encoder,
+        background=_build_background(tensors, d),
         status=dict(config["fit_status"]),
         history=config["history"],
         n_iter=n_iter,
@@ -195,9 +203,21 @@ def _build_columns(config: dict[str, Any], d: int) -> tuple[list[str] | None, Ta
     if names is not None and len(names) != d:
         raise ModelFileError(f"{len(names)} feature names for {d} inputs")
     encoder = None if config["table"] is None else TableEncoder.from_dict(config["table"])
-    if encoder is not None and encoder.feature_names != config["feature_names"]:
+    if encoder is not None and encoder.feature_names != names:
         raise ModelFileError("the table's columns are not the model's inputs")
+    if encoder is not None and encoder.targets and len(encoder.targets) != config["outputs"]:
+        raise ModelFileError(f"{len(encoder.targets)} targets of the table for {config['outputs']} outputs")
     return names, encoder
+
+
+def _build_background(tensors: dict[str, Tensor], d: int) -> Array | None:
+    if "background" not in tensors:
+        return None
+    rows = tensors["background"]
+    if rows.ndim != 2 or rows.shape[1] != d or not len(rows):
+        raise ModelFileError(f"the background is not one of rows of {d} inputs")
+    found: Array = rows.numpy()
+    return found
 
 
 def _build_shapes(states: Any, q: int) -> tuple[NoiseShape, ...] | None:
@@ -206,6 +226,16 @@ def _build_shapes(states: Any, q: int) -> tuple[NoiseShape, ...] | None:
     if not isinstance(states, list) or len(states) != q:
         raise ModelFileError(f"the noise has no list of {q} shapes, one for each output")
     return tuple(shape_from_dict(state) for state in states)
+
+
+def _build_conformal(config: dict[str, Any], tensors: dict[str, Tensor], q: int) -> Conformal | None:
+    if config.get("conformal_rows") is None:
+        return None
+    rows = _count(config, "conformal_rows")
+    (scores,) = take(tensors, conformal_scores=(kept_scores(rows), q))
+    if (scores.diff(dim=0) < 0).any():
+        raise ModelFileError("the scores for conformal prediction are not sorted")
+    return Conformal(scores.numpy(), rows)
 
 
 def _build_relevance(kind: str, tensors: dict[str, Tensor], params: Parameters, d: int) -> Array | None:
@@ -221,15 +251,19 @@ def _build_relevance(kind: str, tensors: dict[str, Tensor], params: Parameters, 
 
 def _device(saved: Any, asked: str | None) -> str:
     """Where a model computes: as asked for, or where it did when it was saved if there is such a device here."""
-    if saved not in DEVICES:
+    if not is_device(saved):
         raise ModelFileError(f"device {saved!r:.40} is unknown to this version")
     if asked is not None:
         return asked
-    if saved == "cuda" and not torch.cuda.is_available():
-        warnings.warn(
-            "the model was saved on a GPU and there is none here: it runs on the CPU", PrismGPWarning, stacklevel=5
+    try:
+        compute_device(saved)
+    except PrismGPError:
+        found = compute_device("auto").type
+        what = (
+            "there is none here: it runs on the CPU" if found == "cpu" else f"{saved} is not here: it runs on another"
         )
-        return "cpu"
+        warnings.warn(f"the model was saved on a GPU and {what}", PrismGPWarning, stacklevel=5)
+        return found
     return str(saved)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -10,10 +10,14 @@ import numpy as np
 import torch
 
 from prismgp._types import AnyArray, Array, Tensor
+from prismgp._validate import central_levels
 from prismgp.core.models import Predictor
 from prismgp.core.normal import Marginals, normal_quantile
 from prismgp.core.shape import NoiseShape, NormalShape
 from prismgp.data import StandardisedRows, Standardiser, TableEncoder, standardise
+from prismgp.exceptions import DataError
+from prismgp.model.conformal import Conformal
+from prismgp.model.unknown import DRAWS, average, fill_from
 
 _CPU = torch.device("cpu")
 
@@ -22,8 +26,8 @@ _CPU = torch.device("cpu")
 class FittedModel:
     """A fitted model: a predictor in standardised units, the units, and the record of the fit.
 
-    Arrays passed in are rows of finite numbers, (n, d), in the units and the order of the training inputs; results
-    have a column for each output.
+    Arrays passed in are rows of numbers, (n, d), in the units and the order of the training inputs, with NaN where a
+    cell is unknown (``unknown.py``); results have a column for each output.
     """
 
     kind: str  # "exact", "ssgp" or "prism"
@@ -39,8 +43,11 @@ class FittedModel:
     input_lengthscale: Array | None = None
     # Of the standardised residuals of each output, (q,); None: what the predictor says. A normal shape is that too.
     shapes: tuple[NoiseShape, ...] | None = None
+    # Of held-out rows; intervals are then those of split conformal prediction.
+    conformal: Conformal | None = None
     feature_names: list[str] | None = None
     encoder: TableEncoder | None = None  # how raw columns of a table become the inputs
+    background: Array | None = None  # training rows, (m, d), that unknown cells take their values from
     status: dict[str, Any] = field(default_factory=dict)  # the estimator's fit_status_
     history: dict[str, list[Any]] = field(default_factory=dict)  # the estimator's history_
     n_iter: int = 1  # the estimator's n_iter_
@@ -131,9 +138,9 @@ class FittedModel:
         return standardise(x, s.x_shift, s.x_scale, dtype=self.dtype, device=self.device)
 
     def target_to_model(self, y: AnyArray) -> Tensor:
-        """Targets, (n, q), in the model's units, float64."""
+        """Targets, (n, q), in the model's units, float64; columns behind them, which say how noisy rows are, go."""
         s = self.standardiser
-        return torch.as_tensor((y - s.y_shift) / s.y_scale, dtype=torch.float64).to(self.device)
+        return torch.as_tensor((y[:, : self.n_outputs] - s.y_shift) / s.y_scale, dtype=torch.float64).to(self.device)
 
     def predict(
         self, x: AnyArray | Iterable[AnyArray], *, std: bool = True, include_noise: bool = True
@@ -144,18 +151,29 @@ class FittedModel:
         """
         means, variances = [], []
         shift, scale = self.standardiser.y_shift, self.standardiser.y_scale
-        for chunk in self._chunks(x):
-            mean, variance, noise = self.predictor.predict(chunk, variance=std)
-            means.append(mean.cpu().numpy() * scale + shift)
-            if variance is not None:
-                total = variance + noise if include_noise else variance
-                variances.append(total.cpu().numpy() * scale**2)
+
+        def known(rows: AnyArray) -> tuple[Array, ...]:
+            mean, variance, noise = self.predictor.predict(self.to_model(rows), variance=std)
+            if variance is None:
+                return (mean.cpu().numpy() * scale + shift,)
+            total = variance + noise if include_noise else variance
+            return mean.cpu().numpy() * scale + shift, total.cpu().numpy() * scale**2
+
+        def unknown(rows: AnyArray) -> tuple[Array, ...]:
+            marginals = self._marginals_of_unknown(rows, include_noise=include_noise)
+            found = marginals.mean.cpu().numpy() * scale + shift, marginals.variance.cpu().numpy() * scale**2
+            return found if std else found[:1]
+
+        for rows in self._blocks(x):
+            mean, *variance = self._by_rows(rows, known, unknown)
+            means.append(mean)
+            variances += variance
         return np.concatenate(means), np.sqrt(np.concatenate(variances)) if std else None
 
     def covariance(self, x: AnyArray, *, include_noise: bool = True) -> tuple[Array, Array]:
-        """Mean, (n, q), and joint covariance, (n, n, q)."""
+        """Mean, (n, q), and joint covariance, (n, n, q); unknown cells have typical values."""
         s = self.standardiser
-        chunk = self.to_model(x)
+        chunk = self.to_model(self.complete(x))
         mean, _, noise = self.predictor.predict(chunk, variance=False)
         cov = self.predictor.covariance(chunk).cpu().numpy() * s.y_scale**2
         if include_noise:
@@ -180,8 +198,8 @@ class FittedModel:
         s = self.standardiser
         shapes = self._own_shapes() if include_noise else {}
         standard = {k: shape.quantile(np.array(levels, dtype=np.float64)) for k, shape in shapes.items()}
-        for chunk in self._chunks(x):
-            marginals = self.predictor.marginals(chunk, include_noise=include_noise)
+
+        def evaluate(marginals: Marginals) -> tuple[Array, Array, Array]:
             mean = marginals.mean.cpu().numpy() * s.y_scale + s.y_shift
             std = np.sqrt(marginals.variance.cpu().numpy() * s.y_scale**2)
             if marginals.is_normal:  # in the user's units, to the last digit
@@ -192,53 +210,167 @@ class FittedModel:
                 values = np.empty((*mean.shape, len(levels)))
             for k, z in standard.items():
                 values[:, k] = mean[:, k, None] + std[:, k, None] * z  # (Z2)
+            return mean, std, values
+
+        for rows in self._blocks(x):
+            mean, std, values = self._by_rows(
+                rows,
+                lambda own: evaluate(self.predictor.marginals(self.to_model(own), include_noise=include_noise)),
+                lambda own: evaluate(self._marginals_of_unknown(own, include_noise=include_noise)),
+            )
             means.append(mean)
             stds.append(std)
             found.append(values)
         return np.concatenate(means), np.concatenate(stds), np.concatenate(found)
 
+    def predict_interval(
+        self, x: AnyArray | Iterable[AnyArray], coverage: float, *, include_noise: bool = True
+    ) -> tuple[Array, Array, Array]:
+        """Mean and standard deviation, as :meth:`predict`, and the ends of intervals, (n, q, 2), in one pass.
+
+        The intervals for a new observation are conformal (C1) if the model has been conformalized. Otherwise, and for
+        the function, they are central ones of the predictive distribution.
+        """
+        levels = central_levels(coverage)
+        if self.conformal is None or not include_noise:
+            return self.predict_quantiles(x, levels, include_noise=include_noise)
+        factors = self.conformal.factors(coverage)
+        mean, std = self.predict(x)
+        assert std is not None
+        return mean, std, mean[:, :, None] + std[:, :, None] * factors
+
+    def scores(self, blocks: Iterable[tuple[AnyArray, AnyArray]]) -> Array:
+        """Scores of observations for conformal prediction, ``(y - mean) / std``, (n, q)."""
+        parts = []
+        for x, y in blocks:
+            mean, std = self.predict(x)
+            assert std is not None
+            parts.append((y - mean) / std)
+        return np.concatenate(parts)
+
     def log_density(self, blocks: Iterable[tuple[AnyArray, AnyArray]]) -> Array:
         """Log density of targets, (n, q), at rows, summed over outputs: (n,).
 
-        ``blocks`` are pairs (x, y) of at most :attr:`prediction_rows` rows. If an output has a shape of its own, the
-        outputs are independent.
+        ``blocks`` are pairs (x, y) of at most :attr:`prediction_rows` rows. If an output has a shape of its own, and in
+        rows with unknown cells, the outputs are independent.
         """
         shapes = self._own_shapes()
-        parts = []
-        for x, y in blocks:
-            rows, target = self.to_model(x), self.target_to_model(y)
+        parts: list[Array] = []
+        d = self.n_inputs
+
+        def known(rows: AnyArray) -> tuple[Array]:
+            inputs, target = self.to_model(rows[:, :d]), self.target_to_model(rows[:, d:])
             if shapes:
-                parts.append(_shaped_log_density(self.predictor.marginals(rows), target, shapes))
-            else:
-                parts.append(self.predictor.log_density(rows, target).cpu().numpy())
+                return (_marginal_log_density(self.predictor.marginals(inputs), target, shapes).sum(1),)
+            return (self.predictor.log_density(inputs, target).cpu().numpy(),)
+
+        def unknown(rows: AnyArray) -> tuple[Array]:
+            marginals, target = self._marginals_of_unknown(rows[:, :d]), self.target_to_model(rows[:, d:])
+            return (_marginal_log_density(marginals, target, shapes).sum(1),)
+
+        for x, y in blocks:
+            parts += self._by_rows(np.concatenate([x, y], axis=1), known, unknown)
         return np.asarray(np.concatenate(parts) - np.log(self.standardiser.y_scale).sum())
+
+    def marginal_log_density(self, x: AnyArray, y: Array) -> Array:
+        """Log density of each target, (n, q), at rows, (n, d), whatever the others are; NaN where a target is NaN."""
+        shapes, d = self._own_shapes(), self.n_inputs
+        parts: list[Array] = []
+
+        def evaluate(marginals: Marginals, y: AnyArray) -> tuple[Array]:
+            return (_marginal_log_density(marginals, self.target_to_model(y), shapes),)
+
+        for rows in self._blocks(np.concatenate([x, np.nan_to_num(y)], axis=1)):
+            parts += self._by_rows(
+                rows,
+                lambda own: evaluate(self.predictor.marginals(self.to_model(own[:, :d])), own[:, d:]),
+                lambda own: evaluate(self._marginals_of_unknown(own[:, :d]), own[:, d:]),
+            )
+        found = np.concatenate(parts) - np.log(self.standardiser.y_scale)
+        return np.where(np.isnan(y), np.nan, found)
 
     def _own_shapes(self) -> dict[int, NoiseShape]:
         """The shapes that are not normal, by output; the distribution of the other outputs is the predictor's."""
         return {k: shape for k, shape in enumerate(self.shapes or ()) if not isinstance(shape, NormalShape)}
 
     def sample(self, x: AnyArray, count: int, rng: np.random.Generator) -> Array:
-        """Functions drawn from the posterior, (n, q, count)."""
+        """Functions drawn from the posterior, (n, q, count); unknown cells have typical values."""
         s = self.standardiser
-        samples = self.predictor.sample(self._chunks(x), count, rng)
+        chunks = (self.to_model(rows) for rows in self._blocks(self.complete(x)))
+        samples = self.predictor.sample(chunks, count, rng)
         return np.asarray(samples * s.y_scale[:, None] + s.y_shift[:, None])
 
     def update(self, rows: StandardisedRows) -> FittedModel:
-        """The model that knows more rows, at the same parameters."""
-        return self._with_predictor(self.predictor.update(rows), self.status)
+        """The model that knows more rows, at the same parameters; scores for conformal prediction were of another."""
+        weighted = {"weighted": True} if rows.source.n_noise else {}
+        updated = self._with_predictor(self.predictor.update(rows), {**self.status, **weighted})
+        return replace(updated, conformal=None)
 
-    def _chunks(self, x: AnyArray | Iterable[AnyArray]) -> Iterator[Tensor]:
+    def _blocks(self, x: AnyArray | Iterable[AnyArray]) -> Iterable[AnyArray]:
         if not isinstance(x, np.ndarray):
-            return map(self.to_model, x)
+            return x
         rows = self.prediction_rows
-        return (self.to_model(x[start : start + rows]) for start in range(0, len(x), rows))
+        return (x[start : start + rows] for start in range(0, len(x), rows))
+
+    # -- unknown cells ---------------------------------------------------------------------------
+
+    def complete(self, x: AnyArray) -> AnyArray:
+        """Rows with typical values, those of training, in place of unknown cells."""
+        if not np.isnan(x).any():
+            return x
+        if self.encoder is not None:
+            x = self.encoder.impute(x)
+        return np.where(np.isnan(x), self._known_background().mean(axis=0), x)
+
+    def _known_background(self) -> Array:
+        if self.background is None:
+            raise DataError("the model has no training rows to take the values of missing cells from")
+        return self.background
+
+    def _by_rows(
+        self,
+        x: AnyArray,
+        known: Callable[[AnyArray], tuple[Array, ...]],
+        unknown: Callable[[AnyArray], tuple[Array, ...]],
+    ) -> tuple[Array, ...]:
+        """What one function computes of the rows that are known, and another one of those with unknown cells."""
+        gaps = np.isnan(x).any(axis=1)
+        if not gaps.any():
+            return known(x)
+        step = max(1, self.prediction_rows // DRAWS)
+        places = [np.flatnonzero(~gaps)] if not gaps.all() else []
+        parts = [known(x[own]) for own in places]
+        holes = np.flatnonzero(gaps)
+        for start in range(0, len(holes), step):
+            places.append(holes[start : start + step])
+            parts.append(unknown(x[places[-1]]))
+        order = np.argsort(np.concatenate(places))
+        return tuple(np.concatenate(each)[order] for each in zip(*parts, strict=True))
+
+    def _marginals_of_unknown(self, x: AnyArray, *, include_noise: bool = True) -> Marginals:
+        """The distribution of rows with unknown cells (U1)."""
+        background, scale = self._known_background(), self.standardiser.x_scale
+        if self.input_lengthscale is not None:
+            scale = scale * self.input_lengthscale
+
+        def predict(rows: AnyArray) -> tuple[Marginals, int]:
+            filled = fill_from(rows, background, scale)
+            inputs = self.to_model(filled.reshape(-1, filled.shape[2]))
+            return self.predictor.marginals(inputs, include_noise=include_noise), len(filled)
+
+        if self.encoder is None or not self.encoder.has_indicators:
+            return average(*predict(x))
+        # Where training had missing cells too, it has taught their mean: that of the imputed row, with its indicator.
+        # What the cell may be counts for the spread, without the indicator.
+        draws, count = predict(self.encoder.forget_indicators(x))
+        return average(draws, count, predict(self.encoder.impute(x))[0])
 
 
-def _shaped_log_density(marginals: Marginals, y: Tensor, shapes: dict[int, NoiseShape]) -> Array:
-    """Log density of targets, (n, q), summed over outputs, (n,), if some outputs are ``mean + std Z`` (Z2)."""
+def _marginal_log_density(marginals: Marginals, y: Tensor, shapes: dict[int, NoiseShape]) -> Array:
+    """Log density of targets, (n, q), if some outputs are ``mean + std Z`` (Z2)."""
     found = marginals.log_density(y).cpu().numpy()
     variance = marginals.variance.cpu().numpy()
     z = (y - marginals.mean).cpu().numpy() / np.sqrt(variance)
     for k, shape in shapes.items():
         found[:, k] = shape.log_density(z[:, k]) - 0.5 * np.log(variance[:, k])
-    return np.asarray(found.sum(1))
+    return np.asarray(found)

@@ -17,6 +17,7 @@ import torch
 
 from prismgp._types import Tensor
 from prismgp.core.kernels import KERNELS, Parameters
+from prismgp.core.row_noise import RowNoise
 from prismgp.exceptions import ModelFileError, PrismGPError
 from prismgp.model.take import PARAMETERS, take, take_parameters
 from prismgp.neighbors.local import LocalGP, conditionals
@@ -31,6 +32,7 @@ _MOST_NEIGHBORS = 2**14  # that are used: a few bytes must not ask for a kernel 
 _LARGEST = 1e100  # of targets, and of coordinates in length-scales: beyond it squares soon overflow
 _LARGEST_LOG_RATIO = math.log(1e15)  # of signal to noise: beyond it factorisations fail
 _TRIAL_NEIGHBORS = 256
+_VIEW = ("residual", "latent", "whole")
 
 
 def is_coordinates(name: str) -> bool:
@@ -45,6 +47,9 @@ def local_tensors(model: NeighborModel | LocalMixture) -> dict[str, Tensor]:
     targets, _ = _store([gp.targets for gp in gps])
     tensors = {f"near.coordinates.{j}": each for j, each in enumerate(coordinates)}
     tensors |= {f"near.targets.{j}": each for j, each in enumerate(targets)}
+    for k, gp in enumerate(gps):
+        if gp.row_noise is not None:
+            tensors[f"near.row_noise.{k}"] = gp.row_noise.columns
     if isinstance(model, NeighborModel):
         return tensors
     tensors |= {f"near.{name}": torch.as_tensor(getattr(model, name)) for name in ("weights", "temperature")}
@@ -67,7 +72,7 @@ def local_config(model: NeighborModel | LocalMixture) -> dict[str, Any]:
     ]
     if isinstance(model, LocalMixture):
         for entry, near in zip(entries, model.near, strict=True):
-            entry |= {"residual": near.view.residual, "latent": near.view.latent}
+            entry |= {name: getattr(near.view, name) for name in _VIEW}
     return {"near": entries}
 
 
@@ -144,10 +149,10 @@ def _entries(config: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _view(entry: dict[str, Any]) -> View:
-    residual, latent = entry["residual"], entry["latent"]
-    if type(residual) is not bool or type(latent) is not bool:
+    about = {name: entry[name] for name in _VIEW}
+    if not all(type(each) is bool for each in about.values()):
         raise ModelFileError("the file does not say what a neighbour GP sees")
-    return View(residual=residual, latent=latent)
+    return View(**about)
 
 
 def _build_gps(
@@ -159,7 +164,7 @@ def _build_gps(
     for entry, width in zip(entries, widths, strict=True):
         widest[entry["coordinates"]] = max(width, widest.get(entry["coordinates"], 0))
     columns: dict[tuple[int, int], Tensor] = {}
-    for entry, own, width in zip(entries, params, widths, strict=True):
+    for number, (entry, own, width) in enumerate(zip(entries, params, widths, strict=True)):
         i, q = entry["coordinates"], len(own.mean)
         names = f"near.coordinates.{i}", f"near.targets.{entry['targets']}"
         rows = len(tensors[names[0]]) if names[0] in tensors and tensors[names[0]].ndim else 0
@@ -168,11 +173,23 @@ def _build_gps(
             raise ModelFileError("a neighbour GP has no rows")
         if (i, width) not in columns:
             columns[i, width] = whole[:, :width].contiguous()  # no copy of the widest
-        gp = LocalGP(KERNELS[entry["kernel"]], own, columns[i, width], targets, entry["n_neighbors"])
+        noise = _build_row_noise(tensors.get(f"near.row_noise.{number}"), rows, q)
+        gp = LocalGP(KERNELS[entry["kernel"]], own, columns[i, width], targets, entry["n_neighbors"], noise)
         if fault := _fault(gp):
             raise ModelFileError(fault)
         gps.append(gp)
     return gps
+
+
+def _build_row_noise(columns: Tensor | None, rows: int, q: int) -> RowNoise | None:
+    if columns is None:
+        return None
+    width = columns.shape[1] if columns.ndim == 2 else 0
+    if len(columns) != rows or width not in ((1, 2) if q == 1 else (1,)):
+        raise ModelFileError(f"the noise of the neighbours has shape {tuple(columns.shape)} for {rows:,} rows")
+    if not bool((columns[:, 0] > 0).all()) or not bool((columns >= 0).all()):
+        raise ModelFileError("the noise of the neighbours is out of range")
+    return RowNoise.split(columns, 0)[1]
 
 
 def _fault(gp: LocalGP) -> str:

@@ -122,10 +122,13 @@ def _spectral_tensors(model: SpectralModel) -> dict[str, Tensor]:
 
 def _spectral_config(model: SpectralModel) -> dict[str, Any]:
     gating = model.gating
+    config: dict[str, Any] = {}
+    if any(block.log_noise_sum for block in model.blocks):
+        config["log_noise_sums"] = [block.log_noise_sum for block in model.blocks]
     if gating.gate is None:
-        return {}
+        return config
     rows = [block.n for block in model.blocks]
-    return {"gate": gating.about, "clusters": gating.gate.n_clusters, "cluster_rows": rows}
+    return {"gate": gating.about, "clusters": gating.gate.n_clusters, "cluster_rows": rows, **config}
 
 
 def _build_gating(tensors: dict[str, Tensor], config: dict[str, Any], kind: str, d: int) -> Gating:
@@ -170,7 +173,10 @@ def _build_spectral(
     if not sound or len(rows) != len(moments) or sum(rows) != n:
         raise ModelFileError("the rows of the clusters are not those of the model")
     signal, mean = torch.as_tensor(params.signal), torch.as_tensor(params.mean)
-    stats = tuple(Statistics(count, q, each) for count, each in zip(rows, moments, strict=True))
+    sums = config.get("log_noise_sums", [0.0] * len(rows))
+    if not isinstance(sums, list) or len(sums) != len(rows) or not all(type(s) is float for s in sums):
+        raise ModelFileError("the file does not say how noisy the rows are")
+    stats = tuple(Statistics(count, q, each, own) for count, each, own in zip(rows, moments, sums, strict=True))
     parts = zip(weight_mean, inverse_root, strict=True)
     posterior = BlockPosterior(tuple(WeightPosterior(*part, signal, mean) for part in parts))
     return SpectralModel(frequencies.numpy(), params, gate, stats, posterior, log_evidence, ())

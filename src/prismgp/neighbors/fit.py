@@ -12,8 +12,10 @@ import numpy as np
 import torch
 
 from prismgp._types import Array, Tensor
+from prismgp.core.few_rows import Prior
 from prismgp.core.kernels import Parameters
 from prismgp.core.normal import normal_log_density
+from prismgp.core.row_noise import RowNoise
 from prismgp.core.rows import Callback
 from prismgp.neighbors.local import LocalGP, conditionals, log_density_and_gradient
 
@@ -47,12 +49,15 @@ class Examples:
     targets: Tensor  # (m, q), float64
     own: Tensor  # (m,): which group of rows each belongs to
     groups: Tensor  # (n,): the groups of the rows that may be neighbours; those of its own group are left out
+    row_noise: RowNoise | None = None  # of the examples themselves, (m,), where rows differ
 
     def __len__(self) -> int:
         return len(self.points)
 
     def take(self, index: Tensor) -> Examples:
-        return replace(self, points=self.points[index], targets=self.targets[index], own=self.own[index])
+        noise = None if self.row_noise is None else self.row_noise.take(index)
+        parts = {"points": self.points[index], "targets": self.targets[index], "own": self.own[index]}
+        return replace(self, row_noise=noise, **parts)
 
 
 def fit_local(
@@ -90,30 +95,37 @@ class _Fit:
         self.gp = replace(gp, params=self._limit(gp.params))
 
     def run(self, starts: Sequence[Parameters]) -> LocalGP:
-        training, m = self.training, len(self.examples)
-        params = self._start(starts)
-        centre = params.log_lengthscale
-        vector = torch.as_tensor(params.pack()).clone().requires_grad_(True)
+        """The parameters of the last step; a time limit makes the steps smaller sooner, and ends them."""
+        training, m, ending = self.training, len(self.examples), self.callback.ending
+        self.params = self._start(starts)
+        centre, prior = self.params.log_lengthscale, Prior.of(self.gp.n_rows, self.params)
+        vector = torch.as_tensor(self.params.pack()).clone().requires_grad_(True)
         optimiser = torch.optim.Adam([vector], lr=training.learning_rate)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, training.steps)
         every = -(-training.steps // training.searches)
         batch = min(training.batch_rows, m)
-        for step in range(training.steps):
-            if step % every == 0:
-                near = _Near(self.gp, params, self._draw(min(m, max(batch, training.search_rows))))
-            index = torch.as_tensor(self.rng.choice(len(near.examples), batch, replace=False))
-            total, slope = self._evaluate(near, params, index)
-            gradient = params.unpack(slope / batch)
-            penalty = (params.log_lengthscale - centre) / (_METRIC_SPREAD**2 * m)
-            gradient = replace(gradient, log_lengthscale=gradient.log_lengthscale - penalty)
-            vector.grad = -torch.as_tensor(gradient.pack())
-            self.callback.report("adam", batch, partial(self._model_at, params), total)
-            optimiser.step()
-            schedule.step()
-            params = self._limit(params.unpack(vector.detach().numpy()))
-            with torch.no_grad():
-                vector.copy_(torch.as_tensor(params.pack()))
-        return self.gp.with_parameters(params)
+        with ending.allow():
+            for step in range(training.steps):
+                if step % every == 0:
+                    near = _Near(self.gp, self.params, self._draw(min(m, max(batch, training.search_rows))))
+                index = torch.as_tensor(self.rng.choice(len(near.examples), batch, replace=False))
+                total, slope = self._evaluate(near, self.params, index)
+                gradient = self.params.unpack(slope / batch)
+                penalty = (self.params.log_lengthscale - centre) / (_METRIC_SPREAD**2 * m)
+                ascent = replace(gradient, log_lengthscale=gradient.log_lengthscale - penalty).pack()
+                if prior is not None:
+                    ascent = ascent + prior.log_density(self.params.pack())[1] / m
+                vector.grad = -torch.as_tensor(ascent)
+                self.callback.report("adam", batch, partial(self._model_at, self.params), total)
+                if ending.limited:
+                    share = max(step / training.steps, ending.share)
+                    optimiser.param_groups[0]["lr"] = training.learning_rate * 0.5 * (1 + math.cos(math.pi * share))
+                optimiser.step()
+                schedule.step()
+                self.params = self._limit(self.params.unpack(vector.detach().numpy()))
+                with torch.no_grad():
+                    vector.copy_(torch.as_tensor(self.params.pack()))
+        return self.gp.with_parameters(self.params)
 
     def _model_at(self, params: Parameters) -> Any:
         return self.model(self.gp.with_parameters(params))
@@ -141,9 +153,12 @@ class _Fit:
             rows = near.rows if index is None else near.rows[index.to(near.rows.device)]
             part = self.gp.gather(examples.points, rows)
             degrees = self.training.degrees
-            values, gradient = log_density_and_gradient(self.gp.kernel, params, part, examples.targets, degrees)
+            values, gradient = log_density_and_gradient(
+                self.gp.kernel, params, part, examples.targets, degrees, examples.row_noise
+            )
             return float(values.sum()), gradient.pack() * len(examples)
 
+        self.callback.ending.check()
         return self.callback.evaluate(len(examples), params.pack(), compute)
 
     def _start(self, starts: Sequence[Parameters]) -> Parameters:
@@ -161,8 +176,11 @@ class _Fit:
             for share in _START_RATIOS
         ]
         limited = [self._limit(each) for each in (*starts, *tried)]
-        values = [self._evaluate(near, each)[0] for each in limited]
-        return limited[int(np.argmax(values))]
+        values: list[float] = []
+        with self.callback.ending.allow():
+            for each in limited:
+                values.append(self._evaluate(near, each)[0])
+        return limited[int(np.argmax(values))] if values else self.gp.params
 
 
 class _Near:
@@ -198,7 +216,13 @@ def draw_examples(gp: LocalGP, rng: np.random.Generator) -> Examples:
     n, device = gp.n_rows, gp.coordinates.device
     index = np.arange(n) if n <= _MOST_EXAMPLES else np.sort(rng.choice(n, _MOST_EXAMPLES, replace=False))
     own = torch.as_tensor(index).to(device)
-    return Examples(gp.coordinates[own], gp.targets[own], own, torch.arange(n, device=device))
+    return examples_of(gp, own, torch.arange(n, device=device))
+
+
+def examples_of(gp: LocalGP, own: Tensor, groups: Tensor) -> Examples:
+    """The rows of these numbers as examples, where each row is a group of its own."""
+    noise = None if gp.row_noise is None else gp.row_noise.take(own)
+    return Examples(gp.coordinates[own], gp.targets[own], own, groups, noise)
 
 
 def log_evidence(gp: LocalGP) -> float:
@@ -211,5 +235,7 @@ def log_evidence(gp: LocalGP) -> float:
         return gp.evidence.value(gp.params)
     examples = draw_examples(gp, np.random.default_rng(0))
     mean, variance = predict_examples(gp, examples)
-    total = variance + torch.as_tensor(gp.params.noise).to(variance)
-    return gp.n_rows * float(normal_log_density(examples.targets, mean, total).sum(1).mean())
+    noise = torch.as_tensor(gp.params.noise).to(variance)
+    if examples.row_noise is not None:
+        noise = noise * torch.exp(examples.row_noise.log_relative(float(gp.params.noise[0])))[:, None]
+    return gp.n_rows * float(normal_log_density(examples.targets, mean, variance + noise).sum(1).mean())

@@ -10,6 +10,7 @@ import torch
 
 from prismgp._system import Streams
 from prismgp.context import FitContext
+from prismgp.core.few_rows import widen
 from prismgp.core.fit import exact_start, fit_exact, start_rows
 from prismgp.core.kernels import Kernel, Parameters, perturb
 from prismgp.core.optimise import Monitor
@@ -48,7 +49,8 @@ def fit_neighbors(
     if rows.n_rows > settings.most_rows:
         chosen = rows.source.subsamples([settings.most_rows], streams.generator("neighbours kept"))[0]
         rows = replace(rows, source=chosen)
-    gp = LocalGP(settings.kernel, start, *collect_rows(rows), settings.n_neighbors)
+    x, y, noise = collect_rows(rows)
+    gp = LocalGP(settings.kernel, start, x, y, settings.n_neighbors, noise)
     context.report("start", rows.n_rows, lambda: NeighborModel.of(gp))
     stages: list[dict[str, Any]] = []
     if settings.optimize:
@@ -83,6 +85,8 @@ def _learn(
         params = exact.params
     else:
         params, stages = _learn_by_neighbors(rows, gp, settings, streams, context)
+    if context.ending.early:  # the checkpoint is for a fit that is done
+        return params, stages
     vector = torch.as_tensor(params.pack())
     context.checkpoint.put(
         _LEARNED, lambda: ({"parameters": vector}, {"stages": stages, "history": context.history}), now=True
@@ -101,7 +105,7 @@ def _learn_by_neighbors(
         stages.append(stage)
     began, rng, steps = time.perf_counter(), streams.generator("neighbours"), settings.max_iter
     restarts = streams.generator("restarts")
-    examples = draw_examples(gp, rng)
+    examples, before = draw_examples(gp, rng), len(context.history["rows"])
     learned = fit_local(
         gp.with_parameters(start),
         examples,
@@ -112,7 +116,9 @@ def _learn_by_neighbors(
         callback=context,
         model=NeighborModel.of,
     )
-    stages.append(
-        {"rows": len(examples), "method": "adam", "iterations": steps, "seconds": time.perf_counter() - began}
-    )
-    return learned.params, stages
+    stage = {"rows": len(examples), "method": "adam", "iterations": steps, "seconds": time.perf_counter() - began}
+    if context.ending.over:
+        evaluations = len(context.history["rows"]) - before
+        stage |= {"iterations": min(steps, evaluations), "converged": False, "message": context.ending.reason}
+    stages.append(stage)
+    return widen(learned.params, rows.n_rows), stages

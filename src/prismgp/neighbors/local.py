@@ -6,6 +6,9 @@ divided by length-scales and ``t = g(c) + N(0, nu)``, given the rows N that are 
 - (N1) ``mean = m + w'(t_N - m)``, ``w = (S / nu) A^-1 r``, ``A = I + (S / nu) R``, R = k(N, N), r = k(N, c);
 - (N2) ``variance of g(c) = S (1 - w'r)``; of a new target: the same plus nu.
 
+Rows that differ in their noise (W1) have nu V in place of nu: then ``w = (S / nu) V^-1/2 A^-1 V^-1/2 r`` with
+``A = I + (S / nu) V^-1/2 R V^-1/2``, and likewise b below.
+
 With k = n this is the exact GP. The parameters maximise the mean log density of some rows, each given its neighbours
 among the others (N3). With ``b = A^-1 (t_N - m) / nu``, ``l`` minus the log density of one row, ``l_mu`` and ``l_v``
 its derivatives by mean and variance:
@@ -33,6 +36,7 @@ from prismgp.core.exact import ExactEvidence, ExactPosterior
 from prismgp.core.features import spectral_features
 from prismgp.core.kernels import Kernel, Parameters, draw_frequencies
 from prismgp.core.numerics import factor
+from prismgp.core.row_noise import RowNoise
 from prismgp.exceptions import TooLargeError
 from prismgp.neighbors.search import NeighborSearch
 
@@ -49,9 +53,7 @@ class Neighborhoods:
 
     offsets: Tensor  # coordinates of the neighbours less those of the point, (m, k, D), float64
     targets: Tensor  # of the neighbours, (m, k, q), float64
-
-    def take(self, index: Tensor) -> Neighborhoods:
-        return Neighborhoods(self.offsets[index], self.targets[index])
+    row_noise: RowNoise | None = None  # of the neighbours, where they differ, all (m, k)
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,13 @@ class _Solved:
     variance: Tensor  # of the function
     lower: Tensor  # factor of A, (m, k, k)
     residuals: Tensor  # t_N - m, (m, k)
+    roots: Tensor | None  # of V, (m, k), where rows differ in their noise
+
+    def solve(self, b: Tensor) -> Tensor:
+        """``V^-1/2 A^-1 V^-1/2 b``, (m, k)."""
+        if self.roots is None:
+            return torch.cholesky_solve(b[:, :, None], self.lower)[:, :, 0]
+        return torch.cholesky_solve((b / self.roots)[:, :, None], self.lower)[:, :, 0] / self.roots
 
 
 def _distances(offsets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -88,17 +97,20 @@ def _factor(a: Tensor) -> Tensor:
     return lower
 
 
-def _solve(r_inner: Tensor, r: Tensor, targets: Tensor, params: Parameters, k: int) -> _Solved:
+def _solve(r_inner: Tensor, r: Tensor, near: Neighborhoods, params: Parameters, k: int) -> _Solved:
     """(N1) and (N2) for output k."""
     signal, noise, mean = float(params.signal[k]), float(params.noise[k]), float(params.mean[k])
     ratio = signal / noise
     a = r_inner * ratio
+    roots = None if near.row_noise is None else torch.exp(0.5 * near.row_noise.log_relative(noise))
+    if roots is not None:
+        a.div_(roots[:, :, None]).div_(roots[:, None, :])
     a.diagonal(dim1=1, dim2=2).add_(1.0)
-    lower = _factor(a)
-    residuals = targets[:, :, k] - mean
-    weights = ratio * torch.cholesky_solve(r[:, :, None], lower)[:, :, 0]
+    residuals = near.targets[:, :, k] - mean
+    solved = _Solved(r, r, r, _factor(a), residuals, roots)
+    weights = ratio * solved.solve(r)
     variance = signal * (1.0 - (weights * r).sum(1)).clamp_min(VARIANCE_FLOOR)
-    return _Solved(weights, mean + (weights * residuals).sum(1), variance, lower, residuals)
+    return replace(solved, weights=weights, mean=mean + (weights * residuals).sum(1), variance=variance)
 
 
 def conditionals(kernel: Kernel, params: Parameters, near: Neighborhoods) -> tuple[Tensor, Tensor]:
@@ -106,7 +118,7 @@ def conditionals(kernel: Kernel, params: Parameters, near: Neighborhoods) -> tup
     scale = torch.as_tensor(params.lengthscale).to(near.offsets)
     between, squares, _ = _distances(near.offsets / scale)
     inner, r = kernel.value(between), kernel.value(squares)
-    solved = [_solve(inner, r, near.targets, params, k) for k in range(near.targets.shape[2])]
+    solved = [_solve(inner, r, near, params, k) for k in range(near.targets.shape[2])]
     return torch.stack([each.mean for each in solved], 1), torch.stack([each.variance for each in solved], 1)
 
 
@@ -115,7 +127,7 @@ def weights_of(kernel: Kernel, params: Parameters, near: Neighborhoods) -> Tenso
     scale = torch.as_tensor(params.lengthscale).to(near.offsets)
     between, squares, _ = _distances(near.offsets / scale)
     inner, r = kernel.value(between), kernel.value(squares)
-    return torch.stack([_solve(inner, r, near.targets, params, k).weights for k in range(near.targets.shape[2])], 2)
+    return torch.stack([_solve(inner, r, near, params, k).weights for k in range(near.targets.shape[2])], 2)
 
 
 def row_normals(seed: int, rows: Tensor, q: int) -> Tensor:
@@ -135,9 +147,16 @@ def row_normals(seed: int, rows: Tensor, q: int) -> Tensor:
 
 
 def log_density_and_gradient(
-    kernel: Kernel, params: Parameters, near: Neighborhoods, y: Tensor, degrees: float = math.inf
+    kernel: Kernel,
+    params: Parameters,
+    near: Neighborhoods,
+    y: Tensor,
+    degrees: float = math.inf,
+    own: RowNoise | None = None,
 ) -> tuple[Tensor, Parameters]:
     """Log density of the points' own targets y, (m, q), given their neighbours: (m,); the gradient of its mean (N4).
+
+    ``own`` is the noise of the points' own rows, where rows differ.
 
     With finite ``degrees`` of freedom, above 2, it is that of Student's t with the same mean and variance, up to a
     constant, so that a few rows far away do not decide.
@@ -152,8 +171,9 @@ def log_density_and_gradient(
     to_point, to_between = torch.zeros_like(r), torch.zeros_like(inner)  # derivatives by the kernel's values
     for k in range(q):
         signal, noise = float(params.signal[k]), float(params.noise[k])
-        solved = _solve(inner, r, near.targets, params, k)
-        w, v = solved.weights, solved.variance + noise
+        solved = _solve(inner, r, near, params, k)
+        observed = noise if own is None else noise * torch.exp(own.log_relative(noise))
+        w, v = solved.weights, solved.variance + observed
         error = y[:, k] - solved.mean
         if math.isinf(degrees):
             total -= 0.5 * (error.square() / v + v.log() + math.log(2.0 * math.pi))
@@ -162,13 +182,17 @@ def log_density_and_gradient(
             total -= 0.5 * ((degrees + 1.0) * torch.log1p(error.square() / ((degrees - 2.0) * v)) + v.log())
             pull = (degrees + 1.0) * error / ((degrees - 2.0) * v + error.square())
         l_mu, l_v = -pull[:, None], (0.5 * (1.0 - pull * error) / v)[:, None]
-        b = torch.cholesky_solve(solved.residuals[:, :, None], solved.lower)[:, :, 0] / noise
+        b = solved.solve(solved.residuals) / noise
         point = l_mu * b - 2.0 * l_v * w
         # <d l / d (nu A), S R> = <..., nu A> - <..., nu I>, without forming the matrix.
         whole = l_v[:, 0] * signal * (w * r).sum(1) - l_mu[:, 0] * (w * solved.residuals).sum(1)
-        trace = noise * (l_v[:, 0] * w.square().sum(1) - l_mu[:, 0] * (w * b).sum(1))
+        if solved.roots is None or near.row_noise is None:
+            trace = by_noise = noise * (l_v[:, 0] * w.square().sum(1) - l_mu[:, 0] * (w * b).sum(1))
+        else:
+            diagonal = noise * solved.roots.square() * (l_v * w.square() - l_mu * w * b)
+            trace, by_noise = diagonal.sum(1), (diagonal * torch.exp(-near.row_noise.log_level(noise))).sum(1)
         gradients[0][k] = -float((signal * (point * r).sum(1) + whole - trace + l_v[:, 0] * signal).mean())
-        gradients[1][k] = -float((trace + l_v[:, 0] * noise).mean())
+        gradients[1][k] = -float((by_noise + l_v[:, 0] * (noise if own is None else noise / own.weight)).mean())
         gradients[2][k] = -float((l_mu[:, 0] * (1.0 - w.sum(1))).mean())
         to_point += signal * point
         left = signal * (0.5 * l_v * w - 0.5 * l_mu * b)
@@ -191,6 +215,7 @@ class LocalGP:
     coordinates: Tensor  # (n, D), float32 or float64
     targets: Tensor  # (n, q), float64
     n_neighbors: int
+    row_noise: RowNoise | None = None  # of the rows, where they differ
 
     @property
     def n_rows(self) -> int:
@@ -214,7 +239,7 @@ class LocalGP:
     @property
     def evidence(self) -> ExactEvidence:
         """Of the exact GP on all rows."""
-        return ExactEvidence(self.coordinates.double(), self.targets, self.kernel)
+        return ExactEvidence(self.coordinates.double(), self.targets, self.kernel, self.row_noise)
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what can be computed again."""
@@ -223,23 +248,32 @@ class LocalGP:
     def to(self, device: torch.device) -> LocalGP:
         if self.coordinates.device == device:
             return self
-        return replace(self, coordinates=self.coordinates.to(device), targets=self.targets.to(device))
+        noise = None if self.row_noise is None else self.row_noise.to(device)
+        return replace(self, coordinates=self.coordinates.to(device), targets=self.targets.to(device), row_noise=noise)
 
     def with_parameters(self, params: Parameters) -> LocalGP:
         return replace(self, params=params)
 
-    def extend(self, coordinates: Tensor, targets: Tensor) -> LocalGP:
+    def take(self, index: Tensor) -> LocalGP:
+        """With some of the rows."""
+        noise = None if self.row_noise is None else self.row_noise.take(index)
+        return replace(self, coordinates=self.coordinates[index], targets=self.targets[index], row_noise=noise)
+
+    def extend(self, coordinates: Tensor, targets: Tensor, row_noise: RowNoise | None = None) -> LocalGP:
         """With further rows, at the same parameters."""
+        parts = (self.row_noise, self.n_rows), (row_noise, len(targets))
         return replace(
             self,
             coordinates=torch.cat([self.coordinates, self.round(coordinates)]),
             targets=torch.cat([self.targets, targets.to(self.targets)]),
+            row_noise=RowNoise.join(parts, self.targets.device),
         )
 
     def gather(self, points: Tensor, rows: Tensor) -> Neighborhoods:
         """The given rows, (m, k), as neighbours of points, (m, D)."""
         offsets = self.coordinates[rows].double() - points.double()[:, None, :]
-        return Neighborhoods(offsets, self.targets[rows])
+        noise = None if self.row_noise is None else self.row_noise.take(rows)
+        return Neighborhoods(offsets, self.targets[rows], noise)
 
     def block_rows(self, k: int | None = None) -> int:
         """Points whose neighbourhoods fill a fixed amount of memory."""
@@ -277,13 +311,17 @@ class LocalGP:
                 f"more than {_MOST_JOINT:,}; ask for fewer points at a time, or for return_std"
             )
         scale = torch.as_tensor(self.params.lengthscale).to(points.device)
-        own, near = points.double() / scale, self.coordinates[rows].double() / scale
-        prior, cross = self._value(own, own), self._value(near, own)
+        here, near = points.double() / scale, self.coordinates[rows].double() / scale
+        prior, cross = self._value(here, here), self._value(near, here)
         inner = self._value(near, near)
         parts = []
         for k in range(self.targets.shape[1]):
             signal, noise = float(self.params.signal[k]), float(self.params.noise[k])
-            half = factor(torch.eye(len(rows)).to(inner) + signal / noise * inner).half_solve(cross)
+            own, across = inner, cross
+            if self.row_noise is not None:
+                roots = torch.exp(0.5 * self.row_noise.take(rows).log_relative(noise))
+                own, across = inner / roots[:, None] / roots, cross / roots[:, None]
+            half = factor(torch.eye(len(rows)).to(inner) + signal / noise * own).half_solve(across)
             block = prior - signal / noise * half.T @ half
             diagonal = block.diagonal()
             diagonal.copy_(diagonal.clamp_min(VARIANCE_FLOOR))
@@ -314,8 +352,12 @@ class LocalGP:
             return values
 
         def noise(rows: Tensor) -> Tensor:
-            parts = [row_normals(seed, rows, q) for seed in noise_seeds]
-            return root * torch.stack(parts, 2)
+            drawn = root * torch.stack([row_normals(seed, rows, q) for seed in noise_seeds], 2)
+            if self.row_noise is None:
+                return drawn
+            own = self.row_noise.take(rows)
+            scales = [torch.exp(0.5 * own.log_relative(float(level))) for level in self.params.noise]
+            return torch.stack(scales, 1)[:, :, None] * drawn
 
         def unexplained(rows: Tensor) -> Tensor:
             return self.targets[rows][:, :, None] - mean - prior(self.coordinates[rows]) - noise(rows)

@@ -13,6 +13,7 @@ from prismgp._types import Array, Tensor
 from prismgp.core.kernels import Parameters
 from prismgp.core.models import Predictor
 from prismgp.core.numerics import Factor
+from prismgp.core.row_noise import RowNoise
 from prismgp.data import StandardisedRows
 from prismgp.neighbors.fit import log_evidence
 from prismgp.neighbors.local import LocalGP
@@ -23,7 +24,7 @@ _PASS_FREQUENCIES = 1  # chunks of a pass that collects rows
 
 @dataclass(frozen=True)
 class CollectRows:
-    """A pass: all rows, with targets in float64."""
+    """A pass: all rows, with targets and noise columns in float64."""
 
     def over(
         self,
@@ -39,9 +40,10 @@ class CollectRows:
         return torch.cat([first[0], second[0]]), torch.cat([first[1], second[1]])
 
 
-def collect_rows(rows: StandardisedRows) -> tuple[Tensor, Tensor]:
-    """Inputs, in the precision of the computation, and targets, float64, of all rows."""
-    return rows.chunks(_PASS_FREQUENCIES).reduce(CollectRows())
+def collect_rows(rows: StandardisedRows) -> tuple[Tensor, Tensor, RowNoise | None]:
+    """Inputs, in the precision of the computation, targets, float64, and noise of all rows."""
+    x, y = rows.chunks(_PASS_FREQUENCIES).reduce(CollectRows())
+    return x, *RowNoise.split(y, rows.n_outputs)
 
 
 @dataclass(frozen=True)

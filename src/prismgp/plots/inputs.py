@@ -14,7 +14,10 @@ import pandas as pd
 from prismgp._types import AnyArray, Array
 from prismgp._validate import central_levels, check_choice, check_number
 from prismgp.core.normal import normal_quantile
-from prismgp.data import Source, is_collection
+from prismgp.data import Source, is_collection, is_frame
+from prismgp.data.encoder import to_numbers, to_seconds
+from prismgp.data.encodings import NUMBER, TIME
+from prismgp.data.frames import to_arrow
 from prismgp.exceptions import DataError
 from prismgp.metrics import rmse
 from prismgp.plots.quality import check_output
@@ -44,14 +47,19 @@ class InputTable:
         if isinstance(X, Source) or is_collection(X):
             raise DataError("displays take arrays and frames, not sources of rows; load some rows into a frame")
         self.encoder = encoder = getattr(estimator, "table_encoder_", None)
-        raw_names = encoder.input_names if encoder is not None and encoder.accepts(X) else None
+        raw_names = None if encoder is None or encoder.positional or not is_frame(X) else encoder.input_names
         self.rows: Any
-        if hasattr(X, "to_pandas"):  # polars, Arrow
+        if is_frame(X) and not isinstance(X, pd.DataFrame):  # polars, Arrow
             table = X.to_arrow() if hasattr(X, "to_arrow") else X
             # Arrow's own types: a whole number beside a missing cell stays one.
             X = table.to_pandas(types_mapper=pd.ArrowDtype) if raw_names else table.to_pandas()
+        if raw_names:
+            absent = encoder.missing_columns([str(name) for name in X.columns])
+            if absent:
+                raise DataError(f"input columns missing: {', '.join(map(repr, absent))}")
+            X = X[[name for wanted in raw_names for name in X.columns if str(name) == wanted]]
         if isinstance(X, pd.DataFrame):
-            self.rows = X[raw_names] if raw_names else X
+            self.rows = X
             self.names = [str(name) for name in self.rows.columns]
         else:
             self.rows = np.asarray(X)
@@ -95,9 +103,9 @@ class InputTable:
 
     def scale(self, column: int) -> AnyArray | None:
         """The cells as numbers or dates, (n,), NaN or NaT where one is missing; None where they are categories."""
-        encoder, name, cells = self.encoder, self.names[column], self.cells(column)
-        if encoder is not None and any(each.name == name and each.categories for each in encoder.columns):
-            return None
+        cells = self.cells(column)
+        if self.encoder is not None and not self.encoder.positional:
+            return self._encoded_scale(column, cells)
         kind = pd.api.types
         if kind.is_bool_dtype(cells.dtype):
             return None
@@ -106,6 +114,20 @@ class InputTable:
         if kind.is_datetime64_any_dtype(cells.dtype) or str(cells.dtype).startswith(("timestamp", "date")):
             return np.asarray(pd.to_datetime(cells, utc=True).dt.tz_localize(None).to_numpy(dtype="datetime64[ns]"))
         return None
+
+    def _encoded_scale(self, column: int, cells: Any) -> AnyArray | None:
+        """By what the encoder has learned the column to be: text may spell numbers or times."""
+        name, kind = self.names[column], self.encoder.columns[column].kind
+        if kind not in (NUMBER, TIME):
+            return None
+        values = to_arrow(cells.to_frame(name), [name]).column(0)
+        if kind == NUMBER:
+            return to_numbers(name, values)
+        seconds = to_seconds(name, values)
+        found = np.full(len(seconds), np.datetime64("NaT"), dtype="datetime64[us]")
+        known = np.isfinite(seconds)
+        found[known] = np.rint(seconds[known] * 1e6).astype(np.int64).astype("datetime64[us]")
+        return found
 
 
 # -- relevance -------------------------------------------------------------------------------------

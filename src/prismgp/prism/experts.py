@@ -17,6 +17,7 @@ from prismgp.core.kernels import Parameters
 from prismgp.core.models import Predictor, SpectralModel, WeightPosterior
 from prismgp.core.normal import Marginals, normal_log_density
 from prismgp.core.numerics import Factor
+from prismgp.core.row_noise import RowNoise
 from prismgp.data import StandardisedRows
 from prismgp.prism.network import RevisedMap
 from prismgp.prism.stacking import HeldOut
@@ -44,9 +45,10 @@ class MapStatistics:
     """A pass: statistics of standardised rows and their targets under a feature map."""
 
     map: FeatureMap
+    noise: float = 1.0  # s2, which known noise variances of rows are relative to
 
     def over(self, chunks: Iterable[tuple[Tensor, Tensor]], *, rows: int, q: int) -> Statistics:  # noqa: ARG002
-        return accumulate_features(((*self.map.training_features(x), y) for x, y in chunks), q)
+        return accumulate_features(((*self.map.training_features(x), y) for x, y in chunks), q, self.noise)
 
     def merge(self, first: Statistics, second: Statistics) -> Statistics:
         return first.merge(second)
@@ -177,7 +179,8 @@ class Expert:
 
     def accumulate(self, chunks: Iterable[tuple[Tensor, Tensor]], q: int) -> Statistics:
         """Statistics of more rows under this expert's features."""
-        return accumulate_features(((*self.map.training_features(x), y) for x, y in chunks), q)
+        noise = float(self.params.noise[0])
+        return accumulate_features(((*self.map.training_features(x), y) for x, y in chunks), q, noise)
 
     def to(self, device: torch.device) -> Expert:
         moved = replace(self.statistics, moments=self.statistics.moments.to(device))
@@ -192,12 +195,18 @@ class Expert:
         return mean, spread, noise
 
     def leave_one_out(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """As :meth:`predict`, at rows of the posterior with targets y, (n, q), each without its own row (L3)."""
+        """As :meth:`predict`, at rows of the posterior with targets y, (n, q), each without its own row (L3).
+
+        Behind the targets there may be the noise columns of the rows.
+        """
         mean, variance, noise = self.predict(x, variance=True)
         assert variance is not None
         log_noise = self.map.training_features(x)[1]
         level = torch.as_tensor(self.params.noise).to(mean)
         known = level.expand_as(mean) if log_noise is None else level * log_noise.double().exp()[:, None]
+        y, rows = RowNoise.split(y, mean.shape[1])
+        if rows is not None:
+            known = level * torch.exp(rows.log_relative(float(self.params.noise[0]), log_noise))[:, None]
         # In exact arithmetic the variance is below the noise.
         grow = known / (known - torch.minimum(variance, (1.0 - _LEAST_NOISE_SHARE) * known))
         return y - (y - mean) * grow, variance * grow, noise
@@ -217,6 +226,33 @@ class Expert:
     def covariance(self, x: Tensor) -> Tensor:
         """Of the function, (n, n, q)."""
         return self.posterior.covariance(self.map.features(x)[0])
+
+
+def combine_moments(
+    found: Sequence[tuple[Tensor, Tensor | None, Tensor]], weights: Array, temperature: Array
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    """Mean, variance of the function if its parts have one, and noise of a mixture; variances times a temperature."""
+    means = torch.stack([mean for mean, _, _ in found])
+    shares, factor = torch.as_tensor(weights).to(means), torch.as_tensor(temperature).to(means)
+    mean = torch.tensordot(shares, means, 1)
+    noise = factor * torch.tensordot(shares, torch.stack([each for _, _, each in found]), 1)
+    variances = [each for _, each, _ in found if each is not None]
+    if not variances:
+        return mean, None, noise
+    return mean, factor * torch.tensordot(shares, torch.stack(variances) + (means - mean).square(), 1), noise
+
+
+def combine_covariances(
+    means: Sequence[Tensor], covariances: Iterable[Tensor], weights: Array, temperature: Array
+) -> Tensor:
+    """Joint covariance of the function of a mixture, (n, n, q), from means, (n, q), and covariances of its parts."""
+    stacked = torch.stack(list(means))
+    shares, factor = torch.as_tensor(weights).to(stacked), torch.as_tensor(temperature).to(stacked)
+    away = stacked - torch.tensordot(shares, stacked, 1)
+    total = torch.einsum("k,kiq,kjq->ijq", shares, away, away)
+    for share, covariance in zip(shares, covariances, strict=True):
+        total = total + share * covariance
+    return total * factor
 
 
 @dataclass(frozen=True)
@@ -280,7 +316,7 @@ class Mixture(Predictor):
         chunks = rows.chunks_of(rows.chunk_rows or self.prediction_rows(rows.device))
         experts = []
         for expert in self.to(rows.device).experts:
-            new = chunks.reduce(MapStatistics(expert.map))
+            new = chunks.reduce(MapStatistics(expert.map, float(expert.params.noise[0])))
             experts.append(expert.with_statistics(expert.statistics.merge(new)))
         return replace(self, experts=tuple(experts))
 
@@ -293,15 +329,7 @@ class Mixture(Predictor):
 
     def combine(self, found: Sequence[tuple[Tensor, Tensor | None, Tensor]]) -> tuple[Tensor, Tensor | None, Tensor]:
         """The same from the predictions of the experts."""
-        weights, temperature = self._tensors(found[0][0])
-        means = torch.stack([mean for mean, _, _ in found])
-        mean = torch.tensordot(weights, means, 1)
-        noise = temperature * torch.tensordot(weights, torch.stack([each for _, _, each in found]), 1)
-        variances = [each for _, each, _ in found if each is not None]
-        if not variances:
-            return mean, None, noise
-        inner = torch.stack(variances)
-        return mean, temperature * torch.tensordot(weights, inner + (means - mean).square(), 1), noise
+        return combine_moments(found, self.weights, self.temperature)
 
     def prediction_rows(self, device: torch.device) -> int:
         """Rows to predict at a time: a power of two, which divides larger ones that others may predict at a time."""
@@ -311,13 +339,9 @@ class Mixture(Predictor):
 
     def covariance(self, x: Tensor) -> Tensor:
         """Joint covariance of the function under the mixture, (n, n, q)."""
-        weights, temperature = self._tensors(x)
-        means = torch.stack([expert.predict(x, variance=False)[0] for expert in self.experts])
-        away = means - torch.tensordot(weights, means, 1)
-        total = torch.einsum("k,kiq,kjq->ijq", weights, away, away)
-        for weight, expert in zip(weights, self.experts, strict=True):
-            total = total + weight * expert.covariance(x)
-        return total * temperature
+        means = [expert.predict(x, variance=False)[0] for expert in self.experts]
+        covariances = (expert.covariance(x) for expert in self.experts)
+        return combine_covariances(means, covariances, self.weights, self.temperature)
 
     def marginals(self, x: Tensor, *, include_noise: bool = True) -> Marginals:
         """The mixture itself, output by output (Z1).

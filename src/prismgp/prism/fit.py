@@ -45,6 +45,7 @@ MANY_ROWS_DEFAULTS: dict[str, dict[str, Any]] = {
     "paper": {},
 }
 _ENCODED_ROWS = 2_048  # at a time
+_SSGP_SHARE, _VAE_SHARE = 0.3, 0.5  # of the time, where that is limited, before the networks, or before the SSGP
 _LEAST_ROWS = 50  # with fewer, a held-out part is too small to decide anything
 _LARGEST_BATCH_WIDTH = 1_024  # features; with more of them large batches get smaller, so that a step costs no more
 
@@ -157,7 +158,8 @@ class _Fit:
         def as_expert(model: Any) -> Expert:
             return Expert.plain(model, dtype=rows.dtype, device=rows.device)
 
-        ssgp = self._fit_plain(rows, self.start, lambda model: Mixture.alone(as_expert(model)))
+        share = 1.0 if rows.n_rows < _LEAST_ROWS else _SSGP_SHARE
+        ssgp = self._fit_plain(rows, self.start, lambda model: Mixture.alone(as_expert(model)), share)
         plain = as_expert(ssgp.model)
         if rows.n_rows < _LEAST_ROWS:
             alone = Mixture.alone(plain)
@@ -167,17 +169,17 @@ class _Fit:
             recipe = self._make_joint_recipe(plain, ssgp.start)
             fit = recipe.fit(self.streams, self.context)
             message = f"{len(fit.networks)} of {recipe.n_members} members trained"
-            if fit.interrupted:
-                message = "interrupted; the best states so far are used"
+            if self.context.ending.early:
+                message = f"{self.context.ending.reason}; the best states so far are used"
             elif fit.weights[plain.name] == 1.0:
                 message += "; not convincingly better than the plain SSGP, which is used alone"
             if fit.held_out_nlpd is not None:
                 fit.held_out_nlpd += float(np.log(rows.standardiser.y_scale).sum())
-        names = ("interrupted", "weights", "members", "held_out_rows", "held_out_nlpd", "local")
+        names = ("weights", "members", "held_out_rows", "held_out_nlpd", "local")
         status = {"recipe": "joint", "message": message, **{name: getattr(fit, name) for name in names}}
         assert fit.predictor is not None
-        residuals = None if fit.interrupted or self.settings.noise_shape == "normal" else fit.residuals
-        shapes, status["noise_shape"] = _find_shapes(residuals, rows.n_outputs)
+        residuals = None if self.context.ending.interrupted or self.settings.noise_shape == "normal" else fit.residuals
+        shapes, status["noise_shape"] = _find_shapes(residuals, rows.n_outputs, fit.row_weights)
         lengthscale = ssgp.model.params.lengthscale
         return PrismFit(fit.predictor, status, ssgp.stages, fit.history, fit.steps, lengthscale, shapes)
 
@@ -198,7 +200,7 @@ class _Fit:
                 patience=settings.value("patience"),
             ),
             Streams(int(self.streams.generator("reconfigurer").integers(2**31 - 1))),
-            self.context.part("reconfigurer", "auto-encoder"),
+            self.context.part("reconfigurer", "auto-encoder", share=_VAE_SHARE),
         )
         # The decoder was never asked for columns that do not vary; its output there is noise.
         constant = torch.as_tensor(s.constant_inputs, device=device)
@@ -222,17 +224,20 @@ class _Fit:
         status = {
             "recipe": "paper",
             "message": training.message,
-            "interrupted": training.interrupted,
             "weights": {mixture.leader.name: 1.0},
             "noise_shape": _find_shapes(None, rows.n_outputs)[1],
         }
         return PrismFit(mixture, status, ssgp.stages, training.history, max(1, training.steps), None)
 
     def _fit_plain(
-        self, rows: StandardisedRows, start: dict[str, Any], as_mixture: Callable[[SpectralModel], Mixture]
+        self,
+        rows: StandardisedRows,
+        start: dict[str, Any],
+        as_mixture: Callable[[SpectralModel], Mixture],
+        share: float = 1.0,
     ) -> SSGPFit:
-        """The sparse spectrum GP without a network; callbacks are given its mixture."""
-        context = self.context.part("ssgp", "plain SSGP", as_mixture)
+        """The sparse spectrum GP without a network, in a share of the time; callbacks are given its mixture."""
+        context = self.context.part("ssgp", "plain SSGP", as_mixture, share=share)
         settings = SSGPSettings(
             kernel=self.settings.kernel,
             n_frequencies=self.settings.n_frequencies,
@@ -289,12 +294,16 @@ class _Fit:
         )
 
 
-def _find_shapes(residuals: Array | None, q: int) -> tuple[tuple[NoiseShape, ...] | None, list[dict[str, Any]]]:
+def _find_shapes(
+    residuals: Array | None, q: int, weights: Array | None = None
+) -> tuple[tuple[NoiseShape, ...] | None, list[dict[str, Any]]]:
     """Shapes of the noise from standardised residuals of held-out rows, (m, q), and what ``fit_status_`` says of them.
 
     No shapes if all are normal, as they are without residuals.
     """
-    found = [ShapeFit(NormalShape()) if residuals is None else fit_shape(residuals[:, k]) for k in range(q)]
+    found = [
+        ShapeFit(NormalShape()) if residuals is None else fit_shape(residuals[:, k], weights=weights) for k in range(q)
+    ]
     status = [{"kind": each.shape.kind, "gain": float(each.gain)} for each in found]
     if all(isinstance(each.shape, NormalShape) for each in found):
         return None, status

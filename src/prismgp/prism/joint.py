@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -14,15 +15,17 @@ import torch
 
 from prismgp._system import Streams
 from prismgp._types import Array, Tensor
-from prismgp.context import FitContext
+from prismgp.context import Checkpoint, FitContext
+from prismgp.core.ending import Ending
 from prismgp.core.features import Statistics
 from prismgp.core.kernels import Kernel, Parameters, draw_frequencies, get_kernel
+from prismgp.core.row_noise import RowNoise
 from prismgp.data import ArraySource, StandardisedRows, standardise
 from prismgp.prism.experts import Expert, InformedMap, MapStatistics, Mixture
 from prismgp.prism.local import LocalMixture
-from prismgp.prism.local_fit import LEAST_EXAMPLES, LocalStage
+from prismgp.prism.local_fit import LEAST_EXAMPLES, LocalResult, LocalStage
 from prismgp.prism.network import NetworkSizes, RevisedMap
-from prismgp.prism.stacking import HeldOut, mixture_moments, noise_scale, normal_nlpd, stack
+from prismgp.prism.stacking import HeldOut, average, mixture_moments, noise_scale, normal_nlpd, stack
 from prismgp.prism.train import MemberSettings, MemberTraining, TrainingRows, held_out_rows
 from prismgp.vae import BatchRows, Indices, TrainingResult, run_training, torch_generator
 
@@ -35,7 +38,11 @@ _LOG_LENGTHSCALES = (float(np.log(1e-3)), float(np.log(1e4)))  # as in the core
 _SKIP_LENGTHSCALE = 1.5  # the latent columns carry part of what the exact GP explained by the inputs
 _START_NOISE = (1e-4, 1.0)
 _START_SIGNAL = (0.4, 8.0)
+_PROBE_ROWS = 2_048  # whose statistics tell how long those of all rows take
 _FEATURE_BYTES = 64 * 2**20  # of the features of one chunk
+# Under a time limit: what the networks may take of the time left with neighbours after them, and without; after how
+# many steps a member knows how long a step takes; the share of its steps below which a further member is not begun.
+_NETWORK_SHARES, _PROBE_STEPS, _LEAST_STEPS = (0.6, 0.9), 20, 0.3
 _MEMBER_KINDS = (("input", 0.0), ("constant", 0.0), ("input", 0.05), ("input", 0.0))
 
 
@@ -48,13 +55,13 @@ class JointFit:
     predictor: Mixture | LocalMixture | None = None  # the mixture, or with neighbours
     local: dict[str, Any] = field(default_factory=dict)  # what the local stage says of itself
     residuals: Array | None = None  # standardised, of the predictor at the held-out rows, (m, q)
+    row_weights: Array | None = None  # of these rows, (m,), where rows have any
     networks: dict[int, RevisedMap] = field(default_factory=dict)  # by number, of the members that were trained
     members: list[dict[str, Any]] = field(default_factory=list)
     history: dict[str, list[Any]] = field(default_factory=dict)
     weights: dict[str, float] = field(default_factory=dict)
     held_out_rows: int = 0
     held_out_nlpd: float | None = None
-    interrupted: bool = False
     steps: int = 0
 
 
@@ -82,13 +89,18 @@ class JointRecipe:
         """Train the members and stack them with the plain SSGP."""
         s, device = self.rows.standardiser, self.rows.device
         held_out = held_out_rows(self.sample.x, self.validation_fraction, _MOST_HELD_OUT, streams.generator("held-out"))
+        noise = self.sample.noise
         rows = TrainingRows(
             BatchRows(self.sample.x, s.x_shift, s.x_scale, dtype=torch.float32, device=device),
-            BatchRows(self.sample.y, s.y_shift, s.y_scale, dtype=torch.float32, device=device),
+            BatchRows(self.sample.targets, s.y_shift, s.y_scale, dtype=torch.float32, device=device),
             held_out,
+            None if noise is None else noise / s.target_units(noise.shape[1])[1][self.rows.n_outputs :],
         )
         result = JointFit(Mixture.alone(self.plain), held_out_rows=len(held_out))
-        before = context.iteration
+        before, ending = context.iteration, context.ending
+        enough = len(held_out) >= LEAST_EXAMPLES and self.local_rows >= _LEAST_LOCAL_ROWS
+        local = self.local != "never" and enough
+        share = _MemberTime(ending.part(_NETWORK_SHARES[0 if local else 1]), self.settings.max_steps, self.n_members)
 
         def observe(now: TrainingResult) -> None:
             context.report(
@@ -100,25 +112,21 @@ class JointRecipe:
 
         with context.progress("step", self.n_members * self.settings.max_steps):
             for number in range(self.n_members):
-                try:
-                    member = self._train(number, rows, streams, observe, context)
-                except KeyboardInterrupt:  # before its first step; later ones are handled in the training
-                    member = TrainingResult(interrupted=True, message="interrupted before the first step")
+                member = TrainingResult(early=True, message=f"{ending.reason} before the first step")
+                with ending.allow():
+                    member = self._train(number, rows, streams, observe, context, share)
                 self._add(result, member)
-                if result.interrupted:
+                if ending.over or share.is_spent():
                     break
         self._stack(result, held_out, context)
         result.predictor = result.mixture
-        enough = len(held_out) >= LEAST_EXAMPLES
-        if self.local != "never" and enough and result.without is not None and not result.interrupted:
+        if local and result.without is not None and not ending.over:
             self._localise(result, held_out, streams, context)
         return result
 
     def _localise(self, result: JointFit, held_out: Indices, streams: Streams, context: FitContext) -> None:
         """Let neighbours model what the mixture leaves, where the held-out rows say so."""
         assert result.without is not None
-        if self.local_rows < _LEAST_LOCAL_ROWS:
-            return
         stage = LocalStage(
             rows=self.rows,
             sample=self.sample,
@@ -126,20 +134,23 @@ class JointRecipe:
             mixture=result.mixture,
             without=result.without,
             lengthscale=self.plain.params.lengthscale,
+            start=self.start,
             kernel=get_kernel(LOCAL_KERNEL),
+            exact_kernel=self.kernel,
             n_neighbors=self.n_neighbors,
             most_rows=self.local_rows,
             always=self.local == "always",
         )
-        try:
+        found: LocalResult | None = None
+        with context.ending.allow():
             found = stage.fit(streams, context)
-        except KeyboardInterrupt:  # the mixture will do
-            result.interrupted = True
+        if found is None:  # the mixture will do
             return
         result.predictor, result.local = found.predictor, found.status
         result.residuals = (found.targets - found.held_out.mean) / np.sqrt(found.held_out.total)
         nlpd = normal_nlpd(found.targets, found.held_out.mean, found.held_out.total)
-        result.held_out_nlpd = float(nlpd.sum(1).mean())
+        result.row_weights = found.weights
+        result.held_out_nlpd = average(nlpd.sum(1), found.weights)
 
     def _train(
         self,
@@ -148,6 +159,7 @@ class JointRecipe:
         streams: Streams,
         observe: Callable[[TrainingResult], None],
         context: FitContext,
+        share: _MemberTime,
     ) -> TrainingResult:
         own = Streams(int(streams.generator(f"member {number}").integers(2**31 - 1)))
         noise, dropout = self._kind(number)
@@ -161,23 +173,26 @@ class JointRecipe:
         )
         start = usable_start(self.start, self.rows.standardiser.constant_inputs, learn_kernel=settings.learn_kernel)
         member = RevisedMap(sizes, start, drawn, torch_generator(own, "initial network")).to(self.rows.device)
-        checkpoint = context.checkpoint.scope(f"member {number}")
+        # The checkpoint is for a fit that is done: if the SSGP has ended early, members start elsewhere.
+        checkpoint = Checkpoint() if context.ending.early else context.checkpoint.scope(f"member {number}")
         if (saved := checkpoint.get(_TRAINED)) is not None:
             trained = TrainingResult()
             trained.take_up(saved[1], member, saved[0])
             return trained
         scale = float(np.log(self.rows.standardiser.y_scale).mean())
         begin: int | None = number * settings.max_steps  # the member before may have stopped early
+        ending = share.begin(number, lambda: self._time_statistics(member))
 
         def show(nlpd: float | None) -> None:
             nonlocal begin
+            share.count_step()
             text = f"member {number + 1} of {self.n_members}, held-out NLPD"
             context.advance(None if nlpd is None else f"{text} {nlpd + scale:.4f}", to=begin)
             begin = None
 
-        task = MemberTraining(member, rows, settings, own)
-        trained = run_training(task, monitor=show, observe=observe, checkpoint=checkpoint)
-        if not trained.interrupted:
+        task = MemberTraining(member, rows, settings, own, ending)
+        trained = run_training(task, monitor=show, observe=observe, checkpoint=checkpoint, ending=ending)
+        if not trained.early:
             state = {} if trained.best is None else trained.best.state_dict()
             checkpoint.drop("training")
             checkpoint.put(_TRAINED, lambda: (state, trained.summary()), now=True)
@@ -208,7 +223,6 @@ class JointRecipe:
         for name, values in {"member": [number] * len(member.records), **member.history}.items():
             result.history.setdefault(name, []).extend(values)
         result.steps += member.steps
-        result.interrupted |= member.interrupted
         if member.best is not None:
             result.networks[number] = member.best
 
@@ -225,32 +239,31 @@ class JointRecipe:
         """Posteriors on all rows; noise, weights and temperature by the held-out rows."""
         s, device = self.rows.standardiser, self.rows.device
         x = standardise(self.sample.x[held_out], s.x_shift, s.x_scale, dtype=self.rows.dtype, device=device)
-        y = standardise(self.sample.y[held_out], s.y_shift, s.y_scale, dtype=torch.float64, device=device)
-        target = y.cpu().numpy()
+        units = s.target_units(self.sample.n_noise)
+        y = standardise(self.sample.y[held_out], *units, dtype=torch.float64, device=device)
+        targets, noise = RowNoise.split(y, self.rows.n_outputs)
+        target, result.row_weights = targets.cpu().numpy(), None if noise is None else noise.weight.cpu().numpy()
         experts, seen, withouts = [], [], []
-        try:
-            for number, network in result.networks.items():
-                network = network.to(self.rows.device, self.rows.dtype).eval()
-                (stats,) = context.cached_statistics(f"statistics {number}", partial(self._statistics, network))
-                experts.append(Expert.of(f"member {number}", network, network.parameters_now(), stats))
-            experts += self._inform(result, x)
-        except KeyboardInterrupt:  # those that are done will do
-            result.interrupted = True
+        for number, network in result.networks.items():
+            network = network.to(self.rows.device, self.rows.dtype).eval()
+            (stats,) = context.cached_statistics(f"statistics {number}", partial(self._statistics, network))
+            experts.append(Expert.of(f"member {number}", network, network.parameters_now(), stats))
+        experts += context.ending.insist(partial(self._inform, result, x))
         simple = 1 + sum(isinstance(expert.map, InformedMap) for expert in experts)
         experts.append(self.plain)
         for k, expert in enumerate(experts):
             rows = _chunk_rows(expert.statistics.width)
             pairs = [(x[start : start + rows], y[start : start + rows]) for start in range(0, len(x), rows)]
             without = expert.with_statistics(expert.statistics.without(expert.accumulate(pairs, self.rows.n_outputs)))
-            found = HeldOut.join([without.held_out(part) for part, _ in pairs])
+            found = HeldOut.join([without.held_out(part) for part, _ in pairs]).at_rows(noise)
             withouts.append(without)
             if expert is not self.plain:
-                scale, _ = noise_scale(target, found.mean, found.variance, found.noise)
+                scale, _ = noise_scale(target, found, result.row_weights)
                 experts[k] = replace(expert, noise_scale=scale)
                 withouts[k] = replace(without, noise_scale=scale)
                 found = replace(found, noise=found.noise * scale)
             seen.append(found)
-        chosen = stack(target, seen, simple=simple)
+        chosen = stack(target, seen, simple=simple, row_weights=result.row_weights)
         kept = np.flatnonzero(chosen.weights > 0)
         result.mixture = Mixture(tuple(experts[k] for k in kept), chosen.weights[kept], chosen.temperature)
         result.without = replace(result.mixture, experts=tuple(withouts[k] for k in kept))
@@ -269,10 +282,55 @@ class JointRecipe:
         best = min(noisy, key=lambda number: result.members[number]["held_out_nlpd"])
         return [self.plain.with_noise_of(result.networks[best], x)]
 
+    def _time_statistics(self, network: RevisedMap) -> float:
+        """Seconds that :meth:`_statistics` will take, from those of a few rows."""
+        few = replace(self.rows, source=self.sample.take(np.arange(min(_PROBE_ROWS, len(self.sample.x)))))
+        network = copy.deepcopy(network).to(self.rows.device, self.rows.dtype).eval()
+        began = time.perf_counter()
+        replace(self, rows=few)._statistics(network)
+        return (time.perf_counter() - began) * self.rows.n_rows / few.n_rows
+
     def _statistics(self, network: RevisedMap) -> tuple[Statistics]:
         """Of all rows under a network's features."""
         chunks = self.rows.chunks_of(_chunk_rows(network.sizes.width))
-        return (chunks.reduce(MapStatistics(network)),)
+        return (chunks.reduce(MapStatistics(network, float(network.parameters_now().noise[0]))),)
+
+
+class _MemberTime:
+    """How members share the time of the networks, if that is limited.
+
+    After its first steps a member knows how long a step takes, and how many members can have a fair number of them;
+    it takes its share of the time, and its learning rate falls accordingly.
+    """
+
+    def __init__(self, ending: Ending, max_steps: int, n_members: int) -> None:
+        self.ending, self.max_steps, self.n_members = ending, max_steps, n_members
+        self._left = n_members
+        self._member, self._steps, self._step_seconds = ending, 0, 0.0
+
+    def begin(self, number: int, time_statistics: Callable[[], float]) -> Ending:
+        """The ending of the next member, for which the pass over all rows is reserved."""
+        if self.ending.limited:
+            self.ending.reserve(time_statistics())
+        self._left, self._steps = self.n_members - number, 0
+        self._member = self.ending.part()
+        return self._member
+
+    def count_step(self) -> None:
+        """Called after every step."""
+        self._steps += 1
+        if self._steps == _PROBE_STEPS and self.ending.limited:
+            self._step_seconds = (time.perf_counter() - self._member.began) / self._steps
+            fair = self._step_seconds * self.max_steps * _LEAST_STEPS
+            self._member.shorten(1.0 / max(1, min(self._left, int(self.ending.left / fair))))
+
+    def is_spent(self) -> bool:
+        """Whether there is too little time left for a further member."""
+        if self._left == 1:
+            return False
+        with self.ending.allow():
+            self.ending.check(self._step_seconds * self.max_steps * _LEAST_STEPS)
+        return self.ending.over
 
 
 def _chunk_rows(width: int) -> int:

@@ -19,6 +19,7 @@ trained, with posteriors that do not know these rows at all: residuals of other 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -30,9 +31,10 @@ from prismgp._types import Array, Tensor
 from prismgp.core.kernels import Kernel, Parameters
 from prismgp.core.models import Predictor
 from prismgp.core.numerics import Factor
+from prismgp.core.row_noise import RowNoise
 from prismgp.data import StandardisedRows
 from prismgp.neighbors.local import LocalGP
-from prismgp.prism.experts import Mixture
+from prismgp.prism.experts import Mixture, combine_covariances, combine_moments
 from prismgp.prism.network import RevisedMap
 
 
@@ -42,9 +44,12 @@ class View:
 
     residual: bool  # its target is the mixture's standardised residual (L1), else the target itself (L2)
     latent: bool  # coordinates include latent columns and means of the experts
+    whole: bool = False  # all rows are neighbours of every point: the exact GP
 
     @property
     def name(self) -> str:
+        if self.whole:
+            return "exact GP"
         where = "inputs and latent columns" if self.latent else "inputs"
         return f"neighbours in {where}" + (" on the residuals" if self.residual else " alone")
 
@@ -90,7 +95,7 @@ def survey(mixture: Mixture, x: Tensor, y: Tensor | None = None) -> Survey:
 
 @dataclass(frozen=True)
 class SurveyRows:
-    """A pass: all rows, surveyed one by one left out; and their targets."""
+    """A pass: all rows, surveyed one by one left out; and their targets, with the noise columns of the rows."""
 
     mixture: Mixture
 
@@ -210,7 +215,7 @@ class LocalMixture(Predictor):
         """Mean, variance of the function and noise variance, (n, q), in the model's units."""
         return self._combine(self._survey(x))
 
-    def _combine(self, seen: Survey) -> tuple[Tensor, Tensor, Tensor]:
+    def _combine(self, seen: Survey) -> tuple[Tensor, Tensor | None, Tensor]:
         found = [(seen.mean, seen.variance, seen.noise), *(each.predict(seen) for each in self.near)]
         return combine_moments(found, self.weights, self.temperature)
 
@@ -224,13 +229,9 @@ class LocalMixture(Predictor):
         """Joint covariance of the function, (n, n, q)."""
         seen = self._survey(x)
         base = self.base.covariance(x)
-        means = torch.stack([seen.mean, *(each.predict(seen)[0] for each in self.near)])
-        weights = torch.as_tensor(self.weights).to(means)
-        away = means - torch.tensordot(weights, means, 1)
-        total = torch.einsum("k,kiq,kjq->ijq", weights, away, away) + weights[0] * base
-        for weight, each in zip(weights[1:], self.near, strict=True):
-            total = total + weight * each.covariance(seen, base)
-        return total * torch.as_tensor(self.temperature).to(total)
+        means = [seen.mean, *(each.predict(seen)[0] for each in self.near)]
+        covariances = itertools.chain([base], (each.covariance(seen, base) for each in self.near))
+        return combine_covariances(means, covariances, self.weights, self.temperature)
 
     def sample(self, chunks: Iterable[Tensor], count: int, rng: np.random.Generator) -> Array:
         """Functions drawn from the posterior, (n, q, count): the same functions whatever rows are asked for."""
@@ -261,17 +262,6 @@ class LocalMixture(Predictor):
         return replace(self, base=base, near=tuple(each.to(y.device).extend(seen, y) for each in self.near))
 
 
-def combine_moments(
-    found: Sequence[tuple[Tensor, Tensor, Tensor]], weights: Array, temperature: Array
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean, variance of the function and noise of a mixture, all variances times a temperature."""
-    means, variances, noises = (torch.stack(each) for each in zip(*found, strict=True))
-    shares, factor = torch.as_tensor(weights).to(means), torch.as_tensor(temperature).to(means)
-    mean = torch.tensordot(shares, means, 1)
-    variance = torch.tensordot(shares, variances + (means - mean).square(), 1)
-    return mean, factor * variance, factor * torch.tensordot(shares, noises, 1)
-
-
 def combine(view: View, seen: Survey, mean: Tensor, variance: Tensor, noise: Array) -> tuple[Tensor, Tensor, Tensor]:
     """Mean, variance of the function and noise of the whole from those of the neighbour GP."""
     nu = torch.as_tensor(noise).to(mean)
@@ -281,14 +271,18 @@ def combine(view: View, seen: Survey, mean: Tensor, variance: Tensor, noise: Arr
     return seen.mean + scale * mean, scale.square() * variance + nu * seen.variance, nu * seen.noise
 
 
-def view_rows(view: View, seen: Survey, y: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    """Coordinates and targets of surveyed rows, as the neighbour GP takes them."""
+def view_rows(view: View, seen: Survey, y: Tensor, width: int) -> tuple[Tensor, Tensor, RowNoise | None]:
+    """Coordinates, targets and noise of surveyed rows, as the neighbour GP takes them."""
+    y, noise = RowNoise.split(y, seen.mean.shape[1])
     targets = (y - seen.mean) / seen.scale if view.residual else y
-    return seen.coordinates[:, :width].contiguous(), targets.double()
+    if view.residual and noise is not None and noise.variance is not None:
+        noise = replace(noise, variance=noise.variance / seen.scale[:, 0].square())
+    return seen.coordinates[:, :width].contiguous(), targets.double(), noise
 
 
 def make_local(view: View, seen: Survey, y: Tensor, kernel: Kernel, lengthscale: Array, n_neighbors: int) -> LocalGP:
     """A neighbour GP on surveyed rows, with parameters to start from."""
-    q = y.shape[1]
+    q = seen.mean.shape[1]
     params = Parameters(np.log(lengthscale), np.zeros(q), np.zeros(q), np.zeros(q))
-    return LocalGP(kernel, params, *view_rows(view, seen, y, len(lengthscale)), n_neighbors)
+    coordinates, targets, noise = view_rows(view, seen, y, len(lengthscale))
+    return LocalGP(kernel, params, coordinates, targets, n_neighbors, noise)

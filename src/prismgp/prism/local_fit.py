@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,9 +15,13 @@ import torch
 from prismgp._system import Streams
 from prismgp._types import Array, Tensor
 from prismgp.context import FitContext
-from prismgp.core.kernels import Kernel, Parameters
+from prismgp.core.ending import Ending
+from prismgp.core.kernels import Kernel, Parameters, bounds, default_start
+from prismgp.core.optimise import Monitor, race
+from prismgp.core.row_noise import RowNoise
+from prismgp.core.rows import Callback
 from prismgp.data import ArraySource, StandardisedRows
-from prismgp.neighbors.fit import Examples, LocalTraining, fit_local, predict_examples
+from prismgp.neighbors.fit import LocalTraining, examples_of, fit_local, predict_examples
 from prismgp.neighbors.local import LocalGP
 from prismgp.prism.experts import Mixture
 from prismgp.prism.local import (
@@ -30,12 +35,18 @@ from prismgp.prism.local import (
     start_lengthscales,
     survey,
 )
-from prismgp.prism.stacking import MARGIN, HeldOut, mixture_moments, normal_nlpd, stack
+from prismgp.prism.stacking import MARGIN, HeldOut, average, mixture_moments, normal_nlpd, stack_forward
 
 Indices = npt.NDArray[np.int64]
 
 _RESIDUAL, _TARGET = View(residual=True, latent=True), View(residual=False, latent=True)
 _PLAIN_RESIDUAL, _INPUTS = View(residual=True, latent=False), View(residual=False, latent=False)
+_EXACT = View(residual=False, latent=False, whole=True)
+# With few rows the exact GP is cheap, and where the function is smooth nothing is better. Its parameters are learned
+# on some of the rows, from those that the plain SSGP started from.
+_MOST_WHOLE_ROWS, _EXACT_ROWS = 8_000, 2_000
+EXACT_ROUNDS = (15, 60)  # iterations of the race between starts
+_ALL = 2**14  # neighbours: as many as a model file may ask for
 # With few held-out rows residuals of rows that the networks remember would be taken for those of new ones. With many
 # rows, neighbours in the latent space are worth it on the residuals only.
 _FEW_EXAMPLES, _MANY_POOLED = 300, 20_000
@@ -46,6 +57,7 @@ LEAST_NOISE = {True: 0.05, False: 1e-5}  # of the residuals, whose variance is a
 LEAST_EXAMPLES, _MOST_EXAMPLES = 20, 10_000
 _CROSS_ROWS = 2_000  # with fewer examples each half is judged by parameters learned on the other
 _MANY_ROWS = 200_000  # from here on residuals of the mixture without the held-out rows do
+_LAST_SURVEYS = 1.5  # times as long as the first survey, under a time limit, for the last one and the search
 _BASE_SHARE = 0.4  # prior weight of the mixture; the neighbour GPs share the rest
 _MOMENTS, _PARTS = ("mean", "total"), ("mean", "variance", "noise")
 _LENGTHSCALES = (1e-2, 1e3)
@@ -59,6 +71,7 @@ class LocalResult:
     predictor: LocalMixture | Mixture
     held_out: HeldOut  # the predictor at the examples, in the model's units
     targets: Array  # of the examples, (m, q)
+    weights: Array | None  # of the examples, (m,), where rows have any
     status: dict[str, Any]
 
 
@@ -72,7 +85,9 @@ class LocalStage:
     mixture: Mixture  # with the posteriors of all rows
     without: Mixture  # with posteriors that do not know the held-out rows
     lengthscale: Array  # of the plain SSGP, (d,)
+    start: Parameters  # of the exact GP on a subsample that the plain SSGP started from
     kernel: Kernel
+    exact_kernel: Kernel  # of the exact GP on all rows, where they are few
     n_neighbors: int
     most_rows: int
     always: bool  # use neighbours even if the mixture alone is no worse
@@ -82,53 +97,71 @@ class LocalStage:
         pool, own = self._pool(streams.generator("neighbours"))
         if len(own) < LEAST_EXAMPLES:
             raise ValueError(f"{len(own)} examples are too few")
+        began, ending = time.perf_counter(), context.ending
+        ending.check()
         seen, y = self._survey(pool, self.without)
+        if ending.limited:  # rows are surveyed again at the end, and searched
+            ending = ending.part()
+            ending.reserve(_LAST_SURVEYS * (time.perf_counter() - began))
+            ending.check()
         held = torch.as_tensor(own, device=y.device)
         if self.whole:
             seen = seen.replace_rows(held, self._predict_unknown(pool, own))
-        target = y[held].cpu().numpy()
+        targets, noise = RowNoise.split(y[held], self.rows.n_outputs)
+        target, weights = targets.cpu().numpy(), None if noise is None else noise.weight.cpu().numpy()
         known = seen.take(held)
-        base = HeldOut.of(known.mean, known.variance, known.noise)
+        base = HeldOut.of(known.mean, known.variance, known.noise).at_rows(noise)
         learned: list[tuple[View, Parameters]] = []
         found: list[HeldOut] = []
         views = self._views(seen, len(held))
         with context.progress("view", len(views)):
-            for view in views:
+            for done, view in enumerate(views):
                 context.advance(view.name)
-                gp = make_local(view, seen, y, self.kernel, self._start(view), self.n_neighbors)
-                learn = partial(self._judge, view, gp, seen, held, streams.generator(view.name))
+                part = ending.part(1.0 / (len(views) - done))
+                gp = self._make(view, seen, y, self._start(view))
+                learn = partial(self._judge, view, gp, seen, held, streams.generator(view.name), part)
                 params, judged = self._recall(view, gp, learn, context)
+                if ending.interrupted:
+                    ending.check()
                 learned.append((view, params))
-                found.append(judged)
-        chosen = stack(target, [*found, base], simple=1, share=_BASE_SHARE, margin=-np.inf if self.always else MARGIN)
+                found.append(judged.at_rows(noise))
+        margin = -np.inf if self.always else MARGIN
+        chosen = stack_forward(target, [*found, base], share=_BASE_SHARE, margin=margin, row_weights=weights)
         status = {
             "weights": {
                 name: float(weight)
                 for name, weight in zip([*(view.name for view, _ in learned), "mixture"], chosen.weights, strict=True)
             },
-            "gain": float(normal_nlpd(target, base.mean, base.total).sum(1).mean() - chosen.nlpd),
+            "gain": average(normal_nlpd(target, base.mean, base.total).sum(1), weights) - chosen.nlpd,
             "rows": len(y),
         }
         kept = np.flatnonzero(chosen.weights[:-1] > 0)
         if not len(kept):
-            return LocalResult(self.mixture, base, target, status)
+            return LocalResult(self.mixture, base, target, weights, status)
         survey_again = any(learned[k][0].residual or learned[k][0].latent for k in kept)
         if survey_again and self.whole and len(y) <= _MANY_ROWS:  # with more, the held-out rows make no difference
             seen, y = self._survey(pool, self.mixture)
         near = tuple(self._near(*learned[k], seen, y) for k in kept)
-        weights = chosen.weights[[len(learned), *kept]]
-        predictor = LocalMixture(self.mixture, near, weights, chosen.temperature)
+        shares = chosen.weights[[len(learned), *kept]]
+        predictor = LocalMixture(self.mixture, near, shares, chosen.temperature)
         mean, variance = mixture_moments(
-            weights, *(np.stack([getattr(each, n) for each in (base, *(found[k] for k in kept))]) for n in _MOMENTS)
+            shares, *(np.stack([getattr(each, n) for each in (base, *(found[k] for k in kept))]) for n in _MOMENTS)
         )
         total = variance * chosen.temperature
-        return LocalResult(predictor, HeldOut(mean, total, np.zeros_like(total)), target, status)
+        return LocalResult(predictor, HeldOut(mean, total, np.zeros_like(total)), target, weights, status)
 
     def _near(self, view: View, params: Parameters, seen: Survey, y: Tensor) -> Near:
-        gp = make_local(view, seen, y, self.kernel, params.lengthscale, self.n_neighbors)
-        return Near(view, gp.with_parameters(params))
+        return Near(view, self._make(view, seen, y, params.lengthscale).with_parameters(params))
+
+    def _make(self, view: View, seen: Survey, y: Tensor, lengthscale: Array) -> LocalGP:
+        kernel, count = (self.exact_kernel, _ALL) if view.whole else (self.kernel, self.n_neighbors)
+        return make_local(view, seen, y, kernel, lengthscale, count)
 
     def _views(self, seen: Survey, examples: int) -> list[View]:
+        exact = [_EXACT] if len(seen.mean) <= _MOST_WHOLE_ROWS else []
+        return [*self._near_views(seen, examples), *exact]
+
+    def _near_views(self, seen: Survey, examples: int) -> list[View]:
         if seen.coordinates.shape[1] == self.rows.n_inputs + self.rows.n_outputs:
             return [_PLAIN_RESIDUAL, _INPUTS]  # no expert has latent columns
         if examples < _FEW_EXAMPLES:
@@ -180,38 +213,46 @@ class LocalStage:
         self, view: View, gp: LocalGP, learn: Callable[[], tuple[Parameters, HeldOut]], context: FitContext
     ) -> tuple[Parameters, HeldOut]:
         """What the checkpoint knows of a view, or else what is learned now."""
-        saved = context.checkpoint.get(view.name)
+        saved = None if context.ending.early else context.checkpoint.get(view.name)
         if saved is not None:
             tensors = saved[0]
             return gp.params.unpack(tensors["params"].numpy()), HeldOut(*(tensors[name].numpy() for name in _PARTS))
         params, judged = learn()
+        if context.ending.early:  # the checkpoint is for a fit that is done
+            return params, judged
         tensors = {name: torch.as_tensor(getattr(judged, name)) for name in _PARTS}
         context.checkpoint.put(view.name, lambda: ({**tensors, "params": torch.as_tensor(params.pack())}, {}), now=True)
         return params, judged
 
     def _judge(
-        self, view: View, gp: LocalGP, seen: Survey, held: Tensor, rng: np.random.Generator
+        self, view: View, gp: LocalGP, seen: Survey, held: Tensor, rng: np.random.Generator, ending: Ending
     ) -> tuple[Parameters, HeldOut]:
         """Parameters learned at the examples, and predictions of these, each by parameters that did not see it."""
+        if view.whole:
+            return self._judge_exact(view, gp, seen, held, rng, ending)
         rows, m = torch.arange(gp.n_rows, device=held.device), len(held)
-        examples = Examples(gp.coordinates[held], gp.targets[held], held, rows)
+        examples = examples_of(gp, held, rows)
         training = FEW if m < _CROSS_ROWS else MANY
         least_noise = LEAST_NOISE[view.residual]
         if not (view.residual or view.latent):  # no network has seen the rows, so that others can be the examples
             free = np.setdiff1d(np.arange(gp.n_rows), held.cpu().numpy())
             drawn = rng.choice(free, min(_MOST_EXAMPLES, len(free)), replace=False)
             these = torch.as_tensor(np.sort(drawn), device=held.device)
-            rest = Examples(gp.coordinates[these], gp.targets[these], these, rows)
-            learned = fit_local(gp, rest, rng, training, least_noise=least_noise)
+            rest = examples_of(gp, these, rows)
+            learned = fit_local(gp, rest, rng, training, least_noise=least_noise, callback=Callback(ending))
             near = predict_examples(learned, examples)
             return learned.params, HeldOut.of(*combine(view, seen.take(held), *near, learned.params.noise))
-        learned = fit_local(gp, examples, rng, training, least_noise=least_noise)
+        share = 1.0 if m >= _CROSS_ROWS else 1.0 / 3.0  # of the first of three trainings
+        learned = fit_local(gp, examples, rng, training, least_noise=least_noise, callback=Callback(ending.part(share)))
         order = torch.as_tensor(rng.permutation(m), device=held.device)
         parts, judges = [order], [learned]
         if m < _CROSS_ROWS:
             parts = [order[: m // 2], order[m // 2 :]]
             others = [examples.take(part) for part in reversed(parts)]
-            judges = [fit_local(gp, each, rng, training, least_noise=least_noise) for each in others]
+            judges = [
+                fit_local(gp, each, rng, training, least_noise=least_noise, callback=Callback(ending.part(share)))
+                for share, each in zip((0.5, 1.0), others, strict=True)
+            ]
         found = [torch.empty_like(examples.targets) for _ in _PARTS]
         for part, judge in zip(parts, judges, strict=True):
             near = predict_examples(judge, examples.take(part))
@@ -220,3 +261,18 @@ class LocalStage:
             ):
                 into[part] = values
         return learned.params, HeldOut.of(*found)
+
+    def _judge_exact(
+        self, view: View, gp: LocalGP, seen: Survey, held: Tensor, rng: np.random.Generator, ending: Ending
+    ) -> tuple[Parameters, HeldOut]:
+        """Parameters by the evidence of rows that are no examples, and predictions of the examples given these."""
+        free = torch.as_tensor(np.setdiff1d(np.arange(gp.n_rows), held.cpu().numpy()), device=held.device)
+        known = gp.take(free)
+        drawn = np.sort(rng.choice(len(free), min(_EXACT_ROWS, len(free)), replace=False))
+        objective = known.take(torch.as_tensor(drawn, device=held.device)).evidence
+        starts = [self.start, default_start(self.rows.n_inputs, self.rows.n_outputs)]
+        monitor = Monitor(Callback(ending), lambda _, params: params)
+        boxes = bounds(self.start, dtype="float64")
+        _, params, _ = race([(objective, each) for each in starts], boxes, rounds=EXACT_ROUNDS, monitor=monitor)
+        near = known.with_parameters(params).predict(gp.coordinates[held])
+        return params, HeldOut.of(*combine(view, seen.take(held), *near, params.noise))

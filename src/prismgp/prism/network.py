@@ -46,6 +46,7 @@ from prismgp._types import Array, Tensor
 from prismgp.core.features import gated_features
 from prismgp.core.kernels import Parameters
 from prismgp.core.numerics import Factor, factor
+from prismgp.core.row_noise import RowNoise
 from prismgp.vae import MixturePrior
 
 _LARGEST_INPUT = 10.0  # standard deviations; a network extrapolates wildly beyond what it has seen
@@ -296,13 +297,23 @@ class _FeatureDensity(_Density):
         return value
 
 
-def batch_log_evidence(member: RevisedMap, output: NetworkOutput, y: Tensor) -> Tensor:
-    """Compute (B1) from the network's output for rows and their targets, (n, q); a float64 scalar to differentiate."""
+def batch_log_evidence(
+    member: RevisedMap, output: NetworkOutput, y: Tensor, row_noise: RowNoise | None = None
+) -> Tensor:
+    """Compute (B1) from the network's output for rows and their targets, (n, q); a float64 scalar to differentiate.
+
+    Rows may differ in their noise (W1), beside what the network says of it.
+    """
     log_signal, log_noise = member.log_signal.double(), member.log_noise.double()
     phi = output.phi
     rho = (y.double() - member.mean.double()) * torch.exp(-0.5 * log_noise)
     constant = -0.5 * len(y) * (math.log(2.0 * math.pi) + log_noise).sum()
-    if output.log_noise is not None:
+    if row_noise is not None:
+        log_relative = row_noise.log_relative(log_noise[0].exp(), output.log_noise)
+        root = torch.exp(-0.5 * log_relative)[:, None]
+        phi, rho = phi * root.to(phi), rho * root
+        constant = constant - 0.5 * y.shape[1] * log_relative.sum()
+    elif output.log_noise is not None:
         root = torch.exp(-0.5 * output.log_noise)[:, None]
         phi, rho = phi * root, rho * root
         constant = constant - 0.5 * y.shape[1] * output.log_noise.double().sum()
@@ -333,14 +344,17 @@ def _inverse(solved: Factor, ratio: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def batch_predict(
-    params: Parameters, context: NetworkOutput, y: Tensor, rows: NetworkOutput
+    params: Parameters, context: NetworkOutput, y: Tensor, rows: NetworkOutput, row_noise: RowNoise | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Mean, variance of the function and noise variance at other rows, given the rows of a batch; all (m, q) float64.
 
-    The same posterior as that of the features' weights. O(n^3), whatever the number of features.
+    The same posterior as that of the features' weights. O(n^3), whatever the number of features. ``row_noise`` is that
+    of the rows of the batch, where they differ.
     """
     inner, cross = _kernel(context, context), _kernel(rows, context)
     root = None if context.log_noise is None else torch.exp(-0.5 * context.log_noise.double())
+    if row_noise is not None:
+        root = torch.exp(-0.5 * row_noise.log_relative(float(params.noise[0]), context.log_noise))
     if root is not None:
         inner, cross = inner * (root[:, None] * root), cross * root
     means, variances, noises = [], [], []

@@ -9,11 +9,12 @@ mixture is significantly better.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from prismgp._types import Array, Tensor
+from prismgp.core.row_noise import RowNoise
 
 _NOISE_GRID = np.linspace(-3.0, 4.0, 141)  # logarithms of the factor on the noise variance
 _NOISE_ROWS = 10.0  # pseudo-rows that pull the factor to one
@@ -46,6 +47,14 @@ class HeldOut:
     def total(self) -> Array:
         return self.variance + self.noise
 
+    def at_rows(self, noise: RowNoise | None) -> HeldOut:
+        """Of these rows' targets, which may be less noisy or more than others (W1); known noise is in the variance."""
+        if noise is None:
+            return self
+        columns = noise.columns.cpu().numpy()
+        weight, known = columns[:, :1], columns[:, 1:].sum(1, keepdims=True)
+        return replace(self, variance=self.variance + known / weight, noise=self.noise / weight)
+
 
 @dataclass(frozen=True)
 class Stack:
@@ -56,20 +65,28 @@ class Stack:
     nlpd: float  # of the held-out rows
 
 
-def noise_scale(y: Array, mean: Array, variance: Array, noise: Array) -> tuple[Array, float]:
+def noise_scale(y: Array, found: HeldOut, row_weights: Array | None = None) -> tuple[Array, float]:
     """Find the factor on the noise variance, (q,), that is best for the held-out rows, and their NLPD with it.
 
-    All arguments are (m, q).
+    ``y``, (m, q); a row of weight w, (m,), counts w times.
     """
-    scaled = variance + noise * np.exp(_NOISE_GRID)[:, None, None]
-    nlpd = normal_nlpd(y, mean, scaled).mean(1)  # (grid, q)
-    penalised = nlpd + 0.5 * _NOISE_ROWS / len(y) * _NOISE_GRID[:, None] ** 2
+    scaled = found.variance + found.noise * np.exp(_NOISE_GRID)[:, None, None]
+    values = normal_nlpd(y, found.mean, scaled)
+    nlpd = values.mean(1) if row_weights is None else np.average(values, 1, row_weights)  # (grid, q)
+    count = len(y) if row_weights is None else row_weights.sum()
+    penalised = nlpd + 0.5 * _NOISE_ROWS / count * _NOISE_GRID[:, None] ** 2
     best = penalised.argmin(0)
     return np.exp(_NOISE_GRID[best]), float(nlpd[best, np.arange(len(best))].mean())
 
 
 def stack(
-    y: Array, experts: list[HeldOut], *, simple: int, margin: float = MARGIN, share: float = _PLAIN_SHARE
+    y: Array,
+    experts: list[HeldOut],
+    *,
+    simple: int,
+    margin: float = MARGIN,
+    share: float = _PLAIN_SHARE,
+    row_weights: Array | None = None,
 ) -> Stack:
     """Find the weights that maximise the held-out density of the mixture's moments, then its temperature.
 
@@ -77,41 +94,96 @@ def stack(
     the last experts is compared with the one after it, then the mixture of all with the best of these. ``simple`` says
     how many of the last may be used alone: the plain SSGP, last, and before it the same with learned noise. ``margin``
     is in standard errors by which a gain must exceed what is expected by chance; ``-inf``: the mixture is always used.
-    ``share`` is the prior weight of the last expert; the others share the rest.
+    ``share`` is the prior weight of the last expert; the others share the rest. A row of weight w, ``row_weights``
+    (m,), counts w times.
     """
     means = np.stack([expert.mean for expert in experts])
     totals = np.stack([expert.total for expert in experts])
-    weights = _fit_weights(y, means, totals, share if simple else None)
+    weights = _fit_weights(y, means, totals, share if simple else None, row_weights)
     mean, variance = mixture_moments(weights, means, totals)
-    squares = ((y - mean) ** 2 / variance).sum(0)
-    temperature = (squares + _TEMPERATURE_ROWS) / (len(y) + _TEMPERATURE_ROWS)
+    squares, count = (y - mean) ** 2 / variance, len(y) if row_weights is None else row_weights.sum()
+    total = squares.sum(0) if row_weights is None else row_weights @ squares
+    temperature = (total + _TEMPERATURE_ROWS) / (count + _TEMPERATURE_ROWS)
     nlpd = normal_nlpd(y, mean, variance * temperature).sum(1)
     if 0 < simple < len(experts) and margin > -np.inf:
-        base, alone = _find_simplest(y, means, totals, simple, margin)
-        if not _is_significant(alone - nlpd, fitted=2 * (len(experts) - 1), margin=margin):
+        base, alone = _find_simplest(y, means, totals, simple, margin, row_weights)
+        if not _is_significant(alone - nlpd, row_weights, fitted=2 * (len(experts) - 1), margin=margin):
             only = (np.arange(len(experts)) == base).astype(np.float64)
-            return Stack(only, np.ones_like(temperature), float(alone.mean()))
-    return Stack(weights, temperature, float(nlpd.mean()))
+            return Stack(only, np.ones_like(temperature), average(alone, row_weights))
+    return Stack(weights, temperature, average(nlpd, row_weights))
 
 
-def _find_simplest(y: Array, means: Array, totals: Array, simple: int, margin: float) -> tuple[int, Array]:
+def stack_forward(
+    y: Array,
+    experts: list[HeldOut],
+    *,
+    margin: float = MARGIN,
+    share: float = _PLAIN_SHARE,
+    row_weights: Array | None = None,
+) -> Stack:
+    """Begin with the last expert alone; others join one by one, the best first, while each is a significant gain.
+
+    With few held-out rows every further expert is a further chance to fit them, so that an expert that adds nothing
+    must not take part. ``margin``, ``share`` and ``row_weights`` are those of :func:`stack`; ``-inf``: all experts take
+    part. The first to join changes the kind of model and needs the whole margin, those after it half of that.
+    """
+    base = experts[-1]
+    chosen: list[int] = []
+    rows = normal_nlpd(y, base.mean, base.total).sum(1)
+    found = Stack(np.ones(1), np.ones(y.shape[1]), average(rows, row_weights))
+    left = list(range(len(experts) - 1))
+    while left:
+        trials = []
+        for k in left:
+            parts = [*(experts[j] for j in (*chosen, k)), base]
+            trial = stack(y, parts, simple=1, margin=-np.inf, share=share, row_weights=row_weights)
+            mean, total = mixture_moments(
+                trial.weights, np.stack([each.mean for each in parts]), np.stack([each.total for each in parts])
+            )
+            trials.append((trial, k, normal_nlpd(y, mean, total * trial.temperature).sum(1)))
+        trial, k, nlpd = min(trials, key=lambda each: each[0].nlpd)
+        needed = 0.5 * margin if chosen else margin
+        if not _is_significant(rows - nlpd, row_weights, fitted=2, margin=needed):
+            break
+        chosen.append(k)
+        left.remove(k)
+        found, rows = trial, nlpd
+    weights = np.zeros(len(experts))
+    weights[[*chosen, len(experts) - 1]] = found.weights
+    return replace(found, weights=weights)
+
+
+def average(values: Array, row_weights: Array | None) -> float:
+    """Mean of values of rows, (m,) or (m, q), each row counted as often as its weight says."""
+    return float(values.mean() if row_weights is None else np.average(values, 0, row_weights).mean())
+
+
+def _find_simplest(
+    y: Array, means: Array, totals: Array, simple: int, margin: float, row_weights: Array | None
+) -> tuple[int, Array]:
     """Find the simplest expert to which no less simple one is significantly superior, and its NLPD by row."""
     base = len(means) - 1
     alone = normal_nlpd(y, means[base], totals[base]).sum(1)
     for k in range(len(means) - 2, len(means) - 1 - simple, -1):
         other = normal_nlpd(y, means[k], totals[k]).sum(1)
-        if _is_significant(alone - other, fitted=2, margin=margin):
+        if _is_significant(alone - other, row_weights, fitted=2, margin=margin):
             base, alone = k, other
     return base, alone
 
 
-def _is_significant(gains: Array, *, fitted: int, margin: float = MARGIN) -> bool:
+def _is_significant(gains: Array, row_weights: Array | None, *, fitted: int, margin: float = MARGIN) -> bool:
     """Whether gains in log density, row by row, are more than chance.
 
     Their mean must exceed what so many numbers fitted to these rows gain by themselves (Akaike's correction) by
     ``margin`` standard errors. With few held-out rows, or a function that needs no network, the plain SSGP is used.
+    Unequal weights count as the number of equal ones that says as much (Kish).
     """
     n = len(gains)
+    if row_weights is not None:
+        effective = float(row_weights.sum() ** 2 / np.square(row_weights).sum())
+        mean = np.average(gains, weights=row_weights)
+        error = np.sqrt(np.average((gains - mean) ** 2, weights=row_weights) / max(effective - 1.0, 1e-9))
+        return n > 1 and bool(mean > fitted / effective + margin * error)
     return n > 1 and bool(gains.mean() > fitted / n + margin * float(gains.std(ddof=1)) / np.sqrt(n))
 
 
@@ -121,7 +193,7 @@ def mixture_moments(weights: Array, means: Array, variances: Array) -> tuple[Arr
     return mean, np.tensordot(weights, variances + (means - mean) ** 2, 1)
 
 
-def _fit_weights(y: Array, means: Array, totals: Array, share: float | None) -> Array:
+def _fit_weights(y: Array, means: Array, totals: Array, share: float | None, row_weights: Array | None = None) -> Array:
     """The weights of the highest density, (K,), some dropped; ``share``: prior weight of the last, None: as others."""
     count = len(means)
     if count == 1:
@@ -132,12 +204,15 @@ def _fit_weights(y: Array, means: Array, totals: Array, share: float | None) -> 
     if share is not None:
         prior = np.append(np.full(count - 1, (1.0 - share) / (count - 1)), share)
     log_prior = np.log(prior)
+    values = y.size if row_weights is None else y.shape[1] * row_weights.sum()
 
     def loss(logits: Array) -> float:
         weights = _softmax(logits)
         mean, variance = mixture_moments(weights, means, totals)
         pull = prior @ (log_prior - np.log(np.maximum(weights, 1e-300)))
-        return float(normal_nlpd(y, mean, variance).mean() + _WEIGHT_ROWS / y.size * pull)
+        nlpd = normal_nlpd(y, mean, variance)
+        level = nlpd.mean() if row_weights is None else np.average(nlpd, 0, row_weights).mean()
+        return float(level + _WEIGHT_ROWS / values * pull)
 
     # The density of the moments is not concave in the weights: start at the centre and near every corner.
     corners = range(count if count <= _MOST_CORNERS else 0)

@@ -27,8 +27,10 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.optim.swa_utils import AveragedModel
 
 from prismgp._system import Streams
-from prismgp._types import AnyArray, Tensor
+from prismgp._types import AnyArray, Array, Tensor
+from prismgp.core.ending import Ending
 from prismgp.core.features import accumulate_features
+from prismgp.core.row_noise import RowNoise
 from prismgp.prism.experts import Expert
 from prismgp.prism.network import (
     NetworkOutput,
@@ -38,7 +40,7 @@ from prismgp.prism.network import (
     batch_predict,
     clip_inputs,
 )
-from prismgp.prism.stacking import HeldOut, noise_scale
+from prismgp.prism.stacking import HeldOut, average, noise_scale
 from prismgp.vae import (
     BatchRows,
     ElboTerms,
@@ -87,6 +89,13 @@ class TrainingRows:
     x: BatchRows
     y: BatchRows
     held_out: Indices  # sorted
+    noise: Array | None = None  # noise columns in the model's units, (n, 1) or (n, 2), where rows differ
+
+    def row_noise(self, index: Indices) -> RowNoise | None:
+        """Of the rows of these indices."""
+        if self.noise is None:
+            return None
+        return RowNoise.split(torch.as_tensor(self.noise[index], device=self.x.device), 0)[1]
 
     def draw(self, count: int, rng: np.random.Generator) -> Indices:
         """Draw distinct training rows in random order."""
@@ -101,7 +110,15 @@ class MemberTraining(TrainingTask):
     criterion = "held-out density"
     wide = 1_024  # features above which a check uses the kernel matrix of fewer rows instead of the features' moments
 
-    def __init__(self, member: RevisedMap, rows: TrainingRows, settings: MemberSettings, streams: Streams) -> None:
+    def __init__(
+        self,
+        member: RevisedMap,
+        rows: TrainingRows,
+        settings: MemberSettings,
+        streams: Streams,
+        ending: Ending | None = None,
+    ) -> None:
+        ending = ending or Ending()
         self.member, self.rows, self.settings, self.held_out = member, rows, settings, rows.held_out
         self.max_steps, self.patience = settings.max_steps, settings.patience
         self.elbo = _Elbo(member.sizes, torch_generator(streams, "decoder")).to(rows.x.device)
@@ -114,7 +131,9 @@ class MemberTraining(TrainingTask):
             {"params": [p for p in self.trained if p.ndim <= 1], "weight_decay": 0.0},
         ]
         self.optimiser = torch.optim.AdamW(groups, lr=_LEARNING_RATE, fused=True)
-        self.schedule = LambdaLR(self.optimiser, lambda done: _learning_rate(done + 1, settings.max_steps))
+        self.schedule = LambdaLR(
+            self.optimiser, lambda done: _learning_rate(done + 1, settings.max_steps, ending.share)
+        )
         self.average = AveragedModel(member, multi_avg_fn=_average_weights).requires_grad_(False)
         self.average.update_parameters(member)  # the initial weights are the first to be averaged
         self.model = cast(RevisedMap, self.average.module)
@@ -124,6 +143,8 @@ class MemberTraining(TrainingTask):
         self.noise = torch_generator(streams, "latent noise")
         self.held_x = rows.x[rows.held_out]
         self.held_y = rows.y[rows.held_out].double().cpu().numpy()
+        self.held_noise = rows.row_noise(rows.held_out)
+        self.held_weights = None if self.held_noise is None else self.held_noise.weight.cpu().numpy()
         self.evidence: Tensor  # of the last batch
         self.terms: dict[str, float] = {}  # of the last ELBO
 
@@ -143,7 +164,7 @@ class MemberTraining(TrainingTask):
         index = self.rows.draw(settings.batch_size, self.batches)
         x, y = self.rows.x[index], self.rows.y[index]
         output: NetworkOutput = self.member(x, dropout=settings.dropout, generator=self.masks)
-        evidence = batch_log_evidence(self.member, output, y) / len(x)
+        evidence = batch_log_evidence(self.member, output, y, self.rows.row_noise(index)) / len(x)
         loss = -evidence
         if (number - 1) % _ELBO_EVERY == 0:  # for the history also where its weight is zero
             terms = self._elbo_terms(x, output)
@@ -163,9 +184,9 @@ class MemberTraining(TrainingTask):
         """Compute the NLPD of the averaged network at the held-out rows."""
         if not all(bool(torch.isfinite(parameter).all()) for parameter in self.model.parameters()):
             return math.nan, {}
-        found = self._predict_held_out()
-        _, nlpd = noise_scale(self.held_y, found.mean, found.variance, found.noise)
-        rmse = float(np.sqrt(np.mean((self.held_y - found.mean) ** 2)))
+        found = self._predict_held_out().at_rows(self.held_noise)
+        _, nlpd = noise_scale(self.held_y, found, self.held_weights)
+        rmse = float(np.sqrt(average((self.held_y - found.mean) ** 2, self.held_weights)))
         with torch.no_grad():
             clusters = self.model.prior.describe(self.model(self.held_x).latent)
         entries = {"evidence": float(self.evidence), **self.terms, "validation_nlpd": nlpd, "validation_rmse": rmse}
@@ -179,12 +200,18 @@ class MemberTraining(TrainingTask):
             index = self.rows.draw(_WIDE_CONTEXT_ROWS, self.context)
             with torch.no_grad():
                 context, held = self.model(self.rows.x[index]), self.model(self.held_x)
-                return HeldOut.of(*batch_predict(params, context, self.rows.y[index], held))
+                noise = self.rows.row_noise(index)
+                return HeldOut.of(*batch_predict(params, context, self.rows.y[index], held, noise))
         index = self.rows.draw(_CONTEXT_ROWS, self.context)
         chunks = [index[start : start + _CHUNK_ROWS] for start in range(0, len(index), _CHUNK_ROWS)]
-        encoded = ((*self.model.features(self.rows.x[chunk]), self.rows.y[chunk]) for chunk in chunks)
-        stats = accumulate_features(encoded, len(params.mean))
+        encoded = ((*self.model.features(self.rows.x[chunk]), self._targets(chunk)) for chunk in chunks)
+        stats = accumulate_features(encoded, len(params.mean), float(params.noise[0]))
         return Expert.of("check", self.model, params, stats).held_out(self.held_x)
+
+    def _targets(self, index: Indices) -> Tensor:
+        """Targets with the noise columns of the rows behind them."""
+        y, noise = self.rows.y[index], self.rows.row_noise(index)
+        return y if noise is None else torch.cat([y.double(), noise.columns], 1)
 
     def _elbo_terms(self, x: Tensor, output: NetworkOutput) -> ElboTerms:
         """Compute R5 on the first rows of a batch, with one Gaussian ``q(z | x)`` about the latent input."""
@@ -210,9 +237,10 @@ class _Elbo(torch.nn.Module):
         self.log_var = torch.nn.Parameter(torch.full((sizes.latent,), _START_LOG_VAR, dtype=torch.float32))
 
 
-def _learning_rate(step: int, max_steps: int) -> float:
-    """Share of the learning rate at a step, counted from one."""
-    return min(1.0, step / _WARM_UP) * 0.5 * (1.0 + math.cos(math.pi * (step - 1) / max_steps))
+def _learning_rate(step: int, max_steps: int, time_share: float = 0.0) -> float:
+    """Share of the learning rate at a step, counted from one; a time limit makes it fall sooner."""
+    angle = max(math.pi * (step - 1) / max_steps, math.pi * time_share)
+    return min(1.0, step / _WARM_UP) * 0.5 * (1.0 + math.cos(angle))
 
 
 def _average_weights(average: Any, weights: Any, count: Tensor | int) -> None:

@@ -24,6 +24,7 @@ import torch
 from prismgp._system import Streams, available_bytes
 from prismgp._types import AnyArray, Array, Tensor
 from prismgp.context import Checkpoint, Saved
+from prismgp.core.ending import Ending
 from prismgp.data import standardise
 from prismgp.exceptions import NumericalError
 
@@ -63,10 +64,19 @@ class BatchRows:
         return rows.clamp_(-_LARGEST_VALUE, _LARGEST_VALUE).to(self.dtype)
 
 
-def draw_rows(n: int, held_out: Indices, count: int, rng: np.random.Generator) -> Indices:
-    """Draw distinct rows of n in random order, none of them among ``held_out``, which is sorted; all if fewer."""
+def draw_rows(
+    n: int, held_out: Indices, count: int, rng: np.random.Generator, weight: AnyArray | None = None
+) -> Indices:
+    """Draw distinct rows of n in random order, none of them among ``held_out``, which is sorted; all if fewer.
+
+    With weights, (n,), rows are drawn in proportion to them, and may come several times.
+    """
     free = n - len(held_out)
-    drawn = rng.choice(free, min(count, free), replace=False)
+    if weight is None:
+        drawn = rng.choice(free, min(count, free), replace=False)
+    else:
+        others = np.delete(weight, held_out)
+        drawn = rng.choice(free, min(count, free), p=others / others.sum())
     # Position among the rows that are not held out, to position among all: skip the held-out rows before it.
     return drawn + np.searchsorted(held_out - np.arange(len(held_out)), drawn, side="right")
 
@@ -166,9 +176,10 @@ class TrainingResult:
     best_step: int = 0  # the step of that check
     steps: int = 0  # steps taken
     message: str = ""  # why the training ended
-    interrupted: bool = False
+    early: bool = False  # ended by the time limit or an interrupt
     held_out_rows: int = 0  # 0 when there were too few rows to hold any out: then training rows are checked
     records: list[dict[str, Any]] = field(default_factory=list)  # an entry for each check
+    began: float = field(default_factory=time.perf_counter)  # less the time of a training that is continued
 
     @property
     def history(self) -> dict[str, list[Any]]:
@@ -201,54 +212,72 @@ def run_training(
     monitor: Callable[[float | None], None] | None = None,
     observe: Callable[[TrainingResult], None] | None = None,
     checkpoint: Checkpoint | None = None,
+    ending: Ending | None = None,
 ) -> TrainingResult:
-    """Take the steps of a task until it is done, stops improving, diverges or is interrupted.
+    """Take the steps of a task until it is done, stops improving, diverges or is ended.
 
-    A KeyboardInterrupt, anywhere in a step or in a callback, ends the training and keeps the best network so far.
-    ``monitor`` is called after every step with the value of the check, or None where there was none; ``observe`` after
-    every check with the result so far. The state is saved to ``checkpoint`` after every check; a state found there at
-    the start is continued.
+    ``ending`` ends it early, anywhere in a step or in a callback, and the best network so far is kept; at a time limit
+    the network is checked once more. ``monitor`` is called after every step with the value of the check, or None where
+    there was none; ``observe`` after every check with the result so far. The state is saved to ``checkpoint`` after
+    every check; a state found there at the start is continued.
     """
-    began, result = time.perf_counter(), TrainingResult(held_out_rows=len(task.held_out))
-    max_steps, patience = task.max_steps, task.patience
+    ending = ending or Ending()
+    result = TrainingResult(held_out_rows=len(task.held_out), early=True)
     try:
-        saved = None if checkpoint is None else checkpoint.get(_STATE_NAME)
-        if saved is not None:
-            began -= _restore(task, result, saved)
-        elif task.check_start:
-            _check(task, result, began)
-        for step in range(result.steps + 1, max_steps + 1):
-            task.step(step)
-            result.steps = step
-            value = None
-            if step % task.check_every == 0 or step == max_steps:
-                value = _check(task, result, began)
-                if not math.isfinite(value):
-                    result.message = f"the objective left the range of floating-point numbers at step {step}"
-                    break
-            if monitor is not None:
-                monitor(value)
-            if observe is not None and value is not None:
-                observe(result)
-            if patience is not None and step - result.best_step >= patience:
-                result.message = f"no better {task.criterion} for {patience} steps"
-                break
-            if checkpoint is not None and value is not None:
-                checkpoint.put(_STATE_NAME, lambda: _save(task, result, began), now=step == max_steps)
-        else:
-            result.message = f"all {max_steps} steps taken"
+        with ending.allow():
+            _run(task, result, monitor, observe, checkpoint, ending)
+            result.early = False
+        if result.early:
+            result.message = f"{ending.reason} after {result.steps} steps"
+            if not ending.interrupted and result.steps % task.check_every:
+                with ending.allow():
+                    _check(task, result)
     except NumericalError:
         result.message = f"the objective left the range of floating-point numbers after step {result.steps}"
-    except KeyboardInterrupt:
-        result.interrupted = True
-        result.message = f"interrupted after {result.steps} steps"
+        result.early = False
     return result
 
 
-def _check(task: TrainingTask, result: TrainingResult, began: float) -> float:
+def _run(
+    task: TrainingTask,
+    result: TrainingResult,
+    monitor: Callable[[float | None], None] | None,
+    observe: Callable[[TrainingResult], None] | None,
+    checkpoint: Checkpoint | None,
+    ending: Ending,
+) -> None:
+    max_steps, patience = task.max_steps, task.patience
+    saved = None if checkpoint is None else checkpoint.get(_STATE_NAME)
+    if saved is not None:
+        _restore(task, result, saved)
+    elif task.check_start:
+        _check(task, result)
+    for step in range(result.steps + 1, max_steps + 1):
+        ending.check()
+        task.step(step)
+        result.steps = step
+        value = None
+        if step % task.check_every == 0 or step == max_steps:
+            value = _check(task, result)
+            if not math.isfinite(value):
+                result.message = f"the objective left the range of floating-point numbers at step {step}"
+                return
+        if monitor is not None:
+            monitor(value)
+        if observe is not None and value is not None:
+            observe(result)
+        if patience is not None and step - result.best_step >= patience:
+            result.message = f"no better {task.criterion} for {patience} steps"
+            return
+        if checkpoint is not None and value is not None:
+            checkpoint.put(_STATE_NAME, lambda: _save(task, result), now=step == max_steps)
+    result.message = f"all {max_steps} steps taken"
+
+
+def _check(task: TrainingTask, result: TrainingResult) -> float:
     """Check the task, record it, and keep the network if it is the best so far."""
     value, entries = task.check()
-    record = {"step": result.steps, "seconds": time.perf_counter() - began, **entries}
+    record = {"step": result.steps, "seconds": time.perf_counter() - result.began, **entries}
     if math.isfinite(value) and np.isfinite(np.hstack(list(record.values()))).all():  # the history is for numbers
         result.records.append(record)
     better = value > result.score if task.higher_is_better else value < result.score
@@ -258,19 +287,19 @@ def _check(task: TrainingTask, result: TrainingResult, began: float) -> float:
     return value
 
 
-def _save(task: TrainingTask, result: TrainingResult, began: float) -> Saved:
+def _save(task: TrainingTask, result: TrainingResult) -> Saved:
     state = task.state()
     best = {} if result.best is None else result.best.state_dict()
     tensors = {**state.tensors(), **{f"best.{name}": value.clone() for name, value in best.items()}}
-    return tensors, {"seconds": time.perf_counter() - began, "result": result.summary(), **state.info()}
+    return tensors, {"seconds": time.perf_counter() - result.began, "result": result.summary(), **state.info()}
 
 
-def _restore(task: TrainingTask, result: TrainingResult, saved: Saved) -> float:
-    """Set task and result to what :func:`_save` returned; gives the seconds it had taken."""
+def _restore(task: TrainingTask, result: TrainingResult, saved: Saved) -> None:
+    """Set task and result to what :func:`_save` returned."""
     tensors, info = saved
     task.state().restore(tensors, info)
     result.take_up(info["result"], task.model, _select(tensors, "best"))
-    return float(info["seconds"])
+    result.began -= float(info["seconds"])
 
 
 def _select(tensors: dict[str, Tensor], name: str) -> dict[str, Tensor]:

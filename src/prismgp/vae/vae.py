@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from prismgp._system import Streams, limit_blas_threads
-from prismgp._types import Array, Tensor
+from prismgp._types import AnyArray, Array, Tensor
 from prismgp.context import FitContext
 from prismgp.data import StandardisedRows
 from prismgp.vae.elbo import ElboTerms, elbo_terms
@@ -91,7 +91,10 @@ class MixtureVAE(torch.nn.Module):
 
 
 class VAETraining(TrainingTask):
-    """Training of a mixture VAE on the objective R5; ``columns``, (d,), has ones for the columns to reconstruct."""
+    """Training of a mixture VAE on the objective R5; ``columns``, (d,), has ones for the columns to reconstruct.
+
+    Rows are drawn in proportion to their weights, where they have any, also those of checks.
+    """
 
     model: MixtureVAE
     learning_rate = 1e-3  # torch's default for Adam, as in the paper
@@ -101,9 +104,15 @@ class VAETraining(TrainingTask):
     criterion = "objective on held-out rows"
 
     def __init__(
-        self, vae: MixtureVAE, rows: BatchRows, settings: VAESettings, streams: Streams, columns: Tensor
+        self,
+        vae: MixtureVAE,
+        rows: BatchRows,
+        settings: VAESettings,
+        streams: Streams,
+        columns: Tensor,
+        weight: AnyArray | None = None,
     ) -> None:
-        self.model, self.rows, self.settings, self.columns = vae, rows, settings, columns
+        self.model, self.rows, self.settings, self.columns, self.weight = vae, rows, settings, columns, weight
         self.max_steps, self.patience = settings.max_steps, settings.patience
         self.optimiser = torch.optim.Adam(vae.parameters(), lr=self.learning_rate)
         self.batches = streams.generator("batches")
@@ -114,7 +123,11 @@ class VAETraining(TrainingTask):
         # Rows in random order: the estimate of q(z) compares with the first of them. The names of streams fix the
         # random numbers, so they stay.
         checked = self.held_out if count else self._draw(min(n, _MOST_HELD_OUT))
-        self.checked = streams.generator("watched").permutation(checked)
+        watched = streams.generator("watched")
+        self.checked = watched.permutation(checked)
+        if weight is not None:
+            share = weight[checked]
+            self.checked = watched.choice(checked, len(checked), p=share / share.sum())
         # The same noise at every check, so that checks differ by the state alone.
         self.checked_noise = self._draw_noise(len(self.checked), torch_generator(streams, "watched noise"))
         self.terms: ElboTerms | None = None  # of the last batch
@@ -161,7 +174,7 @@ class VAETraining(TrainingTask):
         )
 
     def _draw(self, count: int) -> Indices:
-        return draw_rows(len(self.rows), self.held_out, count, self.batches)
+        return draw_rows(len(self.rows), self.held_out, count, self.batches, self.weight)
 
     def _draw_noise(self, count: int, generator: torch.Generator) -> Tensor:
         k, latent_dim = self.model.prior.directions.shape
@@ -173,7 +186,8 @@ def fit_vae(
 ) -> tuple[MixtureVAE, TrainingResult]:
     """Train the networks in float32; they are returned in float64, ready to use, at the best check."""
     s, device = rows.standardiser, rows.device
-    x = rows.sample(TRAINING_ROWS, streams.generator("training rows")).x
+    sample = rows.sample(TRAINING_ROWS, streams.generator("training rows"))
+    x, noise = sample.x, sample.noise
     sizes = (x.shape[1], settings.n_components, settings.latent_dim, settings.hidden)
     vae = MixtureVAE(*sizes, generator=torch_generator(streams, "initial networks")).to(device)
     start = {name: value.clone() for name, value in vae.state_dict().items()}
@@ -190,7 +204,7 @@ def fit_vae(
         torch.enable_grad(),
         context.progress("step", settings.max_steps),
     ):
-        task = VAETraining(vae, inputs, settings, streams, columns)
-        result = run_training(task, monitor=show, checkpoint=context.checkpoint)
+        task = VAETraining(vae, inputs, settings, streams, columns, None if noise is None else noise[:, 0])
+        result = run_training(task, monitor=show, checkpoint=context.checkpoint, ending=context.ending)
         vae.load_state_dict(start if result.best is None else result.best.state_dict())
     return vae.eval().double().requires_grad_(False), result

@@ -12,6 +12,7 @@ from prismgp.data import MappedSource, from_csv, from_parquet
 from prismgp.exceptions import DataError
 
 INPUTS = ["a", "b", "c"]
+pytestmark = pytest.mark.usefixtures("short_local")
 EVIDENCE, PREDICTION = 1e-8, 1e-6  # relative; of the sums only the order differs
 
 MODELS = {
@@ -69,6 +70,7 @@ def test_collections_on_a_cluster(expected, frame, client):
     assert_alike(results(MODELS["ssgp"], table[INPUTS], table["y"]), expected("ssgp"))
 
 
+@pytest.mark.slow
 def test_the_number_of_workers_does_not_matter(folder, client, small_shards):
     from distributed import Client, LocalCluster
 
@@ -84,6 +86,7 @@ def test_the_number_of_workers_does_not_matter(folder, client, small_shards):
     np.testing.assert_array_equal(two[1], more[1])
 
 
+@pytest.mark.slow
 def test_text_files_with_categories_and_gaps(frame, tmp_path, client):
     table = frame.assign(kind=np.where(frame.a > 0, "up", "down"))
     table.loc[[3, 300], "b"] = np.nan
@@ -104,6 +107,7 @@ def test_text_files_with_categories_and_gaps(frame, tmp_path, client):
     assert model.table_encoder_ == there.encoder
 
 
+@pytest.mark.slow
 def test_rows_are_picked_in_order_and_moments_agree(frame, folder, client, small_shards):
     here, there = from_parquet(folder, "y"), from_parquet(folder, "y", client=client)
     assert there.n_shards == 11
@@ -119,12 +123,14 @@ def test_rows_are_picked_in_order_and_moments_agree(frame, folder, client, small
     np.testing.assert_array_equal(np.concatenate([x for x, _ in blocks]), here.load().x)
 
 
+@pytest.mark.slow
 def test_a_map_of_the_inputs_is_applied_by_the_workers(folder, client):
     source = MappedSource(from_parquet(folder, "y", client=client), np.exp, 3)
     assert source.distributed
     np.testing.assert_allclose(source.moments[0].mean, np.exp(from_parquet(folder, "y").load().x).mean(0), rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_more_rows_join_a_fitted_model(frame, folder, client):
     half = frame[:300]
     model = SSGPRegressor(6, random_state=0, optimize=False).fit(half[INPUTS], half.y)
@@ -133,6 +139,7 @@ def test_more_rows_join_a_fitted_model(frame, folder, client):
     np.testing.assert_allclose(both, model.log_evidence_, rtol=EVIDENCE)
 
 
+@pytest.mark.slow
 def test_reconfigurer(frame, folder, client):
     here = Reconfigurer(3, 2, max_steps=20, random_state=0).fit(frame[INPUTS])
     there = Reconfigurer(3, 2, max_steps=20, random_state=0).fit(from_parquet(folder, "y", client=client))
@@ -141,6 +148,7 @@ def test_reconfigurer(frame, folder, client):
         np.testing.assert_allclose(far, getattr(here, method)(frame[INPUTS]), atol=PREDICTION)
 
 
+@pytest.mark.slow
 def test_clusterers_and_labels(frame, folder, client):
     from sklearn.cluster import KMeans
     from sklearn.mixture import GaussianMixture

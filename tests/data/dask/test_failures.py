@@ -105,6 +105,7 @@ def _short_patience():
     return patch.context()
 
 
+@pytest.mark.slow
 def test_an_address_makes_a_client_that_goes_with_the_source(folder, cluster):
     known = set(cluster.scheduler.clients)
     source = from_parquet(folder, "y", client=cluster.scheduler_address)
@@ -116,6 +117,7 @@ def test_an_address_makes_a_client_that_goes_with_the_source(folder, cluster):
     assert set(cluster.scheduler.clients) <= known
 
 
+@pytest.mark.slow
 def test_a_bad_cell_in_a_file(frame, tmp_path, client):
     good, bad = frame[:200].copy(), frame[200:400].copy()
     bad.loc[bad.index[5], "b"] = np.nan
@@ -130,6 +132,7 @@ def test_a_bad_cell_in_a_file(frame, tmp_path, client):
         model.predict(frame[INPUTS])
 
 
+@pytest.mark.slow
 def test_a_huge_cell_in_a_file(frame, tmp_path, client):
     table = frame[:50].copy()
     table.loc[7, "c"] = 1e200
@@ -138,6 +141,7 @@ def test_a_huge_cell_in_a_file(frame, tmp_path, client):
         from_csv(tmp_path / "t.csv", "y", client=client)
 
 
+@pytest.mark.slow
 def test_files_that_workers_do_not_see(folder, tmp_path, client):
     (tmp_path / "t.parquet").write_bytes((folder / "part-0.parquet").read_bytes())
     source = from_parquet(tmp_path / "t.parquet", "y", client=client)
@@ -146,6 +150,7 @@ def test_files_that_workers_do_not_see(folder, tmp_path, client):
         SSGPRegressor(4).fit(source)
 
 
+@pytest.mark.slow
 def test_categories_that_training_did_not_have(frame, tmp_path, client):
     table = frame[:100].assign(kind=["up", "down"] * 50)
     table.to_parquet(tmp_path / "train.parquet", index=False)

@@ -60,6 +60,7 @@ def rows(n, seed, d=2):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("short_local")
 @pytest.mark.parametrize("name", TRIED)
 def test_fits_and_knows_how_sure_it_is(name):
     entry = ENTRIES[name]

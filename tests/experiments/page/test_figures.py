@@ -85,6 +85,7 @@ def test_curves_with_and_without_bands() -> None:
     draw_curves(axes_of(), {}, log_x=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_labels_do_not_overlap(seed: int) -> None:
     rng = np.random.default_rng(seed)

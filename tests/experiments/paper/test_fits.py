@@ -32,6 +32,7 @@ OPTIONS = {name: ORDER[name] for name in ("experiment", "simulated", "quick", "r
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("short_race", "short_local")
 def test_jobs_and_their_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(extras, "_QUICKLY_PICTURED", 80)
     study = Study(tmp_path, "s")

@@ -1,0 +1,187 @@
+"""``prismgp suggest``: which rows of a table to measure next."""
+
+from __future__ import annotations
+
+import argparse
+import time
+import warnings
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from prismgp._types import AnyArray
+from prismgp.active import CRITERIA, Selected, select_rows
+from prismgp.cli import common
+from prismgp.cli.common import Parser, Subparsers, printable, say
+from prismgp.data import FileSource, MappedSource, Source, TableFiles, TableReader, open_tables
+from prismgp.data.tables import file_format
+from prismgp.data.writers import open_writer
+from prismgp.exceptions import DataError, PrismGPWarning
+from prismgp.model import FittedModel, load_model
+
+_CELLS = 2**22  # of a block of the table
+_CELL_WIDTH = 16  # of a column that is printed
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Declare the command."""
+    parser: Parser = subparsers.add_parser(
+        "suggest",
+        help="suggest the rows of a table to measure next",
+        description="Suggest the rows of a table whose measurement would tell the model the most. They are chosen one "
+        "by one, each given those before it. The output has these rows, best first, with all columns of DATA, and "
+        "before them: row, the number of the row in DATA, counting from 0; score, what it is worth by the criterion; "
+        "and std, the standard deviation that the model predicts for an observation. If DATA has a column of that name "
+        "already, an underscore is appended. The target is not needed. Tables may be larger than memory.",
+        epilog="Of a model with neighbours, the mixture of its spectral experts chooses. From CSV to Parquet, columns "
+        "of DATA are kept as text.",
+    )
+    parser.add_argument("model", metavar="MODEL", help="model file")
+    common.add_data(parser, "rows to choose from: ")
+    parser.add_argument(
+        "-k", "--rows", type=common.positive, default=10, metavar="K", help="how many rows (default: %(default)s)"
+    )
+    parser.add_argument(
+        "-o", "--output", metavar="OUT", help="the same formats; - for CSV on standard output (default: print a list)"
+    )
+    parser.add_argument(
+        "--criterion",
+        choices=CRITERIA,
+        default=CRITERIA[0],
+        help="entropy: the most uncertain rows, given the others (default); mutual_information: those that tell most "
+        "about the rest of DATA; alc: those that lower the mean variance at the reference most",
+    )
+    parser.add_argument(
+        "--reference",
+        metavar="FILE",
+        help="where predictions are to be good, for mutual_information and alc (default: rows of DATA)",
+    )
+    common.add_missing(
+        parser,
+        default="impute",
+        meaning="rows with missing inputs: give them typical values, ignore the rows, or end with an error (default: "
+        "%(default)s)",
+    )
+    common.add_device(parser)
+    parser.add_argument(
+        "--seed", type=common.seed, default=0, help="of the rows of DATA that are the reference of alc (default: 0)"
+    )
+    common.add_format_options(parser)
+    common.add_output_options(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Select, gather the rows, write or print them."""
+    to_stdout = args.output == "-"
+    if to_stdout and args.json:
+        raise DataError("--json and -o - both use standard output; write the rows to a file")
+    kind = ".csv" if args.output in (None, "-") else file_format(args.output)
+    files = common.open_data(args)
+    if args.output is not None and not to_stdout:
+        common.check_output(args, files)
+    model = load_model(args.model, device=args.device)
+    began = time.perf_counter()
+    reader = _reader(args, model, files)
+    with warnings.catch_warnings(), common.ticking("selecting", shown=common.show_progress(args)):
+        warnings.simplefilter("once", PrismGPWarning)  # every pass over the table would repeat them
+        reference = None
+        if args.reference is not None:
+            reference = _encode(model, _reader(args, model, open_tables(args.reference, delimiter=args.delimiter)))
+        found = select_rows(
+            model,
+            _encode(model, reader),
+            args.rows,
+            args.criterion,
+            reference=reference,
+            random_state=args.seed,
+        )
+    table = _gather(model, reader, found)
+    if args.output is not None:
+        delimiter = files.csv_delimiter if kind.startswith(".csv") else None
+        with (
+            common.destination(args.output) as place,
+            open_writer(place, kind, table.schema, delimiter=delimiter, decimal=args.decimal) as writer,
+        ):
+            writer.write(table)
+    summary = {
+        "model": args.model,
+        "data": args.data,
+        "output": args.output,
+        "criterion": args.criterion,
+        "reference": args.reference,
+        "rows_in_pool": reader.rows_read,
+        "rows": table.column(0).to_pylist(),
+        "scores": table.column(1).to_pylist(),
+        "seconds": time.perf_counter() - began,
+    }
+    if args.json:
+        say(common.json_text(summary))
+    elif not args.quiet or args.output is None:
+        _print(summary, table, error=to_stdout)
+    return 0
+
+
+def _reader(args: argparse.Namespace, model: FittedModel, files: TableFiles) -> TableReader:
+    return TableReader.for_model(files, model.encoder, model.feature_names or model.n_inputs, missing=args.missing)
+
+
+def _encode(model: FittedModel, reader: TableReader) -> Source:
+    """The rows of a table as inputs of the model."""
+    rows = FileSource(reader)
+    return rows if model.encoder is None else MappedSource(rows, model.encoder.encode, model.n_inputs)
+
+
+def _gather(model: FittedModel, reader: TableReader, found: Selected) -> pa.Table:
+    """The chosen rows, best first, in a pass over the table; ``found.rows`` count its complete rows."""
+    order = np.argsort(found.rows)
+    wanted = found.rows[order]
+    begin, tables = 0, []
+    numbers: list[AnyArray] = []
+    inputs: list[AnyArray] = []
+    for block in reader.blocks(max(256, _CELLS // len(reader.files.names)), all_columns=True):
+        first, last = np.searchsorted(wanted, [begin, begin + len(block.positions)])
+        own = wanted[first:last] - begin
+        begin += len(block.positions)
+        if len(own):
+            tables.append(block.table.take(pa.array(block.positions[own])))
+            numbers.append(block.first_row + block.positions[own])
+            inputs.append(block.x[own])
+    back = np.argsort(order)
+    cells = np.concatenate(inputs)
+    _, std = model.predict(cells if model.encoder is None else model.encoder.encode(cells))
+    assert std is not None
+    table = pa.concat_tables(tables).take(pa.array(back))
+    suffixes = common.output_suffixes(model)
+    names = common.free_names(table.column_names, ["row", "score", *(f"std{suffix}" for suffix in suffixes)])
+    columns = [np.concatenate(numbers)[back], found.scores, *std[back].T]
+    for index, (name, values) in enumerate(zip(names, columns, strict=True)):
+        table = table.add_column(index, name, pa.array(values))
+    return table
+
+
+def _print(summary: dict[str, Any], table: pa.Table, *, error: bool) -> None:
+    count = f"{len(summary['rows']):,} of {summary['rows_in_pool']:,} rows"
+    say(f"Selected {count} by {summary['criterion']} in {summary['seconds']:.1f} s", error=error)
+    say(error=error)
+    if summary["output"] is None:
+        _print_table(table)
+    elif summary["output"] != "-":
+        say(f"Wrote {summary['output']}")
+
+
+def _print_table(table: pa.Table) -> None:
+    """The leading columns, as many as fit a terminal."""
+    shown = common.terminal_width() // (_CELL_WIDTH + 2)
+    names = table.column_names[:shown]
+    rows = [names, *zip(*(table[name].to_pylist() for name in names), strict=True)]
+    for row in rows:
+        say("  ".join(f"{_cell(value):>{_CELL_WIDTH}}" for value in row))
+    if len(names) < table.num_columns:
+        say(f"... and {table.num_columns - len(names):,} more columns (all with -o)")
+
+
+def _cell(value: Any) -> str:
+    text = f"{value:.5g}" if isinstance(value, float) else "" if value is None else printable(str(value))
+    return text if len(text) <= _CELL_WIDTH else f"{text[: _CELL_WIDTH - 3]}..."

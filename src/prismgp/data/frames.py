@@ -1,0 +1,94 @@
+"""Frames of Python: pandas, polars and Arrow tables, read as table files are."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from prismgp.data.encoder import TableBatch, TableEncoder, check_unique, is_numeric
+from prismgp.data.encodings import BOOLEAN, NUMBER
+from prismgp.data.scan import scan_table
+from prismgp.exceptions import DataError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def is_frame(data: Any) -> bool:
+    """Whether this is a pandas or polars frame or an Arrow table."""
+    return isinstance(data, pa.Table | pa.RecordBatch) or _is("pandas", data) or _is("polars", data)
+
+
+def _is(library: str, data: Any) -> bool:
+    loaded = sys.modules.get(library)  # without it there can be no frame of it
+    return loaded is not None and isinstance(data, loaded.DataFrame)
+
+
+def needs_encoder(frame: Any) -> bool:
+    """Whether a frame holds anything but numbers and booleans, or a missing cell."""
+    if _is("pandas", frame):
+        numbers = all(getattr(kind, "kind", "O") in "fiub" for kind in frame.dtypes)
+        return not numbers or bool(frame.isna().to_numpy().any())
+    return any(not _is_plain(column) for column in to_arrow(frame).columns)
+
+
+def _is_plain(column: Any) -> bool:
+    kind = column.type
+    if not (is_numeric(kind) or pa.types.is_boolean(kind)) or column.null_count:
+        return False
+    return not pa.types.is_floating(kind) or not pc.any(pc.is_nan(column)).as_py()
+
+
+def non_numeric_columns(frame: Any) -> list[str]:
+    """Columns that hold neither numbers nor booleans."""
+    columns = frame_encoder(frame).columns
+    return [column.name for column in columns if column.kind not in (NUMBER, BOOLEAN)]
+
+
+def frame_encoder(frame: Any) -> TableEncoder:
+    """Decide how the columns of a frame are read."""
+    return scan_table(to_arrow(frame))
+
+
+def to_arrow(frame: Any, names: list[str] | None = None) -> pa.Table:
+    """The named columns of a frame, or all of them, as an Arrow table."""
+    if isinstance(frame, pa.RecordBatch):
+        frame = pa.Table.from_batches([frame])
+    if isinstance(frame, pa.Table):
+        return frame if names is None else frame.select(names)
+    columns = [str(name) for name in frame.columns]
+    chosen = columns if names is None else names
+    check_unique([name for name in columns if name in set(chosen)], "column")
+    absent = [name for name in chosen if name not in columns]
+    if absent:
+        raise DataError(f"input columns missing: {', '.join(map(repr, absent))}")
+    if not _is("pandas", frame):
+        return frame.select(chosen).to_arrow()
+    places = [columns.index(name) for name in chosen]
+    return pa.table({name: _to_column(name, frame.iloc[:, k]) for name, k in zip(chosen, places, strict=True)})
+
+
+def _to_column(name: str, series: Any) -> Any:
+    """A pandas column; what Arrow does not know, or objects of several kinds, as text."""
+    if getattr(series.dtype, "kind", "O") == "c":
+        raise DataError(f"Complex data not supported: column {name!r}; pass real and imaginary parts apart")
+    try:
+        return pa.Array.from_pandas(series)
+    except (pa.ArrowException, TypeError, ValueError):
+        values = [None if missing else str(value) for value, missing in zip(series, series.isna(), strict=True)]
+        return pa.array(values, pa.large_string())
+
+
+def read_frame(encoder: TableEncoder, frame: Any) -> tuple[pd.DataFrame, TableBatch]:
+    """A frame of one number for each cell of the columns that the encoder knows, and what was found in them."""
+    import pandas as pd  # start-up weight: predictions from files do without
+
+    batch = encoder.read(to_arrow(frame, encoder.input_names))
+    names = [name for name in frame.columns if str(name) in set(encoder.input_names)] if _is("pandas", frame) else []
+    # The frame's own names, which may be numbers; in the order of the encoder.
+    own = {str(name): name for name in names}
+    columns = [own.get(name, name) for name in encoder.input_names]
+    return pd.DataFrame(batch.values, columns=columns, copy=False), batch

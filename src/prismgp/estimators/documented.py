@@ -1,0 +1,28 @@
+"""Links from scikit-learn's HTML view of an estimator to its documentation."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from importlib import metadata
+
+
+class Documented:
+    """A class whose HTML view links to the page of the API, if the installed package says where that is."""
+
+    _doc_link_module = "prismgp"
+
+    @property
+    def _doc_link_template(self) -> str:  # scikit-learn fills it in; an empty one means no link
+        base = _documentation_url()
+        return f"{base}/api.html#prismgp.{{estimator_name}}" if base else ""
+
+
+@lru_cache(maxsize=1)
+def _documentation_url() -> str:
+    """The project's URL named "Documentation", without a slash at the end; empty if there is none."""
+    try:
+        links = metadata.metadata("prismgp").get_all("Project-URL") or []
+    except metadata.PackageNotFoundError:  # a checkout that is not installed
+        return ""
+    named = dict(link.split(", ", 1) for link in links if ", " in link)
+    return str(named.get("Documentation", "")).rstrip("/")
