@@ -12,6 +12,7 @@ from pathlib import Path
 from experiments import demo
 from experiments.benchmarks.accuracy import ACCURACY
 from experiments.benchmarks.active import ACTIVE
+from experiments.benchmarks.bayes_opt import BAYES_OPT
 from experiments.benchmarks.dask_scaling import DASK
 from experiments.benchmarks.efficiency import EFFICIENCY
 from experiments.benchmarks.flights import FLIGHTS
@@ -29,7 +30,20 @@ from prismgp.exceptions import DataError, PrismGPError
 
 __all__ = ["EXPERIMENTS", "PUBLISHED_FIGURES", "main"]
 
-_ALL = (REPRODUCE, BENCH, ACCURACY, EFFICIENCY, VARIANTS_OF_PRISM, TIGHTNESS, SPEED, SCALE, FLIGHTS, DASK, ACTIVE)
+_ALL = (
+    REPRODUCE,
+    BENCH,
+    ACCURACY,
+    EFFICIENCY,
+    VARIANTS_OF_PRISM,
+    TIGHTNESS,
+    SPEED,
+    SCALE,
+    FLIGHTS,
+    DASK,
+    ACTIVE,
+    BAYES_OPT,
+)
 EXPERIMENTS = {each.kind: each for each in _ALL}
 PAGES = {each.kind: each.page for each in _ALL if each.page is not None}
 # Those that README and documentation show; all others are made by the commands that measure.

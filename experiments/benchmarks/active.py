@@ -148,7 +148,8 @@ def error_rows(curves: dict[tuple[str, str], np.ndarray]) -> list[list[str]]:
         cells = []
         for value, error, least in zip(curve.mean(0), deviation, best, strict=True):
             text = f"{value:.3f} ± {error:.3f}"
-            cells.append(f"**{text}**" if value == least else text)
+            # All begin with the same rows.
+            cells.append(f"**{text}**" if value == least and cells else text)
         rows.append([dataset, METHODS[method], *cells])
     return rows
 

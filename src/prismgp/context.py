@@ -165,7 +165,8 @@ class FitContext(Callback):
         now = time.perf_counter()
         self.iteration = self.iteration + (stage not in ("start", "final")) if iteration is None else iteration
         seconds = now - self._began - self._in_callback
-        self._callback(FitEvent(stage, self.iteration, seconds, rows, log_evidence, model))
+        with self.ending.allow():
+            self._callback(FitEvent(stage, self.iteration, seconds, rows, log_evidence, model))
         self._in_callback += time.perf_counter() - now
 
     def statistics(self, compute: Callable[[], tuple[Statistics, ...]]) -> tuple[Statistics, ...]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from html.parser import HTMLParser
+
 import numpy as np
 import pytest
 
@@ -50,3 +53,61 @@ def test_nothing_is_said_of_what_is_not_known(half):
 def test_what_does_not_hold_has_no_numbers():
     lines = dict(certificate([0.1], [1.0], holds=False, reason="rounding").summary())
     assert lines == {"compared with": "the exact GP", "does not hold": "rounding"}
+
+
+# -- HTML --------------------------------------------------------------------------------------------
+
+
+class Page(HTMLParser):
+    """Tags that are open, all tags with their attributes, and the text."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.tags, self.words = [], [], []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.open.append(tag)
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open[-1] != "style":
+            self.words.append(data)
+
+
+def test_html_is_self_contained_and_escaped():
+    evil = "<script>alert('x')</script> & \"quotes\""
+    member = certificate([0.1], [1.0], name=f"member, {evil}", holds=False, reason=evil)
+    made = certificate([0.1], [1.0], name=evil, statement=evil, assumptions=(evil, "two"), members=(member,))
+    page = Page(made._repr_html_())
+    assert not page.open
+    names = [tag for tag, _ in page.tags]
+    assert names.count("style") == 1
+    assert not {"script", "link", "img", "a", "iframe"} & set(names)
+    assert names.count("details") == 2
+    assert not any(name.startswith("on") or name in ("src", "href") for _, found in page.tags for name in found)
+    assert "url(" not in made._repr_html_()
+    assert "@import" not in made._repr_html_()
+    text = "".join(page.words)
+    assert text.count(evil) >= 5
+    for subject, sentence in made.summary():
+        assert subject in page.words
+        assert sentence in page.words
+    assert "holds" in page.words
+    assert "does not hold" in page.words
+
+
+def test_html_takes_the_colours_of_the_page():
+    """No colour of its own, so that it can be read on any background; rules apply to nothing else."""
+    style = certificate([0.1], [1.0])._repr_html_().split("<style>")[1].split("</style>")[0]
+    rules = re.sub(r"/\*.*?\*/|@container[^{]*\{", "", style, flags=re.S)
+    colours = re.findall(r"(?<![-\w])(?:color|background)\s*:\s*([^;}]+)", rules)
+    assert set(colours) == {"inherit", "transparent"}
+    assert not re.search(r"#[0-9a-f]{3}", rules)
+    selectors = [each.strip() for rule in re.findall(r"([^{}]+)\{", rules) for each in rule.split(",")]
+    assert all(each.startswith(".prismgp-certificate") for each in selectors)
+    assert "@container (max-width" in style

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -45,9 +44,9 @@ GOOD = "a,b,y\n" + "".join(f"{i},{i % 3},{i * i}\n" for i in range(10))
         (b"a,b,y\n1,2,x\n2,3,z\n", "target 'y' holds text"),
         (b"a,b,y\n1,2,3\n2,3,?\n3,4,5\n", "target 'y' is text, but most of its values are numbers"),
         (b"a,b,y\n1,2,\n2,3,\n", "target 'y' is empty in all 2 rows"),
-        (b"a,b,y\n1,,3\n2,,4\n", "column 'b' is empty in all 2 rows"),
-        (b"a,b,y\n1,2,3\n,2,4\nNA,n/a,4\n1,inf,4\n1,2,NaN\n", "columns 'a' (2), 'b' (2), 'y' (1)"),
-        (b"a,b,y\n1,2020-01-01,3\n", "column 'b' holds dates or times"),
+        (b"a,b,y\n1,2,3\n,2,4\nNA,n/a,4\n1,inf,4\n1,2,NaN\n", "column 'b' holds inf in row 4"),
+        (b"a,b,y\n1,2,inf\n1,-inf,3\n", "2 problems: column 'b' holds -inf in row 2"),
+        (b"a,b,y\n1,2,2020-01-01\n", "target 'y' holds dates or times"),
         (b"a,b,y\n1,1.5,3\n1,2,3\n1,?,3\n", "column 'b' is text, but most of its values are numbers"),
         (b"a,b,y\n1,1.5,3\n1,2,3\n1,?,3\n", "is '?' in row 3 (the first is 1)"),
         (b"a,b,y\n1,1e200,3\n1,2,3\n", "column 'b' holds 1e+200 in row 1"),
@@ -61,15 +60,12 @@ def test_bad_csv(refused: Refused, tmp_path: Path, content: bytes, expected: str
     assert [each.name for each in tmp_path.iterdir()] == ["d.csv"]
 
 
-@pytest.mark.usefixtures("small_defaults")
-def test_too_many_categories(refused: Refused, run: Run, tmp_path: Path) -> None:
-    frame = pd.DataFrame({"name": [f"n{i}" for i in range(120)], "x": range(120), "y": np.arange(120) % 7})
-    frame.to_csv(tmp_path / "d.csv", index=False)
-    argv = ["fit", tmp_path / "d.csv", "-t", "y", "-p", 2, "-o", tmp_path / "m.prism"]
+def test_missing_values_as_errors(refused: Refused, tmp_path: Path) -> None:
+    (tmp_path / "d.csv").write_bytes(b"a,b,y\n1,2,3\n,2,4\nNA,n/a,4\n1,3,4\n1,2,NaN\n")
+    argv = ("fit", tmp_path / "d.csv", "-t", "y", "-p", 2, "-o", tmp_path / "m.prism", "--missing", "error")
     line = refused(*argv)
-    for expected in ("'name'", "more than 100", "'n0'", "--exclude", "--max-categories"):
-        assert expected in line
-    assert run(*argv, "--exclude", "name").code == 0
+    assert "columns 'a' (2), 'b' (1), 'y' (1); impute them with --missing impute" in line
+    assert "invalid choice: 'fill'" in refused(*argv[:-1], "fill")
 
 
 @pytest.mark.parametrize(
@@ -119,10 +115,7 @@ def test_bad_paths(refused: Refused, tmp_path: Path) -> None:
     [
         (pa.array([[1], [2], [3]]), "list<"),
         (pa.array([b"a", b"b", b"c"]), "binary"),
-        (pa.array([1, 2, 3], pa.timestamp("s")), "dates or times"),
-        (pa.array([1, 2, 3], pa.duration("s")), "dates or times"),
-        (pa.nulls(3, pa.float64()), "is empty in all 3 rows"),
-        (pa.array([1.0, float("nan"), None]), "'a' (2)"),
+        (pa.array([1.0, float("inf"), None]), "'a' holds inf in row 2"),
     ],
 )
 def test_bad_parquet_columns(refused: Refused, tmp_path: Path, column: pa.Array, expected: str) -> None:

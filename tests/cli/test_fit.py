@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -52,7 +53,8 @@ def test_fit_equals_the_python_api(run: Run, frame: pd.DataFrame, tmp_path: Path
     ).astype(float)
     direct = SSGPRegressor(8, random_state=3).fit(row_major(encoded), frame["price"])
     loaded = prismgp.load(tmp_path / "m.prism")
-    assert list(loaded.feature_names_in_) == list(encoded.columns)
+    assert list(loaded.feature_names_in_) == ["size", "grade", "count", "flag"]
+    assert loaded.table_encoder_.feature_names == list(encoded.columns)
     assert loaded.table_encoder_.target == "price"
     assert loaded.verbose == 0
     np.testing.assert_array_equal(loaded.lengthscale_, direct.lengthscale_)
@@ -98,7 +100,7 @@ def test_summary_in_the_targets_units(run: Run, frame: pd.DataFrame, tmp_path: P
     summary = fit(run, tmp_path / "d.parquet", tmp_path / "m.prism", "-p", 8, "--exclude", "id")
     assert 50 < summary["noise_std"] < 300  # the noise was drawn with 100
     assert summary["target_std"] == pytest.approx(1000 * frame["price"].std(ddof=0))
-    assert summary["one_hot"] == {"grade": 3}
+    assert summary["encoded"] == {"grade": 3}
     loaded = prismgp.load(tmp_path / "m.prism")
     relative = summary["relative_lengthscales"]
     assert relative["size"] == pytest.approx(loaded.lengthscale_[0] / frame["size"].std(ddof=0))
@@ -119,7 +121,7 @@ def test_human_summary(run: Run, frame: pd.DataFrame, tmp_path: Path) -> None:
         "111 (of 150",
         "2 dropped for missing values",
         "37 held out",
-        "grade as 3 indicators",
+        "grade as 3",
         "'' (a saved row index)",
         "95% intervals",
         "fitted without the held-out rows",
@@ -194,7 +196,7 @@ def test_drop_missing_drops_exactly_these_rows(run: Run, frame: pd.DataFrame, tm
     options = ["-p", 4, "--exclude", "id"]
     dropped = fit(run, tmp_path / "broken.parquet", tmp_path / "a.prism", "--drop-missing", *options)
     clean = fit(run, tmp_path / "clean.parquet", tmp_path / "b.prism", *options)
-    assert dropped["rows_dropped"] == 4
+    assert (dropped["rows_dropped"], dropped["rows_without_target"]) == (4, 1)
     assert dropped["log_evidence"] == clean["log_evidence"]
 
 
@@ -226,7 +228,7 @@ def test_codes_as_categories(run: Run, frame: pd.DataFrame, tmp_path: Path) -> N
     frame.to_csv(tmp_path / "d.csv", index=False)
     options = ["-p", 4, "--inputs", "size,count", "--categorical", "count"]
     summary = fit(run, tmp_path / "d.csv", tmp_path / "m.prism", *options)
-    assert summary["one_hot"] == {"count": 9}
+    assert summary["encoded"] == {"count": 9}
     assert summary["features"] == ["size", *(f"count={code}" for code in range(9))]
 
 
@@ -289,3 +291,34 @@ def test_prism_from_fit_to_prediction(run: Run, frame: pd.DataFrame, tmp_path: P
     assert (predicted["std"] > 0).all()
     mean = prismgp.load(model).predict(frame)
     np.testing.assert_allclose(predicted["mean"], mean, rtol=1e-9)
+
+
+def test_conformal_intervals(run: Run, tmp_path: Path, refused: Callable[..., str]) -> None:
+    """Rows that are neither in the fit nor held out make the intervals conformal, and everything says so."""
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-2, 2, 600)
+    frame = pd.DataFrame({"x": x, "y": np.sin(2 * x) + 0.3 * (rng.standard_exponential(600) - 1)})
+    data, model, out = tmp_path / "d.csv", tmp_path / "m.prism", tmp_path / "o.csv"
+    frame.to_csv(data, index=False)
+    same = ["--holdout", 0.2, "--conformal", 0.2]
+    command = ("fit", data, "-t", "y", "--model", "ssgp", "-p", 4, "-o", model)
+    done = run(*command, *same)
+    assert done.code == 0
+    assert "360 (of 600 in " in done.out
+    assert "120 held out; 120 for conformal intervals" in done.out
+    assert "conformal, cover " in done.out
+    loaded = prismgp.load(model)
+    assert loaded.model_.conformal.rows == 120
+    # The rows that were held out before are the same with and without --conformal.
+    assert json.loads(run("certify", model, data, *same, "--json").out)["rows"] == 360
+    assert "--conformal" in refused("certify", model, data, "--holdout", 0.2)
+    assert "conformal, by 120 held-out rows" in run("info", model).out
+    predict = run("predict", model, data, "-o", out, "--level", 0.8)
+    assert "80% for a new observation, conformal, by 120 held-out rows" in predict.out
+    found = pd.read_csv(out)
+    np.testing.assert_allclose(found[["lower", "upper"]], loaded.predict_interval(frame[["x"]], 0.8), rtol=1e-12)
+    own = run("predict", model, data, "-o", out, "--no-noise")
+    assert "95% for the underlying function, of the model's predictive distribution" in own.out
+    assert "need at least 1,999 held-out rows" in refused("predict", model, data, "-o", out, "--level", 0.999)
+    assert "keeps 30 of 600 rows; conformal intervals of 95% need at least 39" in refused(*command, "--conformal", 0.05)
+    assert "--holdout 0.5 and --conformal 0.5 leave 0 of 600" in refused(*command, "--holdout", 0.5, "--conformal", 0.5)

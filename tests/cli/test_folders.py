@@ -107,7 +107,7 @@ def test_refused_folders(tmp_path: Path, refused: Refused) -> None:
     (parts / "part-9.csv").write_text("x,y\n1,2\n")
     assert "part-9.csv: columns differ" in refused("fit", parts, *fit)
     (parts / "part-9.csv").write_text("x,kind,y\n,u,3\n1,,3\n")
-    assert "missing or infinite values in columns 'x' (1), 'kind' (1)" in refused("fit", parts, *fit)
+    assert "missing values in columns 'x' (1), 'kind' (1)" in refused("fit", parts, *fit, "--missing", "error")
     (parts / "part-9.csv").write_text("x,kind,y\n1,u,oops\n")
     assert "'oops' in row 241" in refused("fit", parts, *fit)
     assert not (tmp_path / "m.prism").exists()

@@ -34,7 +34,7 @@ def test_json(run: Run, model: Path) -> None:
     assert info["log_evidence"] == loaded.log_evidence_
     assert info["fit_status"]["stages"] == loaded.fit_status_["stages"]
     lengthscales = {each["name"]: each["lengthscale"] for each in info["inputs"]}
-    assert lengthscales == dict(zip(loaded.feature_names_in_, loaded.lengthscale_, strict=True))
+    assert lengthscales == dict(zip(loaded.table_encoder_.feature_names, loaded.lengthscale_, strict=True))
     assert [column["name"] for column in info["columns"]] == ["size", "grade", "count", "flag"]
 
 

@@ -118,5 +118,6 @@ def test_bad_input(refused: Callable[..., str], model: Path, pool: tuple[pd.Data
     frame.assign(size=np.nan).to_csv(tmp_path / "empty.csv", index=False)
     output = tmp_path / "out.csv"
     output.write_text("old")
-    assert "--drop-missing" in refused("suggest", model, tmp_path / "empty.csv", "-o", output)
+    options = ("-o", output, "--missing", "error")
+    assert "--missing drop" in refused("suggest", model, tmp_path / "empty.csv", *options)
     assert output.read_text() == "old"

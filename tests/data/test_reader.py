@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from prismgp.data import InputColumn, TableEncoder, TableReader, open_tables
+from prismgp.data import ArraySource, InputColumn, TableEncoder, TableReader, open_tables
 from prismgp.exceptions import DataError, ModelFileError
 
 ENCODER = TableEncoder((InputColumn("a", "number"), InputColumn("k", "category", ("u", "v"))), "y")
@@ -39,7 +39,7 @@ def write(folder: Path, kind: str, columns: dict[str, Any] = COLUMNS) -> Any:
 def test_complete_rows_and_where_they_are(kind: str, all_columns: bool, tmp_path: Path) -> None:
     reader = TableReader(write(tmp_path, kind), ENCODER, ["y"], missing="drop")
     blocks = list(pickle.loads(pickle.dumps(reader)).blocks(2, all_columns=all_columns))
-    assert np.concatenate([block.x for block in blocks]).tolist() == [[1, 1, 0], [3, 0, 0], [5, 0, 1]]
+    assert np.floor(np.concatenate([block.x for block in blocks])).tolist() == [[1, 0], [3, -1], [5, 1]]
     assert np.concatenate([block.y for block in blocks]).tolist() == [[1], [3], [5]]
     assert np.concatenate([block.first_row + block.positions for block in blocks]).tolist() == [0, 2, 4]
     assert sum(block.table.num_rows for block in blocks) == 5
@@ -55,7 +55,9 @@ def test_complete_rows_and_where_they_are(kind: str, all_columns: bool, tmp_path
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 def test_all_missing_cells_are_counted_before_the_error(kind: str, tmp_path: Path) -> None:
-    reader = TableReader(write(tmp_path, kind, {**COLUMNS, "y": [1.0, 2.0, None, None, 5.0]}), ENCODER, ["y"])
+    reader = TableReader(
+        write(tmp_path, kind, {**COLUMNS, "y": [1.0, 2.0, None, None, 5.0]}), ENCODER, ["y"], missing="error"
+    )
     found = []
     with pytest.raises(DataError, match=rf"t\.{kind}: missing .* columns 'a' \(1\), 'k' \(1\), 'y' \(2\);"):
         found.extend(block.table.num_rows for block in reader.blocks(1, all_columns=True))
@@ -70,8 +72,8 @@ def test_bad_cells_are_named_with_their_rows(tmp_path: Path) -> None:
 
 def test_encoders_of_models(tmp_path: Path) -> None:
     files = write(tmp_path, "parquet")
-    features = ENCODER.feature_names
-    assert TableReader.for_model(files, ENCODER, features).encoder is ENCODER
+    learned = ENCODER.learn(ArraySource(np.array([[1.0, 0.2], [2.0, 1.2]]), np.zeros((2, 1))))
+    assert TableReader.for_model(files, learned, ["a", "k=u", "k=v"]).encoder is learned
     assert TableReader.for_model(files, None, ["y", "a"]).encoder.input_names == ["y", "a"]
     assert TableReader.for_model(files, None, 3, ignore=["y"]).encoder.input_names == ["id", "a", "k"]
     with pytest.raises(DataError, match=r"has 2 inputs without names, .* it has 4"):
@@ -79,4 +81,4 @@ def test_encoders_of_models(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"t\.parquet: input columns 'b', 'c' missing; the file has 'id', 'a'"):
         TableReader.for_model(files, None, ["b", "c"])
     with pytest.raises(ModelFileError, match="does not fit its inputs"):
-        TableReader.for_model(files, ENCODER, ["a"])
+        TableReader.for_model(files, learned, ["a"])

@@ -45,6 +45,7 @@ def assert_same(a, b, x, **tolerance):
         np.testing.assert_allclose(got, expected, **tolerance)
 
 
+@pytest.mark.filterwarnings("ignore:.*nearer to the mean of another cluster:prismgp.exceptions.PrismGPWarning")
 @pytest.mark.parametrize("name", MODELS)
 def test_integer_weights_repeat_rows(name):
     x, y, w, v = rows()
@@ -141,7 +142,7 @@ def test_files_and_updates_know_the_noise_of_rows(name, tmp_path):
         x,
         rtol=1e-10,
     )
-    with pytest.raises(DataError, match="fitted with sample_weight"):
+    with pytest.raises(DataError, match="certify needs them too"):
         model.certify(x, y, x[:2])
 
 
@@ -152,6 +153,35 @@ def test_updates_are_fits_to_all_rows(name):
     part = fresh(model).fit(x[:80], y[:80], w[:80], v[:80])
     # The units are those of the first rows, and the parameters are fixed in the user's units.
     assert_same(part.partial_fit(x[80:], y[80:], w[80:], v[80:]), model.fit(x, y, w, v), x, rtol=1e-8)
+
+
+@pytest.mark.parametrize("name", ["ssgp", "neighbors"])
+def test_certificates_contain_the_exact_gp_with_the_same_weights(name):
+    x, y, w, v = rows()
+    model = SSGPRegressor(40, random_state=0, **FIXED) if name == "ssgp" else NeighborGPRegressor(30, **FIXED)
+    exact = ExactGPRegressor(kernel=model.kernel, **FIXED).fit(x, y, w, v)
+    model.fit(x, y, w, v)
+    found = model.certify(x, y, x[:20] + 0.1, sample_weight=w, noise_variance=v, random_state=0)
+    mean, std = exact.predict(x[:20] + 0.1, return_std=True, include_noise=False)
+    assert (found.mean.lower <= mean).all()
+    assert (mean <= found.mean.upper).all()
+    assert (found.mean.width < 1e-3).all()
+    assert (found.variance.lower <= std**2).all()
+    assert (std**2 <= found.variance.upper).all()
+    if name == "ssgp":
+        assert found.log_evidence.lower <= exact.log_evidence_ <= found.log_evidence.upper
+        assert found.log_evidence.width < 0.1
+    with pytest.raises(DataError, match="not the rows"):
+        model.certify(x, y, x[:2], sample_weight=w, noise_variance=2 * v)
+
+
+def test_copies_among_few_rows_can_be_certified():
+    x, y, w, _ = rows(30)
+    many = np.repeat(np.arange(30), w)
+    model = SSGPRegressor(20, random_state=0, **FIXED).fit(x[many], y[many])
+    found = model.certify(x[many], y[many], x, random_state=0)
+    mean = ExactGPRegressor(**FIXED).fit(x[many], y[many]).predict(x)
+    assert ((found.mean.lower <= mean) & (mean <= found.mean.upper)).all()
 
 
 def test_gradients_of_a_neighbour_density():

@@ -112,7 +112,7 @@ def test_bad_usage_ends_with_one_line(refused: Refused, words: list[str], messag
     assert message in refused(*words)
 
 
-@pytest.mark.parametrize("kind", ["accuracy", "efficiency", "tightness", "flights"])
+@pytest.mark.parametrize("kind", ["accuracy", "efficiency", "tightness", "flights", "active"])
 def test_absent_data_are_named_with_the_remedy(refused: Refused, kind: str, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("PRISMGP_DATA", str(tmp_path / "absent"))
     assert "set PRISMGP_DATA" in refused(kind, "-q")

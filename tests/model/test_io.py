@@ -125,7 +125,7 @@ def rewritten(data, edit, *, tensors=None):
 
 
 HOSTILE = {
-    "wrong version": (lambda c: c.update(format_version=5), None, "format version 5"),
+    "wrong version": (lambda c: c.update(format_version=6), None, "format version 6"),
     "version text": (lambda c: c.update(format_version="1"), None, "format version"),
     "unknown estimator": (lambda c: c.update(estimator="os.system"), None, "unknown"),
     "unknown argument": (lambda c: c["arguments"].update(shell="rm"), None, "shell"),

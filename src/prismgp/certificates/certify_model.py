@@ -41,6 +41,8 @@ def certify(
     reference: str = "auto",
     parts: str | Sequence[str] | None = None,
     random_state: RandomState = None,
+    sample_weight: Any = None,
+    noise_variance: Any = None,
 ) -> Certificate:
     """Bound how far a fitted model is from the exact GP it approximates.
 
@@ -72,6 +74,8 @@ def certify(
         or for a NeighborGPRegressor, which has predictions alone to compare, these.
         Predictions alone usually take 0.5 to 0.85 of the time.
     random_state : int, RandomState or None, default None
+    sample_weight, noise_variance : array-like, (n,), optional
+        Those of the fit. The exact GP has the same noise at every row.
 
     Returns
     -------
@@ -106,7 +110,8 @@ def certify(
     if not isinstance(delta, (int, float)) or not 0.0 <= delta < 1.0:
         raise DataError(f"certify: delta={delta!r} must be at least 0 and below 1")
     with limit_blas_threads():
-        problems = problems_of(model, X, y, X_test, reference=reference)
+        noise = sample_weight, noise_variance
+        problems = problems_of(model, X, y, X_test, reference=reference, noise=noise)
         seed, count = int(Streams(random_state).generator("certificate").integers(2**31)), len(problems)
         shares = {"seconds": None if seconds is None else seconds / count, "delta": delta / count}
         common: dict[str, Any] = {"rank": rank, "products": products, "tolerance": tolerance, "parts": parts, **shares}

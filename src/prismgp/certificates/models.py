@@ -15,7 +15,8 @@ from prismgp.core.features import Statistics, spectral_features
 from prismgp.core.gating import hard_gates
 from prismgp.core.kernels import Kernel, get_kernel
 from prismgp.core.models import ExactModel, Predictor, SpectralModel
-from prismgp.data import Source, standardise
+from prismgp.core.row_noise import RowNoise
+from prismgp.data import Source, merge_copies, standardise
 from prismgp.exceptions import DataError
 from prismgp.model import FittedModel
 from prismgp.neighbors import NeighborModel
@@ -31,7 +32,7 @@ class Certifiable(Protocol):
 
     model_: FittedModel
 
-    def read_training_rows(self, X: Any, y: Any) -> Source:
+    def read_training_rows(self, X: Any, y: Any, sample_weight: Any, noise_variance: Any) -> Source:
         """Rows and targets of the fit as the model takes them."""
 
     def read_inputs(self, X: Any) -> AnyArray:
@@ -58,6 +59,7 @@ class _Data:
     target: Tensor
     x_test: Tensor | None
     kernel: Kernel
+    row_noise: RowNoise | None  # of the rows, where they differ
 
 
 _See = Callable[[Tensor, slice | None], _Seen]  # standardised rows, and which training rows they are
@@ -68,34 +70,39 @@ def spectral_part(predictor: Predictor) -> Predictor:
     return predictor.base if isinstance(predictor, LocalMixture) else predictor
 
 
-def problems_of(estimator: Certifiable, X: Any, y: Any, X_test: Any, *, reference: str) -> list[Problem]:
-    """The problems of a fitted model, one per member, in the model's units."""
+def problems_of(
+    estimator: Certifiable, X: Any, y: Any, X_test: Any, *, reference: str, noise: tuple[Any, Any] = (None, None)
+) -> list[Problem]:
+    """The problems of a fitted model, one per member, in the model's units.
+
+    ``noise`` are weights and known noise variances of the rows.
+    """
     if isinstance(estimator.model_.predictor, ExactModel):
         raise DataError("an ExactGPRegressor is the exact GP: there is nothing to certify")
-    if estimator.model_.status.get("weighted"):
+    rows = estimator.read_training_rows(X, y, *noise)
+    if estimator.model_.status.get("weighted") and not rows.n_noise:
         raise DataError(
-            "the model was fitted with sample_weight or noise_variance; certificates are for models whose rows all "
-            "have the same weight and no known noise variance: fit without them to certify"
+            "the model was fitted with sample_weight or noise_variance; certify needs them too: pass those of the fit"
         )
-    rows = estimator.read_training_rows(X, y)
-    source = rows.load()  # which may not carry the labels
+    source = rows.load().with_labels(rows.labels)  # which it may not carry
     model = estimator.current_model()
+    if source.n_rows != model.n_rows:
+        source = merge_copies(source).load()  # as a fit to few rows does
     predictor, s = model.predictor, model.standardiser
     place: dict[str, Any] = {"dtype": torch.float64, "device": model.device}
-    x, target = (
-        standardise(source.x, s.x_shift, s.x_scale, **place),
-        standardise(source.targets, s.y_shift, s.y_scale, **place),
-    )
-    test = None if X_test is None else estimator.model_.complete(estimator.read_inputs(X_test))
+    x = standardise(model.complete(source.x), s.x_shift, s.x_scale, **place)
+    columns = standardise(source.y, *s.target_units(source.n_noise), **place)
+    target, row_noise = RowNoise.split(columns, source.n_outputs)
+    test = None if X_test is None else model.complete(estimator.read_inputs(X_test))
     x_test = None if test is None else standardise(test, s.x_shift, s.x_scale, **place)
-    data = _Data(x, target, x_test, get_kernel(model.kernel))
+    data = _Data(x, target, x_test, get_kernel(model.kernel), row_noise)
     predictor = spectral_part(predictor)
     if isinstance(predictor, Mixture):
         return [_expert_problem(expert, data, gated=reference != "full") for expert in predictor.experts]
     if isinstance(predictor, NeighborModel):
         return [_neighbor_problem(predictor, data, dtype=model.dtype)]
     assert isinstance(predictor, SpectralModel)
-    return [_ssgp_problem(predictor, data, gated=reference == "gated", dtype=model.dtype, labels=rows.labels)]
+    return [_ssgp_problem(predictor, data, gated=reference == "gated", dtype=model.dtype, labels=source.labels)]
 
 
 def _ssgp_problem(
@@ -121,10 +128,9 @@ def _neighbor_problem(predictor: NeighborModel, data: _Data, *, dtype: torch.dty
     """The problem of a neighbour GP, which has no kernel matrix of its own: only its predictions can be certified."""
     gp, lengthscale = predictor.gp, torch.as_tensor(predictor.params.lengthscale).to(data.x)
     kept = torch.cat([gp.coordinates.double(), torch.ones_like(gp.targets[:, :1]), gp.targets], 1)
-    n = gp.n_rows
-    if gp.row_noise is not None:  # copies that are one row
-        n, kept = round(float(gp.row_noise.weight.sum())), kept * gp.row_noise.weight.sqrt()[:, None]
-    sums = Statistics(n, gp.targets.shape[1], kept.T @ kept)  # as if the inputs were features
+    if gp.row_noise is not None:
+        kept = kept * torch.exp(-0.5 * gp.row_noise.log_relative(float(gp.params.noise[0])))[:, None]
+    sums = Statistics(gp.n_rows, gp.targets.shape[1], kept.T @ kept)  # as if the inputs were features
 
     def see(rows: Tensor, _: slice | None) -> _Seen:
         return _Seen(rows / lengthscale, Features(rows, None), None)
@@ -171,7 +177,10 @@ def _problem(
 ) -> Problem:
     """A problem; ``gated``: the exact GP has the gates too, where there are any; ``dtype`` of rows to predict."""
     params, seen = predictor.params, _see_all(data.x, see, training=True)
-    weight = None if seen.log_noise is None else torch.exp(-seen.log_noise)
+    log_noise = seen.log_noise
+    if data.row_noise is not None:
+        log_noise = data.row_noise.log_relative(float(params.noise[0]), log_noise)
+    weight = None if log_noise is None else torch.exp(-log_noise)
     _check_same_rows(seen, weight, data.target, blocks, tolerance)
     centre = seen.points.mean(0)
     gated = gated and seen.features.gates is not None
@@ -226,7 +235,7 @@ def _check_same_rows(
 
     Compared are the sums ``[Phi, 1]' V^-1 [1, Y]``, each with the product of the norms of its two columns.
     """
-    n = round(sum(float(block.weight) for block in blocks)) if weight is None else sum(block.n for block in blocks)
+    n = sum(block.n for block in blocks)
     if len(target) != n:
         raise DataError(
             f"X has {len(target):,} rows, but the model has seen {n:,}; certify needs exactly the rows the "

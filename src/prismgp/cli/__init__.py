@@ -45,15 +45,15 @@ def main(argv: list[str] | None = None) -> int:
         0 on success; 1 for a certificate that does not hold; 2, with one line on stderr, on bad usage or bad input;
         130 when interrupted by Ctrl-C or SIGTERM; 141 when the reader of the output has closed it.
     """
-    with _signals():
+    with _interrupts() as interrupts:
         try:
-            return _run(sys.argv[1:] if argv is None else argv)
+            return _run(sys.argv[1:] if argv is None else argv, interrupts)
         except KeyboardInterrupt:
             print("prismgp: interrupted", file=sys.stderr)
             return _INTERRUPTED
 
 
-def _run(argv: list[str]) -> int:
+def _run(argv: list[str], interrupts: _Interrupts) -> int:
     from prismgp.cli.common import complain
 
     try:
@@ -61,6 +61,7 @@ def _run(argv: list[str]) -> int:
     except SystemExit as stop:  # argparse leaves this way, also after --help
         return stop.code if isinstance(stop.code, int) else _BAD_INPUT
     try:
+        interrupts.stop_waiting()
         with warnings.catch_warnings(), ExitStack() as args.at_exit:
             warnings.simplefilter("always", PrismGPWarning)
             warnings.showwarning = _show_warning
@@ -80,23 +81,46 @@ def _run(argv: list[str]) -> int:
     return _BAD_INPUT
 
 
+class _Interrupts:
+    """A signal handler that raises KeyboardInterrupt, but not yet while modules are loaded.
+
+    NumPy, for one, would take an interrupt for a broken installation.
+    """
+
+    def __init__(self) -> None:
+        self._waiting, self._came = True, False
+
+    def __call__(self, *_: Any) -> None:
+        self._came = True
+        if not self._waiting:
+            raise KeyboardInterrupt
+
+    def stop_waiting(self) -> None:
+        """Called when everything is loaded."""
+        self._waiting = False
+        if self._came:
+            raise KeyboardInterrupt
+
+
 @contextmanager
-def _signals() -> Iterator[None]:
+def _interrupts() -> Iterator[_Interrupts]:
     """Treat SIGTERM as Ctrl-C while a command runs, and restore both afterwards.
 
     Only the main thread may; and a process that was told to ignore a signal, as by nohup, still does.
     """
+    handler = _Interrupts()
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield handler
         return
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    if before[signal.SIGTERM] is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
+    for number, usual in before.items():
+        if usual in (signal.SIG_DFL, signal.default_int_handler):
             signal.signal(number, handler)
+    try:
+        yield handler
+    finally:
+        for number, usual in before.items():
+            signal.signal(number, usual)
 
 
 def _parser(argv: list[str]) -> Parser:

@@ -14,8 +14,7 @@ from prismgp.certificates import MEMBER_HEADER, PARTS, Certificate, certificate_
 from prismgp.cli import common
 from prismgp.cli.common import Parser, Subparsers, complain, printable, say
 from prismgp.cli.rows import TableRows, read_rows
-from prismgp.data import TableFiles, open_tables
-from prismgp.data.tables import PARQUET_SUFFIXES
+from prismgp.data import TableFiles
 from prismgp.estimators import ExactGPRegressor, GPRegressor, load
 from prismgp.exceptions import DataError
 from prismgp.plots import FIGURE_FORMATS, draw_certificate, figure_format
@@ -111,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
     """Read both tables, certify, report."""
     _check_options(args)
     files = common.open_data(args)
-    test_files = _open_test(args)
+    test_files = None if args.test is None else common.open_second(args, args.test)
     read = [*files.files, *(test_files.files if test_files is not None else [])]
     _check_outputs(args, [str(each.path) for each in read])
     model: GPRegressor = load(args.model, device=args.device)
@@ -132,14 +131,6 @@ def run(args: argparse.Namespace) -> int:
         draw_certificate(certificate, args.figure, **_figure_data(train, test))
     _report(args, model, certificate, test, where, seconds)
     return 0 if certificate.holds else _DOES_NOT_HOLD
-
-
-def _open_test(args: argparse.Namespace) -> TableFiles | None:
-    if args.test is None:
-        return None
-    if args.test.lower().endswith(PARQUET_SUFFIXES):
-        return open_tables(args.test)  # the options are about DATA, which may be text
-    return common.open_path(args, args.test)
 
 
 def _check_options(args: argparse.Namespace) -> None:

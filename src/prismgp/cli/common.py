@@ -169,6 +169,11 @@ def open_data(args: argparse.Namespace) -> TableFiles:
     return open_path(args, args.data)
 
 
+def open_second(args: argparse.Namespace, path: str) -> TableFiles:
+    """Open another table; the options are about DATA, which may be text while this one is Parquet."""
+    return open_tables(path) if path.lower().endswith(PARQUET_SUFFIXES) else open_path(args, path)
+
+
 def open_path(args: argparse.Namespace, path: str) -> TableFiles:
     """Open a table with the options of the command.
 
@@ -228,7 +233,7 @@ def split_rows(args: argparse.Namespace, n: int) -> tuple[Indices, Indices, Indi
     shares = {name: getattr(args, name) for name in ("holdout", "conformal")}
     counts = [0 if share is None else max(1, round(share * n)) for share in shares.values()]
     left = n - sum(counts)
-    if left < 2:
+    if left < 2 and any(counts):
         asked = " and ".join(f"--{name} {share:g}" for name, share in shares.items() if share is not None)
         verb = "leaves" if counts.count(0) else "leave"
         raise DataError(f"{asked} {verb} {max(left, 0)} of {n} rows for the fit; at least 2 are needed")

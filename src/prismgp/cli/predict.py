@@ -173,7 +173,7 @@ class _Prediction:
         return [result[index, :, output] for output in range(result.shape[2]) for index in range(len(_STATISTICS))]
 
     def _inputs(self, block: RowBlock) -> Array:
-        return block.x if self.model.encoder is None else self.encoder.encode(block.x)
+        return self.encoder.encode(block.x)
 
     def _score(self, block: RowBlock, columns: list[Array]) -> None:
         """Compare the predictions with the targets that are known; others, and rows without prediction, are NaN."""

@@ -15,9 +15,8 @@ from prismgp._types import AnyArray
 from prismgp.cli import common
 from prismgp.cli.common import Parser, Subparsers, say
 from prismgp.cli.rows import TableRows, read_rows
-from prismgp.data import TableFiles, open_tables
+from prismgp.data import TableFiles
 from prismgp.data.encodings import NUMBER
-from prismgp.data.tables import PARQUET_SUFFIXES
 from prismgp.estimators import ExactGPRegressor, GPRegressor, load
 from prismgp.exceptions import DataError
 from prismgp.plots.style import require_matplotlib
@@ -132,10 +131,7 @@ def _open(args: argparse.Namespace) -> tuple[TableFiles, TableFiles | None]:
         raise DataError("--train and --holdout both tell which rows were in the fit; give one of them")
     require_matplotlib()
     files = common.open_data(args)
-    train = None
-    if args.train is not None:  # the options are about DATA, which may be text
-        is_parquet = args.train.lower().endswith(PARQUET_SUFFIXES)
-        train = open_tables(args.train) if is_parquet else common.open_path(args, args.train)
+    train = None if args.train is None else common.open_second(args, args.train)
     common.check_output(args, files)
     if train is not None:
         common.writable(args.output, inputs=[str(each.path) for each in train.files])

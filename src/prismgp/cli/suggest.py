@@ -14,7 +14,7 @@ from prismgp._types import AnyArray
 from prismgp.active import CRITERIA, Selected, select_rows
 from prismgp.cli import common
 from prismgp.cli.common import Parser, Subparsers, printable, say
-from prismgp.data import FileSource, MappedSource, Source, TableFiles, TableReader, open_tables
+from prismgp.data import FileSource, MappedSource, Source, TableFiles, TableReader
 from prismgp.data.tables import file_format
 from prismgp.data.writers import open_writer
 from prismgp.exceptions import DataError, PrismGPWarning
@@ -77,6 +77,8 @@ def run(args: argparse.Namespace) -> int:
     to_stdout = args.output == "-"
     if to_stdout and args.json:
         raise DataError("--json and -o - both use standard output; write the rows to a file")
+    if args.data == args.reference == "-":
+        raise DataError("DATA and --reference cannot both be standard input")
     kind = ".csv" if args.output in (None, "-") else file_format(args.output)
     files = common.open_data(args)
     if args.output is not None and not to_stdout:
@@ -88,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
         warnings.simplefilter("once", PrismGPWarning)  # every pass over the table would repeat them
         reference = None
         if args.reference is not None:
-            reference = _encode(model, _reader(args, model, open_tables(args.reference, delimiter=args.delimiter)))
+            reference = _encode(model, _reader(args, model, common.open_second(args, args.reference)))
         found = select_rows(
             model,
             _encode(model, reader),
@@ -129,8 +131,8 @@ def _reader(args: argparse.Namespace, model: FittedModel, files: TableFiles) -> 
 
 def _encode(model: FittedModel, reader: TableReader) -> Source:
     """The rows of a table as inputs of the model."""
-    rows = FileSource(reader)
-    return rows if model.encoder is None else MappedSource(rows, model.encoder.encode, model.n_inputs)
+    encoder = reader.encoder
+    return MappedSource(FileSource(reader), lambda x: model.complete(encoder.encode(x)), model.n_inputs)
 
 
 def _gather(model: FittedModel, reader: TableReader, found: Selected) -> pa.Table:
@@ -150,7 +152,7 @@ def _gather(model: FittedModel, reader: TableReader, found: Selected) -> pa.Tabl
             inputs.append(block.x[own])
     back = np.argsort(order)
     cells = np.concatenate(inputs)
-    _, std = model.predict(cells if model.encoder is None else model.encoder.encode(cells))
+    _, std = model.predict(reader.encoder.encode(cells))
     assert std is not None
     table = pa.concat_tables(tables).take(pa.array(back))
     suffixes = common.output_suffixes(model)

@@ -11,6 +11,7 @@ for symmetric B, so no (n, n, d) array exists.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,14 +19,32 @@ import torch
 
 from prismgp._system import available_bytes, format_bytes
 from prismgp._types import Array, Tensor
-from prismgp.core.kernels import Kernel, Parameters, squared_distance
-from prismgp.core.numerics import Factor, factor
+from prismgp.core.features import spectral_features
+from prismgp.core.kernels import Kernel, Parameters, draw_frequencies, squared_distance
+from prismgp.core.numerics import Factor, factor, raise_diagonal
+from prismgp.core.process import Functions
 from prismgp.core.row_noise import RowNoise
 from prismgp.core.rows import Rows
 from prismgp.exceptions import TooLargeError
 
+PRIOR_FREQUENCIES = 1_024  # of functions drawn from the prior
 _MATRICES = 8  # n x n float64 matrices alive at the peak of an evaluation, temporaries included
 _VARIANCE_FLOOR = 1e-12  # share of the prior variance; below it the subtraction has no digits left
+
+
+def draw_prior(w: Tensor, signal: Tensor, streams: Sequence[np.random.Generator]) -> Functions:
+    """Functions of a GP of mean zero by spectral features: rows, (n, d), to values, (n, q, s), one of each stream.
+
+    ``w`` is the projection, (d, p); ``signal`` the variances, (q,).
+    """
+    normal = np.stack([each.standard_normal((2 * w.shape[1], len(signal))) for each in streams], 2)
+    weights = torch.as_tensor(normal).to(w) * signal.sqrt()[:, None]
+
+    def functions(x: Tensor) -> Tensor:
+        values: Tensor = torch.tensordot(spectral_features(x, w), weights, 1)
+        return values
+
+    return functions
 
 
 def required_bytes(n: int, q: int = 1) -> int:
@@ -172,32 +191,57 @@ class ExactPosterior:
         tensors = (self.x, self.lower, self.alpha, self.lengthscale, self.signal, self.noise, self.mean)
         return ExactPosterior(self.kernel, *(each.to(device) for each in tensors))
 
+    def draw(self, count: int, rng: np.random.Generator) -> Functions:
+        """Functions drawn from the posterior, which take rows, (m, d), and return values, (m, q, count).
+
+        Pathwise conditioning (Wilson et al. 2020) of functions drawn from the prior by spectral features:
+        ``g(x) + k(x, X) Q^-1 (y - g(X) - noise)``, noise drawn once for every row.                              (C5)
+        """
+        base = draw_frequencies(self.kernel, PRIOR_FREQUENCIES, self.x.shape[1], "iid", rng)
+        streams = rng.spawn(count)
+        w = torch.as_tensor(base.T.copy()).to(self.x) / self.lengthscale[:, None]
+        prior = draw_prior(w, self.signal, streams)
+        normal = np.stack([each.standard_normal(tuple(self.alpha.shape)) for each in streams], 2)
+        known = prior(self.x) + self.noise.sqrt()[:, None] * torch.as_tensor(normal).to(self.x)
+        solved = torch.stack([torch.cholesky_solve(known[:, k], lower) for k, lower in enumerate(self.lower)], 1)
+        weights = self.signal[:, None] * (self.alpha[:, :, None] - solved / self.noise[:, None])
+
+        def functions(x: Tensor) -> Tensor:
+            values: Tensor = torch.tensordot(self._cross(x).T, weights, 1)
+            return self.mean[:, None] + prior(x) + values
+
+        return functions
+
     def _cross(self, x: Tensor) -> Tensor:
         """Unit-variance kernel between training rows and x, (n, m)."""
         return self.kernel.value(squared_distance(self.x / self.lengthscale, x / self.lengthscale))
 
+    def half_solve(self, k: int, cross: Tensor) -> Tensor:
+        """``L^-1 cross`` with the factor of output k."""
+        half: Tensor = torch.linalg.solve_triangular(self.lower[k], cross, upper=False)
+        return half
+
     def predict(self, x: Tensor, *, variance: bool) -> tuple[Tensor, Tensor | None]:
-        """Mean and noise-free variance at x, (m, d), both (m, q)."""
-        cross = self._cross(x)
+        """Mean and noise-free variance at x, (..., m, d), both (..., m, q)."""
+        cross = self._cross(x.reshape(-1, x.shape[-1]))
+        shape = (*x.shape[:-1], len(self.mean))
         mean = cross.T @ (self.alpha * self.signal) + self.mean
         if not variance:
-            return mean, None
+            return mean.reshape(shape), None
         columns = []
-        for k, lower in enumerate(self.lower):
-            half = torch.linalg.solve_triangular(lower, cross, upper=False)
+        for k in range(self.lower.shape[0]):
+            half = self.half_solve(k, cross)
             share = 1.0 - half.square().sum(0) * (self.signal[k] / self.noise[k])
             columns.append(self.signal[k] * share.clamp_min(_VARIANCE_FLOOR))
-        return mean, torch.stack(columns, dim=1)
+        return mean.reshape(shape), torch.stack(columns, dim=1).reshape(shape)
 
     def covariance(self, x: Tensor) -> Tensor:
-        """Noise-free joint covariance at x, (m, m, q)."""
-        cross = self._cross(x)
+        """Noise-free joint covariance at x, (..., m, d): (..., m, m, q)."""
+        cross = self._cross(x.reshape(-1, x.shape[-1]))
         prior = self.kernel.value(squared_distance(x / self.lengthscale))
         blocks = []
-        for k, lower in enumerate(self.lower):
-            half = torch.linalg.solve_triangular(lower, cross, upper=False)
-            block = prior - half.T @ half * (self.signal[k] / self.noise[k])
-            diagonal = block.diagonal()
-            diagonal.copy_(diagonal.clamp_min(_VARIANCE_FLOOR))
-            blocks.append(block * self.signal[k])
-        return torch.stack(blocks, dim=2)
+        for k in range(self.lower.shape[0]):
+            half = self.half_solve(k, cross).T.reshape(*x.shape[:-1], self.x.shape[0])
+            block = prior - half @ half.mT * (self.signal[k] / self.noise[k])
+            blocks.append(raise_diagonal(block, _VARIANCE_FLOOR) * self.signal[k])
+        return torch.stack(blocks, dim=-1)

@@ -27,8 +27,11 @@ def projection(frequencies: Array, lengthscale: Array, *, dtype: torch.dtype, de
 def spectral_features(x: Tensor, w: Tensor) -> Tensor:
     """``Phi = [cos(X W), sin(X W)] / sqrt(p)``, (n, 2p); every row has norm one."""
     p = w.shape[1]
-    phi = x.new_empty(len(x), 2 * p)
     z = x @ w
+    if z.requires_grad:
+        differentiable: Tensor = torch.cat([z.cos(), z.sin()], 1) * p**-0.5
+        return differentiable
+    phi = x.new_empty(x.shape[0], 2 * p)  # not len(x), which would fix the number of rows of an exported model
     torch.cos(z, out=phi[:, :p])
     torch.sin(z, out=phi[:, p:])
     return phi.mul_(p**-0.5)
@@ -40,7 +43,7 @@ def gated_features(phi: Tensor, gates: Tensor) -> Tensor:
     Rows of the gates, (n, b), have norm one, so that rows of the result have the norm of those of phi, (n, 2p).
     One-hot rows give the masked kernel, zero between clusters.
     """
-    return (gates[:, :, None] * phi[:, None, :]).reshape(len(phi), -1)
+    return (gates[:, :, None] * phi[:, None, :]).flatten(1)
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ import torch
 
 from prismgp._types import AnyArray, Tensor
 
-_LARGEST_DISTANCE = 1e140  # distances beyond are not squared
+_LARGEST_DISTANCE = 1e30  # distances beyond are not squared; ONNX holds numbers up to 1e38 only
 _SMALLEST = 1e-6  # share of the total spread below which a cluster's own is taken for rounding
 
 
@@ -94,7 +94,7 @@ class RuleGate:
         """(G2), (n, b), float64."""
         centres, roots, offsets = (each.to(x.device) for each in (self.centres, self.roots, self.offsets))
         rows = x.double()
-        out = rows.new_empty(len(rows), self.n_clusters)
+        out = rows.new_empty(rows.shape[0], self.n_clusters)  # not len(rows), as in spectral_features
         for c in range(self.n_clusters):
             # By differences: expanded squares would cancel where clusters are far from the origin.
             away = ((rows - centres[c]) * roots[c]).clamp_(-_LARGEST_DISTANCE, _LARGEST_DISTANCE)

@@ -28,6 +28,8 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 import numpy as np
+import torch
+from torch.autograd.function import once_differentiable
 
 from prismgp._types import Array, FrequencyKind, Tensor
 from prismgp.exceptions import DataError
@@ -41,7 +43,10 @@ class Kernel:
     degrees: int | None  # of freedom of the spectral t law (twice the Matern smoothness); None: normal
 
     def value(self, s: Tensor) -> Tensor:
-        """k(s), elementwise."""
+        """k(s), elementwise; differentiable by s."""
+        if s.requires_grad:
+            differentiable: Tensor = _KernelValue.apply(s, self)  # type: ignore[no-untyped-call]
+            return differentiable
         if self.degrees is None:
             return (-0.5 * s).exp()
         r = (self.degrees * s).sqrt()
@@ -91,6 +96,22 @@ class Kernel:
         return np.asarray(np.sqrt(d * stats.f(d, self.degrees).ppf(u)))
 
 
+class _KernelValue(torch.autograd.Function):
+    """k(s) with the slope in closed form: that of a root is infinite at zero, where the kernel's is finite."""
+
+    @staticmethod
+    def forward(ctx: Any, s: Tensor, kernel: Kernel) -> Tensor:
+        ctx.save_for_backward(s)
+        ctx.kernel = kernel
+        return kernel.value(s.detach())
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor, None]:
+        (s,) = ctx.saved_tensors
+        return outer[0] * ctx.kernel.slope(s), None
+
+
 KERNELS = {
     kernel.name: kernel
     for kernel in (Kernel("rbf", None), Kernel("matern12", 1), Kernel("matern32", 3), Kernel("matern52", 5))
@@ -108,17 +129,17 @@ def squared_distance(a: Tensor, b: Tensor | None = None) -> Tensor:
     """Pairwise squared distances of scaled rows: (n, d) and (m, d) to (n, m); without b, of a with itself.
 
     By one matrix product, so no (n, m, d) array exists. Rows are centred first, because the
-    product form loses digits when the rows are far from the origin.
+    product form loses digits when the rows are far from the origin. Batches, (..., n, d), give (..., n, m).
     """
-    centre = a.mean(0)
+    centre = a.mean(-2, keepdim=True)
     left = a - centre
     right = left if b is None else b - centre
-    s = (left @ right.T).mul_(-2.0)
-    s += left.square().sum(1)[:, None]
-    s += right.square().sum(1)[None, :]
+    s = (left @ right.mT).mul_(-2.0)
+    s += left.square().sum(-1)[..., :, None]
+    s += right.square().sum(-1)[..., None, :]
     s.clamp_(min=0.0)
     if b is None:
-        s.fill_diagonal_(0.0)
+        s.diagonal(dim1=-2, dim2=-1).zero_()
     return s
 
 

@@ -1,7 +1,4 @@
-"""Fitted models in their own units: standardised inputs and targets, tensors in and out.
-
-The weight posterior of the sparse spectrum GP and what it predicts are equation 2 of the paper.
-"""
+"""Fitted models in their own units: standardised inputs and targets, tensors in and out."""
 
 from __future__ import annotations
 
@@ -14,128 +11,16 @@ import numpy as np
 import torch
 
 from prismgp._types import Array, Tensor
-from prismgp.core.evidence import BlockEvidence, OutputEvidence, solve_outputs
+from prismgp.core.evidence import BlockEvidence, solve_outputs
 from prismgp.core.exact import ExactEvidence, ExactPosterior
 from prismgp.core.features import Gating, Statistics, projection, spectral_features
 from prismgp.core.gating import GateLabels
 from prismgp.core.kernels import Parameters
 from prismgp.core.normal import Marginals
 from prismgp.core.numerics import Factor, factor
+from prismgp.core.posterior import BlockPosterior, WeightPosterior
+from prismgp.core.process import ConditionedProcess, Functions, Joint, Process
 from prismgp.core.rows import Rows
-
-
-@dataclass(frozen=True)
-class WeightPosterior:
-    """``w | y ~ N(weight_mean, S A^-1)`` for every output.
-
-    The predictive variance is ``S |T phi|^2`` with ``A^-1 = T'T``: a sum of squares, so it is
-    positive, and since all eigenvalues of A are at least one it never exceeds the prior's S.
-    """
-
-    weight_mean: Tensor  # (2p, q)
-    inverse_root: Tensor  # T for every output, (q, 2p, 2p)
-    signal: Tensor  # (q,)
-    mean: Tensor  # (q,)
-
-    @classmethod
-    def from_evidence(cls, solved: list[OutputEvidence], *, device: torch.device) -> WeightPosterior:
-        """The posterior that the evidence's factors imply."""
-        roots = [out.factor.inverse_root() for out in solved]
-        # One matrix, the usual case, is not copied where its rows are in order. In another order products round
-        # otherwise, and a model read from a file would differ from the one written.
-        inverse_root = roots[0].contiguous()[None] if len(roots) == 1 else torch.stack(roots)
-        weight_mean = torch.stack([out.signal * out.weights for out in solved], dim=1)
-        signal = torch.tensor([out.signal for out in solved], dtype=torch.float64)
-        mean = torch.tensor([out.mean for out in solved], dtype=torch.float64)
-        return cls(weight_mean, inverse_root, signal, mean).to(device)
-
-    def to(self, device: torch.device) -> WeightPosterior:
-        """The same posterior on another device."""
-        tensors = (self.weight_mean, self.inverse_root, self.signal, self.mean)
-        return WeightPosterior(*(tensor.to(device) for tensor in tensors))
-
-    def predict(self, phi: Tensor, *, variance: bool) -> tuple[Tensor, Tensor | None]:
-        """Mean and noise-free variance at rows with features phi, (n, 2p); both (n, q), in float64."""
-        phi = phi.double()
-        mean = phi @ self.weight_mean + self.mean
-        if not variance:
-            return mean, None
-        # The clamp only undoes rounding: rows of float32 features have norm one to seven digits.
-        share = [(phi @ root.T).square_().sum(1).clamp_max(1.0) for root in self.inverse_root]
-        return mean, torch.stack(share, dim=1) * self.signal
-
-    def covariance(self, phi: Tensor) -> Tensor:
-        """Noise-free joint covariance at rows with features phi, (n, n, q)."""
-        roots = [phi.double() @ root.T for root in self.inverse_root]
-        return torch.stack([r @ r.T for r in roots], dim=2) * self.signal
-
-    def draw_weights(self, n_samples: int, rng: np.random.Generator) -> Array:
-        """Weights of sampled functions, (2p, q, n_samples): ``weight_mean + S^(1/2) T' normal``."""
-        width, q = self.weight_mean.shape
-        # Sample by sample, so that the first k functions do not depend on how many are drawn.
-        normal = np.stack([rng.standard_normal((q, width)) for _ in range(n_samples)], axis=2)
-        draws = torch.as_tensor(normal).to(self.inverse_root)
-        spread = torch.einsum("qji,qjs->iqs", self.inverse_root, draws)
-        scaled = self.weight_mean[:, :, None] + spread * self.signal.sqrt()[None, :, None]
-        return np.asarray(scaled.cpu().numpy())
-
-
-@dataclass(frozen=True)
-class BlockPosterior:
-    """The posteriors of independent blocks, each with weights of its own (G4).
-
-    Rows come with the block they belong to, (n,), or None where there is one block alone.
-    """
-
-    blocks: tuple[WeightPosterior, ...]
-
-    def to(self, device: torch.device) -> BlockPosterior:
-        """The same posterior on another device."""
-        return BlockPosterior(tuple(block.to(device) for block in self.blocks))
-
-    def predict(self, phi: Tensor, block: Tensor | None, *, variance: bool) -> tuple[Tensor, Tensor | None]:
-        """Mean and noise-free variance at rows with features phi, (n, 2p); both (n, q), in float64."""
-        if block is None:
-            return self.blocks[0].predict(phi, variance=variance)
-        mean = phi.new_empty(len(phi), len(self.blocks[0].mean), dtype=torch.float64)
-        spread = torch.empty_like(mean) if variance else None
-        for part, own in self._parts(block):
-            mean[own], inner = part.predict(phi[own], variance=variance)
-            if spread is not None and inner is not None:
-                spread[own] = inner
-        return mean, spread
-
-    def covariance(self, phi: Tensor, block: Tensor | None) -> Tensor:
-        """Noise-free joint covariance, (n, n, q); zero between blocks."""
-        if block is None:
-            return self.blocks[0].covariance(phi)
-        total = phi.new_zeros(len(phi), len(phi), len(self.blocks[0].mean), dtype=torch.float64)
-        for part, own in self._parts(block):
-            total[own[:, None], own] = part.covariance(phi[own])
-        return total
-
-    def draw_weights(self, n_samples: int, rng: np.random.Generator) -> list[Array]:
-        """Weights of sampled functions, (2p, q, n_samples) for each block."""
-        # A stream for each block, so that the first functions do not depend on how many are drawn.
-        streams = [rng] if len(self.blocks) == 1 else rng.spawn(len(self.blocks))
-        return [block.draw_weights(n_samples, each) for block, each in zip(self.blocks, streams, strict=True)]
-
-    def functions(self, phi: Tensor, block: Tensor | None, weights: Sequence[Array]) -> Array:
-        """Values of functions with the given weights at rows with features phi, (n, q, n_samples)."""
-        features = phi.double().cpu().numpy()
-        if block is None:
-            values = np.tensordot(features, weights[0], axes=1)
-        else:
-            values = np.empty((len(phi), *weights[0].shape[1:]))
-            owners = block.cpu().numpy()
-            for c in np.unique(owners):
-                values[owners == c] = np.tensordot(features[owners == c], weights[c], axes=1)
-        return np.asarray(values + self.blocks[0].mean.cpu().numpy()[:, None])
-
-    def _parts(self, block: Tensor) -> list[tuple[WeightPosterior, Tensor]]:
-        """Blocks that have rows, and which."""
-        return [(self.blocks[c], torch.nonzero(block == c)[:, 0]) for c in np.unique(block.cpu().numpy())]
-
 
 PREDICTION_ROWS = 2_048
 
@@ -154,15 +39,33 @@ class Predictor(ABC):
 
     @abstractmethod
     def predict(self, x: Tensor, *, variance: bool) -> tuple[Tensor, Tensor | None, Tensor]:
-        """Mean, variance of the function (None unless asked for) and noise variance, all (n, q)."""
+        """Mean, variance of the function (None unless asked for) and noise variance, all (..., n, q)."""
 
     @abstractmethod
     def covariance(self, x: Tensor) -> Tensor:
-        """Joint covariance of the function, (n, n, q)."""
+        """Joint covariance of the function, (..., n, n, q)."""
 
     @abstractmethod
+    def draw(self, count: int, rng: np.random.Generator) -> Functions:
+        """Functions drawn from the posterior, which take rows, (n, d), and return values, (n, q, count)."""
+
     def sample(self, chunks: Iterable[Tensor], count: int, rng: np.random.Generator) -> Array:
         """Functions drawn from the posterior at all rows of the chunks, (n, q, count)."""
+        functions = self.draw(count, rng)
+        return np.concatenate([functions(x).cpu().numpy() for x in chunks])
+
+    def joint(self, x: Tensor) -> Joint:
+        """Mean, (..., n, q), covariance of the function, (..., n, n, q), and noise variance, (..., n, q)."""
+        mean, _, noise = self.predict(x, variance=False)
+        return mean, self.covariance(x), noise
+
+    @abstractmethod
+    def condition(self, x: Tensor, y: Tensor, noise: Tensor | None = None) -> Process:
+        """The process given more targets, see :class:`prismgp.core.process.Process`."""
+
+    def precise(self) -> Self:
+        """The same model with networks in float64, whose weights need no gradients: for derivatives by the inputs."""
+        return self
 
     @abstractmethod
     def to(self, device: torch.device) -> Self:
@@ -245,8 +148,14 @@ class ExactModel(Predictor):
     def covariance(self, x: Tensor) -> Tensor:
         return self.posterior.to(x.device).covariance(x)
 
+    def condition(self, x: Tensor, y: Tensor, noise: Tensor | None = None) -> ConditionedProcess:
+        return ConditionedProcess.of(self, x, y, self.posterior.noise.to(y) if noise is None else noise)
+
+    def draw(self, count: int, rng: np.random.Generator) -> Functions:
+        return self.posterior.draw(count, rng)
+
     def sample(self, chunks: Iterable[Tensor], count: int, rng: np.random.Generator) -> Array:
-        """Draws are joint at all rows, so they depend on which rows are asked for."""
+        """Draws are exact and joint at all rows, so they depend on which rows are asked for."""
         x = torch.cat(list(chunks))
         mean, _, _ = self.predict(x, variance=False)
         covariance = self.covariance(x)
@@ -306,8 +215,11 @@ class SpectralModel(Predictor):
         return projection(self.base, self.params.lengthscale, dtype=dtype, device=device)
 
     def features(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Features of rows, and the blocks they belong to under hard gates."""
-        return self.gating.features(spectral_features(x, self.projection(dtype=x.dtype, device=x.device)), x)
+        """Features of rows, (..., n, d), and the blocks they belong to under hard gates."""
+        rows = x.reshape(-1, x.shape[-1])
+        phi = spectral_features(rows, self.projection(dtype=x.dtype, device=x.device))
+        phi, block = self.gating.features(phi, rows)
+        return phi.reshape(*x.shape[:-1], -1), None if block is None else block.reshape(x.shape[:-1])
 
     def predict(self, x: Tensor, *, variance: bool) -> tuple[Tensor, Tensor | None, Tensor]:
         mean, spread = self.posterior.to(x.device).predict(*self.features(x), variance=variance)
@@ -316,9 +228,15 @@ class SpectralModel(Predictor):
     def covariance(self, x: Tensor) -> Tensor:
         return self.posterior.to(x.device).covariance(*self.features(x))
 
-    def sample(self, chunks: Iterable[Tensor], count: int, rng: np.random.Generator) -> Array:
+    def condition(self, x: Tensor, y: Tensor, noise: Tensor | None = None) -> SpectralModel:
+        """The same as :meth:`update`, in batches, except that statistics and evidence stay those of the fit."""
+        noise = torch.as_tensor(self.params.noise).to(y) if noise is None else noise
+        phi, block = self.features(x)
+        return replace(self, posterior=self.posterior.condition(phi, block, y, noise))
+
+    def draw(self, count: int, rng: np.random.Generator) -> Functions:
         weights = self.posterior.draw_weights(count, rng)
-        return np.concatenate([self.posterior.functions(*self.features(x), weights) for x in chunks])
+        return lambda x: self.posterior.functions(*self.features(x), weights)
 
     def prediction_rows(self, device: torch.device) -> int:  # noqa: ARG002
         return max(1, PREDICTION_ROWS // self.gating.widening)

@@ -1,4 +1,4 @@
-"""Factorisation that does not fail.
+"""Factorisation that does not fail, and other pieces of linear algebra.
 
 All matrices factored here have the form ``I + c B`` with ``B`` positive semi-definite, so in exact
 arithmetic every eigenvalue is at least one. Rounding can spoil that when ``c`` is huge; the ladder
@@ -68,3 +68,14 @@ def factor(a: Tensor) -> Factor:
     upper = torch.linalg.qr(clamped.sqrt()[:, None] * vectors.T, mode="r").R
     lower = (upper * upper.diagonal().sign()[:, None]).T.contiguous()
     return Factor(lower, float((clamped - values).max()), "eigen")
+
+
+def raise_diagonal(matrix: Tensor, least: float) -> Tensor:
+    """Raise diagonal entries of matrices, (..., k, k), to the least value; differentiable, unlike by assignment."""
+    diagonal = matrix.diagonal(dim1=-2, dim2=-1)
+    return matrix + torch.diag_embed((least - diagonal).clamp_min(0.0))
+
+
+def record_gradients(x: Tensor) -> torch.set_grad_enabled:
+    """A context in which operations are recorded only if derivatives with respect to x are wanted."""
+    return torch.set_grad_enabled(torch.is_grad_enabled() and x.requires_grad)

@@ -10,7 +10,16 @@ a Dask cluster.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from prismgp.data.chunks import Chunks, StandardisedRows, Standardiser, auto_chunk_rows, prefetch, run_pass, standardise
+from prismgp.data.chunks import (
+    Chunks,
+    StandardisedRows,
+    Standardiser,
+    auto_chunk_rows,
+    prefetch,
+    run_pass,
+    standardise,
+    standardise_tensor,
+)
 from prismgp.data.encoder import InputColumn, TableEncoder, missing_error, plural, quote_names, warn_unseen
 from prismgp.data.files import MISSING, FileSource, RowBlock, TableReader, file_source, from_csv, from_parquet
 from prismgp.data.frames import frame_encoder, is_frame, needs_encoder, non_numeric_columns, read_frame
@@ -55,6 +64,7 @@ __all__ = [
     "read_frame",
     "run_pass",
     "standardise",
+    "standardise_tensor",
     "warn_unseen",
 ]
 

@@ -87,14 +87,26 @@ def _magnitude(mean: Array) -> Array:
     return np.where(mean != 0, np.abs(mean), 1.0)
 
 
-def standardise(block: AnyArray, shift: Array, scale: Array, *, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """``(block - shift) / scale`` on the device, computed in float64 and rounded once."""
-    # A copy only where torch cannot alias the memory: read-only or byte-swapped arrays, negative strides.
-    tensor = torch.from_numpy(block if _torch_ready(block) else block.astype(block.dtype.newbyteorder("="), order="C"))
+def standardise(
+    block: AnyArray | Tensor, shift: Array, scale: Array, *, dtype: torch.dtype, device: torch.device
+) -> Tensor:
+    """``(block - shift) / scale`` on the device, computed in float64 and rounded once; differentiable for a tensor."""
+    if isinstance(block, torch.Tensor):
+        tensor = block
+    else:
+        # A copy only where torch cannot alias the memory: read-only or byte-swapped arrays, negative strides.
+        ready = block if _torch_ready(block) else block.astype(block.dtype.newbyteorder("="), order="C")
+        tensor = torch.from_numpy(ready)
     # Contiguous, so that the result does not depend on the memory order of the user's array.
-    tensor = tensor.to(device, non_blocking=True).contiguous().double()
-    shifted = tensor - torch.as_tensor(shift, dtype=torch.float64, device=device)
-    shifted.div_(torch.as_tensor(scale, dtype=torch.float64, device=device))
+    tensor = tensor.to(device, non_blocking=True).contiguous()
+    moved = (torch.as_tensor(each, dtype=torch.float64, device=device) for each in (shift, scale))
+    return standardise_tensor(tensor, *moved, dtype=dtype)
+
+
+def standardise_tensor(x: Tensor, shift: Tensor, scale: Tensor, *, dtype: torch.dtype) -> Tensor:
+    """The same for tensors on one device."""
+    shifted = x.double() - shift
+    shifted.div_(scale)
     if dtype == torch.float32:
         shifted.clamp_(-_MOST_DEVIATIONS, _MOST_DEVIATIONS)  # beyond, products overflow to infinity and cosines to NaN
     return shifted.to(dtype)

@@ -230,8 +230,7 @@ def collection_source(X: Any, y: Any = None, sample_weight: Any = None, noise_va
         Shard(PartitionLoader(number, width, outputs, single=single, noise=noise), own, length)
         for number, (own, length) in enumerate(zip(parts, lengths, strict=True))
     ]
-    sizes: dict[str, int] = {"n_inputs": width, "n_outputs": outputs, "n_noise": noise.n_noise}
-    source = DaskSource(shards, Cluster(), single=single, **sizes)
+    source = DaskSource(shards, Cluster(), n_inputs=width, n_outputs=outputs, single=single, n_noise=noise.n_noise)
     if names and all(isinstance(name, str) for name in names):  # as in scikit-learn
         source.feature_names = names
     if not source.n_rows:

@@ -29,6 +29,7 @@ from prismgp.data.encodings import (
     LEVELS,
     NUMBER,
     TIME,
+    EffectEncoding,
     Encoding,
     NumberEncoding,
     encoding_from_dict,
@@ -287,8 +288,9 @@ class TableEncoder:
 
     @classmethod
     def numeric(cls, names: Iterable[str], *, positional: bool = False) -> TableEncoder:
-        """The encoder of a purely numeric table."""
-        return cls(tuple(InputColumn(name, NUMBER) for name in names), positional=positional)
+        """The encoder of a purely numeric table without missing cells."""
+        columns = tuple(InputColumn(name, NUMBER) for name in names)
+        return cls(columns, encodings=(NumberEncoding(None),) * len(columns), positional=positional)
 
     # -- names -----------------------------------------------------------------------------------
 
@@ -324,11 +326,12 @@ class TableEncoder:
 
     # -- from cells to numbers -------------------------------------------------------------------
 
-    def read(self, data: pa.Table | pa.RecordBatch, *, first_row: int = 0) -> TableBatch:
+    def read(self, data: pa.Table | pa.RecordBatch, *, first_row: int = 0, infinite: str = "error") -> TableBatch:
         """Make numbers of the cells of a batch and count missing and unseen ones; neither is an error.
 
         Columns beyond the inputs are ignored; ``first_row``: where the batch starts in its file. One DataError names
-        all absent or duplicate columns, infinite numbers, and cells that cannot be of the column's kind.
+        all absent or duplicate columns, infinite numbers, unless ``infinite="missing"``, and cells that cannot be of
+        the column's kind.
         """
         absent = self.missing_columns(data.schema.names)
         if absent:
@@ -342,9 +345,8 @@ class TableEncoder:
         problems: list[str] = []
         for k, column in enumerate(self.columns):
             try:
-                values[:, k], absent_cells = _read_column(
-                    column, data.column(data.schema.get_field_index(column.name)), first_row
-                )
+                cells = data.column(data.schema.get_field_index(column.name))
+                values[:, k], absent_cells = _read_column(column, cells, first_row, infinite)
             except DataError as error:
                 problems.append(str(error))
                 continue
@@ -370,6 +372,19 @@ class TableEncoder:
         learned = replace(self, encodings=learn_encodings(source, self.columns))
         check_unique(learned.feature_names, "encoded column")
         return learned
+
+    def learn_folds(self, source: Source) -> TableEncoder:
+        """Learn again, from the rows of the fit, what only :meth:`encode_training` needs, and files do not hold."""
+        if not any(isinstance(each, EffectEncoding) for each in self._learned):
+            return self
+        again = learn_encodings(source, self.columns)
+        return replace(
+            self, encodings=tuple(own.with_folds(other) for own, other in zip(self._learned, again, strict=True))
+        )
+
+    def is_empty(self, name: str) -> bool:
+        """Whether a column had not a single value when its table was scanned."""
+        return any(each.name == name and each.kind == CATEGORY and not each.categories for each in self.columns)
 
     @property
     def is_numeric(self) -> bool:
@@ -481,14 +496,14 @@ def missing_error(counts: dict[str, int]) -> DataError:
     )
 
 
-def _read_column(column: InputColumn, cells: ArrowColumn, first_row: int) -> tuple[Array, AnyArray]:
+def _read_column(column: InputColumn, cells: ArrowColumn, first_row: int, infinite: str) -> tuple[Array, AnyArray]:
     """Numbers of a column's cells, (n,), and which are missing."""
     if column.kind not in (CATEGORY, LEVELS):
         if column.kind == TIME:
             values = to_seconds(column.name, cells, first_row=first_row)
         else:
             values = to_numbers(column.name, cells, boolean=column.kind == BOOLEAN, first_row=first_row)
-            check_finite(column.name, values, first_row)
+            values = check_finite(column.name, values, first_row, infinite)
         return values, np.isnan(values)
     text = to_text(column.name, cells)
     known = pa.array(column.categories, pa.large_string())
@@ -498,12 +513,15 @@ def _read_column(column: InputColumn, cells: ArrowColumn, first_row: int) -> tup
     return mark_folds(codes, first_row), missing
 
 
-def check_finite(name: str, values: Array, first_row: int) -> None:
-    """Raise an error that names the first infinite number of a column."""
-    infinite = np.isinf(values)
-    if infinite.any():
-        row = int(np.argmax(infinite))
-        raise DataError(
-            f"column {name!r} holds {values[row]} in row {first_row + row + 1:,} (the first is 1); infinity is not a "
-            "missing value: correct or empty the cell, or leave the row out"
-        )
+def check_finite(name: str, values: Array, first_row: int, infinite: str) -> Array:
+    """Raise an error that names the first infinite number of a column, or replace all of them by NaN ("missing")."""
+    found = np.isinf(values)
+    if not found.any():
+        return values
+    if infinite == "missing":
+        return np.where(found, np.nan, values)
+    row = int(np.argmax(found))
+    raise DataError(
+        f"column {name!r} holds {values[row]} in row {first_row + row + 1:,} (the first is 1); infinity is not a "
+        "missing value: correct or empty the cell, or leave such rows out with --missing drop"
+    )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -70,6 +70,10 @@ class Encoding(ABC):
     def encode_training(self, values: AnyArray) -> Array:
         """Inputs of the rows of the fit, none of which may depend on the target of its own row."""
         return self.encode(values)
+
+    def with_folds(self, other: Encoding) -> Encoding:  # noqa: ARG002
+        """With the effects out of fold of another encoding of the same column, where there are any."""
+        return self
 
     @property
     def fill(self) -> list[float]:
@@ -232,6 +236,10 @@ class EffectEncoding(Encoding):
             raise RuntimeError("the effects out of fold are those of a fit, and not saved")
         codes, folds = _split_codes(values)
         return self._inputs(codes, self.fold_effects[folds, codes])
+
+    def with_folds(self, other: Encoding) -> Encoding:
+        assert isinstance(other, EffectEncoding)
+        return replace(self, fold_effects=other.fold_effects)
 
     def _inputs(self, codes: AnyArray, effects: Array) -> Array:
         known = (codes >= 0) & (self.counts[codes] > 0)

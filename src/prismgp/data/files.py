@@ -119,6 +119,7 @@ class TableReader:
         _check_columns(self.files, encoder, self.files.names)
         numbers = {column.name for column in encoder.columns if column.kind == NUMBER}
         texts = [column.name for column in self.encoder.columns if column.kind != NUMBER and column.name in numbers]
+        texts = [name for name in texts if not self.encoder.is_empty(name)]
         if texts and self.files.is_text:
             raise DataError(
                 f"{self.files.path}: column {quote_names(texts)} holds text; the model learned it as numbers"
@@ -191,7 +192,7 @@ class TableReader:
     def _read(self, cells: pa.Table, first_row: int) -> tuple[TableBatch, Array]:
         """Inputs and targets, with the problems of both in one error."""
         try:
-            batch = self.encoder.read(cells, first_row=first_row)
+            batch = self.encoder.read(cells, first_row=first_row, infinite=self._infinite)
         except DataError as error:
             try:
                 self._target_values(cells, first_row=first_row)
@@ -219,9 +220,14 @@ class TableReader:
     def _target_values(self, cells: pa.Table, *, first_row: int) -> Array:
         y = np.empty((cells.num_rows, len(self._numeric)))
         for k, name in enumerate(self._numeric):
-            y[:, k] = to_numbers(name, cells[name], boolean=True, first_row=first_row)
-            check_finite(name, y[:, k], first_row)
+            values = to_numbers(name, cells[name], boolean=True, first_row=first_row)
+            y[:, k] = check_finite(name, values, first_row, self._infinite)
         return y
+
+    @property
+    def _infinite(self) -> str:
+        """Rows with infinite numbers are left out if those with missing ones are."""
+        return "missing" if self.missing == "drop" else "error"
 
     def _missing_error(self) -> DataError:
         counts = {name: self.missing_cells[name] for name in (*self.encoder.input_names, *self._numeric)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -63,7 +64,7 @@ class Numerals:
             return pc.cast(text, pa.float64())
         row = pc.index(self.match_other(text), True).as_py()
         if row >= 0:
-            raise self.other_error(name, text[row].as_py(), first_row + row)
+            raise self.other_error([name], text[row].as_py(), first_row + row)
         numeral = self.match(text)
         plain = pc.if_else(numeral, self._to_plain(text), text)
         return pc.cast(plain, pa.float64()) if pc.all(numeral).as_py() is not False else plain
@@ -75,15 +76,16 @@ class Numerals:
             plain = pc.replace_substring(plain, mark, replacement)
         return plain
 
-    def other_error(self, name: str, value: str, row: int, remedy: str = "") -> DataError:
-        """The error for a column whose numbers are spelled in another way."""
+    def other_error(self, names: Sequence[str], value: str, row: int) -> DataError:
+        """The error for columns whose numbers are spelled in another way, with such a cell of the first column."""
         fitting = [mark for mark, pattern in _GIVEN.items() if _matches(value, pattern)]
         options = " or ".join(f"--decimal {mark}" for mark in fitting)
         given = " or ".join(f"decimal={mark!r}" for mark in fitting)
         what = "which can have a decimal comma or thousands" if len(fitting) > 1 else "another spelling of a number"
+        also = f", and so do {len(names) - 1} more" if len(names) > 1 else ""
         return DataError(
-            f"column {name!r} holds {value!r} in row {row + 1:,} (the first is 1), {what}; "
-            f"give {options} (in Python: {given}){remedy}"
+            f"column {names[0]!r} holds {value!r} in row {row + 1:,} (the first is 1), {what}{also}; "
+            f"give {options} (in Python: {given}), or take such a column as categories"
         )
 
 

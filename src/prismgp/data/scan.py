@@ -66,6 +66,9 @@ def scan_files(
     if scans:
         _scan(files, scans)
         files.respelled.update(name for name, scan in scans.items() if scan.respelled)
+    others = {name: scan.other_mark for name, scan in scans.items() if scan.other_mark is not None}
+    if others and numerals is not None:  # at once: without the right mark everything else is noise
+        raise numerals.other_error(list(others), *next(iter(others.values())))
     # Columns that began as numbers and go on as text are categories; those of the beginning are collected now.
     late = {name: scan for name, scan in scans.items() if scan.is_late}
     if late:
@@ -189,8 +192,8 @@ class _ColumnScan:
     def __init__(self, name: str, categorical: bool, few: int, *, numerals: Numerals | None, is_target: bool) -> None:
         self._name, self._categorical, self._few, self._numerals = name, categorical, few, numerals
         self._spelled = numerals is not None
-        self._other = self._percents = 0  # numbers with the other decimal mark, and with a per cent sign
-        self.respelled = False  # whether numbers have thousands or per cent signs
+        self._others = self._percents = 0  # numbers with the other decimal mark, and with a per cent sign
+        self.respelled = False  # whether the parser of the file cannot convert all numbers
         self._what = "target" if is_target else "column"
         self._distinct: ArrowColumn = pa.array([], pa.large_string())
         self._rows = self._cells = self._numbers = self._booleans = self._times = 0
@@ -201,6 +204,11 @@ class _ColumnScan:
     def is_late(self) -> bool:
         """Whether levels were skipped while the column looked like one of numbers, but turned out to be text."""
         return self._skipped and self._numbers < self._cells
+
+    @property
+    def other_mark(self) -> tuple[str, int] | None:
+        """Value and row of the first number with the other decimal mark, if all cells are numbers with either."""
+        return self._first_text if self._others and self._numbers + self._others == self._cells else None
 
     def add(self, column: ArrowColumn, first_row: int) -> None:
         """Take in cells; ``first_row`` is the number of rows before them."""
@@ -223,13 +231,14 @@ class _ColumnScan:
 
     def _count(self, text: ArrowColumn, present: ArrowColumn, first_row: int) -> None:
         numerals = self._numerals or Numerals()
-        if numerals.are_plain(present):  # the quick way for columns of numbers
+        if numerals.are_plain(present):  # the quick way
             self._numbers += len(present)
             return
         self.respelled = True
-        self._other += int(pc.sum(numerals.match_other(present)).as_py() or 0)
-        self._percents += count_percents(present)
         texts = np.flatnonzero(~np.asarray(pc.fill_null(numerals.match(text), True)))
+        if self._spelled:
+            self._others += int(pc.sum(numerals.match_other(present)).as_py() or 0)
+            self._percents += count_percents(present)
         self._numbers += len(present) - len(texts)
         if len(texts):
             words = pa.array(_TRUE_AND_FALSE, pa.large_string())
@@ -254,9 +263,6 @@ class _ColumnScan:
             return TIME
         if not self._spelled:
             return None
-        if self._numerals is not None and self._first_text is not None and self._numbers + self._other == self._cells:
-            remedy = "" if self._what == "target" else ", or take the column as categories with --categorical"
-            raise self._numerals.other_error(self._name, *self._first_text, remedy)
         if self._first_text is None:
             if 0 < self._percents < self._cells:
                 raise DataError(
@@ -287,11 +293,3 @@ class _ColumnScan:
 def empty_error(name: str, rows: int) -> DataError:
     """The error for a target without a single value."""
     return DataError(f"the target {name!r} is empty in all {rows:,} rows")
-
-
-def _all_numbers(text: ArrowColumn) -> bool:
-    try:
-        pc.cast(text, pa.float64())
-    except pa.ArrowInvalid:
-        return False
-    return True

@@ -132,7 +132,9 @@ class GPRegressor(Documented, Predictions, MultiOutputMixin, RegressorMixin, Bas
 
     def _warn_of_data(self, source: Source) -> None:
         """Say what no model can learn from these rows."""
-        if source.n_rows < _TOO_FEW and self.optimize:
+        if not self.optimize:  # what the user gives is not learned
+            return
+        if source.n_rows < _TOO_FEW:
             rows = "1 distinct row is" if source.n_rows == 1 else f"{source.n_rows} distinct rows are"
             message = (
                 f"{rows} too few to learn from: length-scales and noise are mostly assumptions, intervals are wide"
@@ -176,14 +178,23 @@ class GPRegressor(Documented, Predictions, MultiOutputMixin, RegressorMixin, Bas
             return source, 1 if source.n_outputs == 1 and X.single else 2
         if reset:
             return adopt_rows(self, X, y, noise, labels)
-        return match_rows(self, X, y, noise, training=training)
+        return match_rows(self, X, y, noise, labels, training=training)
 
     def read_rows(
-        self, X: Any, y: Any, sample_weight: Any = None, noise_variance: Any = None, *, training: bool = False
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        noise_variance: Any = None,
+        *,
+        training: bool = False,
+        labels: Labels = no_labels,
     ) -> Source:
         """Rows and targets as the fitted model takes them, checked; for code that works with ``model_``."""
         check_is_fitted(self)
-        source, ndim = self._source(X, y, (sample_weight, noise_variance), reset=False, training=training)
+        source, ndim = self._source(
+            X, y, (sample_weight, noise_variance), reset=False, training=training, labels=labels
+        )
         model = self.model_
         if ndim != model.target_ndim:
             raise DataError(f"y has {ndim} dimension(s), but the model was fitted with {model.target_ndim}")
@@ -191,9 +202,9 @@ class GPRegressor(Documented, Predictions, MultiOutputMixin, RegressorMixin, Bas
             raise DataError(f"y has {source.n_outputs} columns, but the model was fitted with {model.n_outputs}")
         return source
 
-    def read_training_rows(self, X: Any, y: Any) -> Source:
+    def read_training_rows(self, X: Any, y: Any, sample_weight: Any = None, noise_variance: Any = None) -> Source:
         """As :meth:`read_rows`, for the rows of the fit, with the clusters that were given for them."""
-        return self.read_rows(X, y, training=True)
+        return self.read_rows(X, y, sample_weight, noise_variance, training=True)
 
     def read_inputs(self, X: Any) -> AnyArray:
         """Inputs as the fitted model takes them, checked, in memory; for code that works with ``model_``.
@@ -206,12 +217,13 @@ class GPRegressor(Documented, Predictions, MultiOutputMixin, RegressorMixin, Bas
         return match_inputs(self, X)
 
     def read_pool(self, X: Any) -> Source:
-        """As :meth:`read_inputs`, but the rows of a source stay where they are."""
+        """As :meth:`read_inputs`, but the rows of a source stay where they are, and unknown cells are typical."""
         check_is_fitted(self)
         X, _ = as_source(X)
         if isinstance(X, Source):
-            return match_source(self, X)
-        x = self.read_inputs(X)
+            rows = match_source(self, X)
+            return MappedSource(rows, self.model_.complete, rows.n_inputs)
+        x = self.model_.complete(self.read_inputs(X))
         return ArraySource(x, np.empty((len(x), 0)))
 
     def _start_values(self) -> dict[str, Any]:

@@ -24,5 +24,5 @@ def _documentation_url() -> str:
         links = metadata.metadata("prismgp").get_all("Project-URL") or []
     except metadata.PackageNotFoundError:  # a checkout that is not installed
         return ""
-    named = dict(link.split(", ", 1) for link in links if ", " in link)
-    return str(named.get("Documentation", "")).rstrip("/")
+    named = {name: str(address) for name, _, address in (link.partition(", ") for link in links)}
+    return named.get("Documentation", "").rstrip("/")

@@ -310,6 +310,11 @@ class ClustererGate:
     def _weights(self, x: Tensor) -> Array:
         method = _probabilities(self.clusterer)
         assert method is not None
+        if x.requires_grad:
+            raise DataError(
+                f"partition: probabilities of {type(self.clusterer).__name__} have no derivatives by the inputs; for "
+                'gradients fit with partition labels, with gating="hard" or without gates'
+            )
         found = np.asarray(method(self.user_rows(x)), dtype=np.float64)
         sound = found.ndim == 2 and len(found) == len(x) and found.shape[1] == (len(self.known) or found.shape[1])
         if not sound or not np.isfinite(found).all() or (found < 0).any() or not (found.sum(1) > 0).all():
@@ -319,7 +324,7 @@ class ClustererGate:
         return found
 
     def user_rows(self, x: Tensor) -> Any:
-        values = np.rint((x.double().cpu().numpy() * self.scale + self.shift) * self.grid) / self.grid
+        values = np.rint((x.detach().double().cpu().numpy() * self.scale + self.shift) * self.grid) / self.grid
         names = getattr(self.clusterer, "feature_names_in_", None)
         return values if names is None else pd.DataFrame(values, columns=names)
 

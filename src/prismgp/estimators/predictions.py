@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, Literal, Self, overload
 
 import numpy as np
+import torch
 from sklearn.utils.validation import check_is_fitted
 
 from prismgp._system import Streams
@@ -16,7 +17,7 @@ from prismgp.certificates import Certificate, certify
 from prismgp.data import Source
 from prismgp.estimators.sources import apply_where_rows_are, as_source, input_blocks
 from prismgp.exceptions import DataError
-from prismgp.model import Conformal, FittedModel
+from prismgp.model import Conformal, FittedModel, PredictModule
 
 
 class Predictions(ABC):
@@ -33,7 +34,7 @@ class Predictions(ABC):
         """Rows and targets as the fitted model takes them, checked."""
 
     @abstractmethod
-    def read_training_rows(self, X: Any, y: Any) -> Source:
+    def read_training_rows(self, X: Any, y: Any, sample_weight: Any = None, noise_variance: Any = None) -> Source:
         """As :meth:`read_rows`, for the rows of the fit."""
 
     @abstractmethod
@@ -254,6 +255,28 @@ class Predictions(ABC):
         Certificate
         """
         return certify(self, X, y, X_test, **options)
+
+    def to_torch(self) -> torch.nn.Module:
+        """The fitted model as a torch module, to be used without this library by ``torch.export`` or ONNX.
+
+        Returns
+        -------
+        torch.nn.Module
+            Takes rows, (n, d), float64, and returns mean and standard deviation of new observations, (n,) or (n, q), as
+            :meth:`predict` does with ``return_std=True``. The rows are numbers in the order of
+            ``feature_names_in_``; those of a table with text are encoded already. A copy: later fits do not change it.
+
+        Examples
+        --------
+        >>> import numpy as np, torch
+        >>> from prismgp import SSGPRegressor
+        >>> X = np.linspace(0, 6, 50)[:, None]
+        >>> model = SSGPRegressor(8, random_state=0).fit(X, np.sin(X[:, 0]))
+        >>> mean, std = model.to_torch()(torch.as_tensor(X))
+        >>> bool(np.allclose(mean, model.predict(X)))
+        True
+        """
+        return PredictModule(self.current_model())
 
     def _shape_out(self, values: Array) -> AnyArray:
         return values[:, 0] if self.model_.target_ndim == 1 else values

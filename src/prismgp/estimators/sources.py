@@ -147,7 +147,7 @@ def match_source(
     rows, encoder = _match_columns(estimator, source), getattr(estimator, "table_encoder_", None)
     if encoder is None:
         return rows
-    return encode_rows(rows, encoder.learn(rows) if training else encoder, training=training)
+    return encode_rows(rows, encoder.learn_folds(rows) if training else encoder, training=training)
 
 
 def _match_columns(estimator: BaseEstimator, source: Source) -> Source:
@@ -171,16 +171,22 @@ def _match_columns(estimator: BaseEstimator, source: Source) -> Source:
 
 
 def match_rows(
-    estimator: Any, X: Any, y: Any, noise: tuple[Any, Any] = (None, None), *, training: bool = False
+    estimator: Any,
+    X: Any,
+    y: Any,
+    noise: tuple[Any, Any] = (None, None),
+    labels: Callable[[int, int], AnyArray | None] = lambda _n, _d: None,
+    *,
+    training: bool = False,
 ) -> tuple[Source, int]:
     """Checked arrays or frames for an estimator that is fitted, encoded, and the dimension of y."""
     encoder = getattr(estimator, "table_encoder_", None)
     x, target = check_fit_data(estimator, _read(estimator, X), y, reset=False, allow_nan=_allows_nan(estimator))
-    rows = ArraySource(x, target.reshape(len(target), -1))
+    rows = ArraySource(x, target.reshape(len(target), -1), labels(*x.shape))
     rows = rows.with_noise(check_row_noise(*noise, rows.n_rows, rows.n_outputs))
     if encoder is None:
         return rows, target.ndim
-    return encode_rows(rows, encoder.learn(rows) if training else encoder, training=training), target.ndim
+    return encode_rows(rows, encoder.learn_folds(rows) if training else encoder, training=training), target.ndim
 
 
 def match_inputs(estimator: Any, X: Any) -> AnyArray:

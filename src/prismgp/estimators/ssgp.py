@@ -6,6 +6,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, Self
 
+from sklearn.utils.validation import check_is_fitted
+
 from prismgp._system import Streams, limit_blas_threads
 from prismgp._types import Device, DtypeName, GatingKind, KernelName, Missing, OnInterrupt, RandomState
 from prismgp._validate import check_choice, check_number
@@ -211,12 +213,12 @@ class SSGPRegressor(UpdatableRegressor):
         lengthscale = fit.model.params.lengthscale
         return self._conclude(context, fit.model, rows, fit.stages, context.history, input_lengthscale=lengthscale)
 
-    def read_training_rows(self, X: Any, y: Any) -> Source:
-        source = super().read_training_rows(X, y)
-        if self.model_.arguments["gating"] != "hard":  # soft gates go by the rule, for training rows too
-            return source
-        labels = given_labels(self.partition, source.n_rows, source.n_inputs)
-        return source if labels is None else source.with_labels(labels)
+    def read_training_rows(self, X: Any, y: Any, sample_weight: Any = None, noise_variance: Any = None) -> Source:
+        check_is_fitted(self)
+        # Soft gates go by the rule, for training rows too.
+        partition = self.partition if self.model_.arguments["gating"] == "hard" else None
+        labels = partial(given_labels, partition)
+        return self.read_rows(X, y, sample_weight, noise_variance, training=True, labels=labels)
 
     def _check_parameters(self) -> None:
         super()._check_parameters()

@@ -36,7 +36,7 @@ class Conformal:
     def of(cls, scores: Array) -> Conformal:
         """From the scores of all held-out rows, (n, q), in any order."""
         rows = len(scores)
-        return cls(np.sort(scores, axis=0)[_kept_ranks(rows) - 1], rows)
+        return cls(np.sort(scores, axis=0)[_kept_ranks(rows, kept_scores(rows)) - 1], rows)
 
     def check(self, coverage: float) -> None:
         """Refuse a coverage that so few rows cannot guarantee."""
@@ -51,7 +51,7 @@ class Conformal:
     def factors(self, coverage: float) -> Array:
         """Ends of the intervals, in standard deviations from the mean: lower and upper, (q, 2)."""
         self.check(coverage)
-        ranks = _kept_ranks(self.rows)
+        ranks = _kept_ranks(self.rows, len(self.scores))
         upper = _upper_rank(self.rows, coverage)
         # The next kept ones outwards.
         above = int(np.searchsorted(ranks, upper))
@@ -79,8 +79,6 @@ def _exact(coverage: float) -> Fraction:
     return Fraction(repr(float(coverage)))
 
 
-def _kept_ranks(n: int) -> npt.NDArray[np.int64]:
-    """Ranks, from one, of the scores that are kept of n."""
-    if n <= MOST_SCORES:
-        return np.arange(1, n + 1)
-    return np.linspace(1, n, MOST_SCORES).round().astype(np.int64)
+def _kept_ranks(n: int, m: int) -> npt.NDArray[np.int64]:
+    """Ranks, from one, of m scores that are kept of n."""
+    return np.linspace(1, n, m).round().astype(np.int64)

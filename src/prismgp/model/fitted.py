@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from prismgp._types import AnyArray, Array, Tensor
@@ -171,14 +172,21 @@ class FittedModel:
         return np.concatenate(means), np.sqrt(np.concatenate(variances)) if std else None
 
     def covariance(self, x: AnyArray, *, include_noise: bool = True) -> tuple[Array, Array]:
-        """Mean, (n, q), and joint covariance, (n, n, q); unknown cells have typical values."""
+        """Mean, (n, q), and joint covariance, (n, n, q).
+
+        What unknown cells may be adds to the variance of their own row, and not to covariances.
+        """
         s = self.standardiser
         chunk = self.to_model(self.complete(x))
         mean, _, noise = self.predictor.predict(chunk, variance=False)
         cov = self.predictor.covariance(chunk).cpu().numpy() * s.y_scale**2
+        center = mean.cpu().numpy() * s.y_scale + s.y_shift
+        gaps, average, extra = self._spread_of_unknown(x, cov[np.arange(len(x)), np.arange(len(x))])
+        center[gaps] = average
+        cov[gaps, gaps] += extra
         if include_noise:
             cov += np.eye(len(x))[:, :, None] * (noise.cpu().numpy() * s.y_scale**2)
-        return mean.cpu().numpy() * s.y_scale + s.y_shift, cov
+        return center, cov
 
     def quantiles(self, x: AnyArray | Iterable[AnyArray], levels: Sequence[float]) -> Array:
         """Quantiles of a new observation at levels between 0 and 1, (n, q, len(levels)), at rows as in :meth:`predict`.
@@ -294,11 +302,18 @@ class FittedModel:
         return {k: shape for k, shape in enumerate(self.shapes or ()) if not isinstance(shape, NormalShape)}
 
     def sample(self, x: AnyArray, count: int, rng: np.random.Generator) -> Array:
-        """Functions drawn from the posterior, (n, q, count); unknown cells have typical values."""
+        """Functions drawn from the posterior, (n, q, count); rows with unknown cells also vary by what they may be."""
         s = self.standardiser
-        chunks = (self.to_model(rows) for rows in self._blocks(self.complete(x)))
-        samples = self.predictor.sample(chunks, count, rng)
-        return np.asarray(samples * s.y_scale[:, None] + s.y_shift[:, None])
+        complete = self.complete(x)
+        samples = self.predictor.sample((self.to_model(rows) for rows in self._blocks(complete)), count, rng)
+        found = np.asarray(samples * s.y_scale[:, None] + s.y_shift[:, None])
+        if complete is not x:
+            center, std = self.predict(complete, include_noise=False)
+            assert std is not None
+            gaps, average, extra = self._spread_of_unknown(x, std**2)
+            found[gaps] += (average - center[gaps])[:, :, None]
+            found[gaps] += np.sqrt(extra)[:, :, None] * rng.standard_normal((*extra.shape, count))
+        return found
 
     def update(self, rows: StandardisedRows) -> FittedModel:
         """The model that knows more rows, at the same parameters; scores for conformal prediction were of another."""
@@ -326,6 +341,15 @@ class FittedModel:
         if self.background is None:
             raise DataError("the model has no training rows to take the values of missing cells from")
         return self.background
+
+    def _spread_of_unknown(self, x: AnyArray, variance: Array) -> tuple[npt.NDArray[np.intp], Array, Array]:
+        """Rows with unknown cells, their means, and what their variances exceed the given ones of all rows by."""
+        gaps = np.flatnonzero(np.isnan(x).any(axis=1))
+        if not len(gaps):
+            return gaps, np.empty((0, self.n_outputs)), np.empty((0, self.n_outputs))
+        mean, std = self.predict(x[gaps], include_noise=False)
+        assert std is not None
+        return gaps, mean, np.maximum(std**2 - variance[gaps], 0.0)
 
     def _by_rows(
         self,

@@ -18,7 +18,8 @@ from prismgp.core.exact import ExactPosterior
 from prismgp.core.features import GATINGS, Gating, Statistics
 from prismgp.core.gating import RuleGate
 from prismgp.core.kernels import Parameters, get_kernel
-from prismgp.core.models import BlockPosterior, ExactModel, Predictor, SpectralModel, WeightPosterior
+from prismgp.core.models import ExactModel, Predictor, SpectralModel
+from prismgp.core.posterior import BlockPosterior, WeightPosterior
 from prismgp.exceptions import ModelFileError, PrismGPError
 from prismgp.model.local_state import build_local, build_neighbors, local_config, local_tensors
 from prismgp.model.take import PARAMETERS, take, take_parameters, under

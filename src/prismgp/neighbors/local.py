@@ -32,17 +32,15 @@ import numpy as np
 import torch
 
 from prismgp._types import Array, Tensor
-from prismgp.core.exact import ExactEvidence, ExactPosterior
-from prismgp.core.features import spectral_features
+from prismgp.core.exact import PRIOR_FREQUENCIES, ExactEvidence, ExactPosterior, draw_prior
 from prismgp.core.kernels import Kernel, Parameters, draw_frequencies
-from prismgp.core.numerics import factor
+from prismgp.core.numerics import factor, raise_diagonal
 from prismgp.core.row_noise import RowNoise
-from prismgp.exceptions import TooLargeError
+from prismgp.exceptions import DataError, TooLargeError
 from prismgp.neighbors.search import NeighborSearch
 
 VARIANCE_FLOOR = 1e-12  # share of the prior variance; below it the subtraction has no digits left
 _BLOCK_BYTES = {"cpu": 2**24, "cuda": 2**28}  # of the neighbours' coordinates and kernel matrices of one block
-_DRAW_FREQUENCIES = 1_024  # of functions drawn from the prior
 _FARTHEST = 1e30  # of a standardised coordinate: every kernel is zero there, and squares stay in range
 _MOST_JOINT = 8_192  # neighbours of points that are predicted jointly
 
@@ -78,12 +76,14 @@ def _distances(offsets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Squared distances between the neighbours, (m, k, k), and to the point, (m, k), of scaled offsets (m, k, D).
 
     The product form loses digits where rows are far from the origin, so that lies amid the neighbours: the point may be
-    far from all of them. Also returns the offsets from there.
+    far from all of them. Also returns the offsets from there. Distances between neighbours do not depend on the point.
     """
-    centred = offsets - offsets.mean(1, keepdim=True)
+    apart = offsets.detach()
+    centred = apart - apart.mean(1, keepdim=True)
     norms = centred.square().sum(2)
     between = torch.baddbmm(norms[:, :, None] + norms[:, None, :], centred, centred.mT, alpha=-2.0)
-    between.clamp_(min=0.0).diagonal(dim1=1, dim2=2).zero_()
+    own = torch.eye(offsets.shape[1], dtype=torch.bool, device=offsets.device)
+    between.clamp_(min=0.0).masked_fill_(own, 0.0)  # a view of the diagonal could not be exported to ONNX
     return between, offsets.square().sum(2), centred
 
 
@@ -97,7 +97,18 @@ def _factor(a: Tensor) -> Tensor:
     return lower
 
 
-def _solve(r_inner: Tensor, r: Tensor, near: Neighborhoods, params: Parameters, k: int) -> _Solved:
+Solver = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+def _solve_by_factors(a: Tensor, r: Tensor) -> tuple[Tensor, Tensor]:
+    """``A^-1 r``, (m, k), and the factors of A, (m, k, k)."""
+    lower = _factor(a)
+    return torch.cholesky_solve(r[:, :, None], lower)[:, :, 0], lower
+
+
+def _solve(
+    r_inner: Tensor, r: Tensor, near: Neighborhoods, params: Parameters, k: int, solver: Solver = _solve_by_factors
+) -> _Solved:
     """(N1) and (N2) for output k."""
     signal, noise, mean = float(params.signal[k]), float(params.noise[k]), float(params.mean[k])
     ratio = signal / noise
@@ -105,20 +116,25 @@ def _solve(r_inner: Tensor, r: Tensor, near: Neighborhoods, params: Parameters, 
     roots = None if near.row_noise is None else torch.exp(0.5 * near.row_noise.log_relative(noise))
     if roots is not None:
         a.div_(roots[:, :, None]).div_(roots[:, None, :])
-    a.diagonal(dim1=1, dim2=2).add_(1.0)
+    a += torch.eye(a.shape[1], dtype=a.dtype, device=a.device)
     residuals = near.targets[:, :, k] - mean
-    solved = _Solved(r, r, r, _factor(a), residuals, roots)
-    weights = ratio * solved.solve(r)
+    found, lower = solver(a, r if roots is None else r / roots)
+    weights = ratio * (found if roots is None else found / roots)
     variance = signal * (1.0 - (weights * r).sum(1)).clamp_min(VARIANCE_FLOOR)
-    return replace(solved, weights=weights, mean=mean + (weights * residuals).sum(1), variance=variance)
+    return _Solved(weights, mean + (weights * residuals).sum(1), variance, lower, residuals, roots)
 
 
-def conditionals(kernel: Kernel, params: Parameters, near: Neighborhoods) -> tuple[Tensor, Tensor]:
-    """Mean and variance of the function at the points, both (m, q), float64."""
+def conditionals(
+    kernel: Kernel, params: Parameters, near: Neighborhoods, solver: Solver = _solve_by_factors
+) -> tuple[Tensor, Tensor]:
+    """Mean and variance of the function at the points, both (m, q), float64.
+
+    ``solver`` returns ``A^-1 r`` and what it was found by, from A, (m, k, k), and r, (m, k).
+    """
     scale = torch.as_tensor(params.lengthscale).to(near.offsets)
     between, squares, _ = _distances(near.offsets / scale)
     inner, r = kernel.value(between), kernel.value(squares)
-    solved = [_solve(inner, r, near, params, k) for k in range(near.targets.shape[2])]
+    solved = [_solve(inner, r, near, params, k, solver) for k in range(near.targets.shape[2])]
     return torch.stack([each.mean for each in solved], 1), torch.stack([each.variance for each in solved], 1)
 
 
@@ -204,6 +220,22 @@ def log_density_and_gradient(
     inside = centred * to_between.sum(2)[:, :, None] - torch.bmm(to_between, centred)
     by_scale = (2.0 * centred * inside + offsets.square() * (to_point * r_slope)[:, :, None]).sum((0, 1))
     return total, Parameters((2.0 / m) * by_scale.cpu().numpy(), *gradients)
+
+
+def check_observations(x: Tensor, y: Tensor, noise: Tensor | None) -> None:
+    """Refuse observations that cannot join the rows: every member of a batch would need a search of its own."""
+    if x.ndim > 2 or y.ndim > 2:
+        raise DataError(
+            f"a model with neighbours takes one set of observations, (n, d) and (n, outputs), got a batch, "
+            f"{tuple(x.shape)} and {tuple(y.shape)}; for batches, as of fantasies, fit an SSGPRegressor, or a "
+            'PrismGPRegressor with local="never"'
+        )
+    if noise is not None:
+        raise DataError("a model with neighbours has one noise variance for all rows; leave noise out")
+    if bool(y.isnan().any()):
+        raise DataError("observations of a model with neighbours need values of all outputs, but some are missing")
+    if x.requires_grad or y.requires_grad:
+        raise DataError("the rows of a model with neighbours have no derivatives; detach the observations")
 
 
 @dataclass(frozen=True)
@@ -300,7 +332,16 @@ class LocalGP:
         return points.to(self.coordinates).clamp(-_FARTHEST, _FARTHEST)
 
     def covariance(self, points: Tensor) -> Tensor:
-        """Joint covariance of the function at points, (m, m, q), given the union of their neighbours."""
+        """Joint covariance of the function at points, (m, m, q), given the union of their neighbours.
+
+        Batches of points, (..., m, D), have covariances, (..., m, m, q), given the neighbours of each.
+        """
+        if points.shape[-2] == 1:
+            variance = self.predict(points.reshape(-1, points.shape[-1]))[1]
+            return variance.reshape(*points.shape[:-1], 1, -1)
+        if points.ndim > 2:
+            parts = [self.covariance(each) for each in points.flatten(0, -3)]
+            return torch.stack(parts).reshape(*points.shape[:-2], *parts[0].shape)
         points = self.round(points)
         if self.whole is not None:
             return self.whole.covariance(points.double())
@@ -322,10 +363,7 @@ class LocalGP:
                 roots = torch.exp(0.5 * self.row_noise.take(rows).log_relative(noise))
                 own, across = inner / roots[:, None] / roots, cross / roots[:, None]
             half = factor(torch.eye(len(rows)).to(inner) + signal / noise * own).half_solve(across)
-            block = prior - signal / noise * half.T @ half
-            diagonal = block.diagonal()
-            diagonal.copy_(diagonal.clamp_min(VARIANCE_FLOOR))
-            parts.append(signal * block)
+            parts.append(signal * raise_diagonal(prior - signal / noise * half.T @ half, VARIANCE_FLOOR))
         return torch.stack(parts, 2)
 
     def draw(self, count: int, rng: np.random.Generator) -> Callable[[Tensor], Tensor]:
@@ -337,19 +375,16 @@ class LocalGP:
         """
         q, d = self.targets.shape[1], self.coordinates.shape[1]
         device = self.coordinates.device
-        base = draw_frequencies(self.kernel, _DRAW_FREQUENCIES, d, "iid", rng) / self.params.lengthscale
-        w = torch.as_tensor(base.T.copy()).to(device)
+        base = draw_frequencies(self.kernel, PRIOR_FREQUENCIES, d, "iid", rng) / self.params.lengthscale
         streams = rng.spawn(count)
         noise_seeds = [int(each.integers(2**63 - 1)) for each in streams]
-        normals = np.stack([each.standard_normal((2 * len(base), q)) for each in streams], 2)
-        weights = torch.as_tensor(normals).to(device)
-        signal = torch.as_tensor(self.params.signal).to(device).sqrt()[:, None]
+        w, signal = (torch.as_tensor(each).to(device) for each in (base.T.copy(), self.params.signal))
+        drawn = draw_prior(w, signal, streams)
         mean = torch.as_tensor(self.params.mean).to(device)[:, None]
         root = torch.as_tensor(self.params.noise).to(device).sqrt()[:, None]
 
         def prior(points: Tensor) -> Tensor:
-            values: Tensor = signal * torch.tensordot(spectral_features(points.double(), w), weights, 1)
-            return values
+            return drawn(points.double())
 
         def noise(rows: Tensor) -> Tensor:
             drawn = root * torch.stack([row_normals(seed, rows, q) for seed in noise_seeds], 2)
@@ -392,7 +427,7 @@ class LocalGP:
         return torch.stack([each.T for each in solved], 2)
 
     def _value(self, a: Tensor, b: Tensor) -> Tensor:
-        return self.kernel.value(torch.cdist(a, b, compute_mode="donot_use_mm_for_euclid_dist").square_())
+        return self.kernel.value(torch.cdist(a, b, compute_mode="donot_use_mm_for_euclid_dist").square())
 
     def _blocks(self, m: int) -> Iterator[slice]:
         rows = self.block_rows()

@@ -9,14 +9,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from prismgp._types import Array, Tensor
+from prismgp._types import Tensor
 from prismgp.core.kernels import Parameters
 from prismgp.core.models import Predictor
 from prismgp.core.numerics import Factor
+from prismgp.core.process import Functions
 from prismgp.core.row_noise import RowNoise
 from prismgp.data import StandardisedRows
 from prismgp.neighbors.fit import log_evidence
-from prismgp.neighbors.local import LocalGP
+from prismgp.neighbors.local import LocalGP, check_observations
 
 _PREDICTION_ROWS = 16_384  # of a search; their matrices come in smaller blocks
 _PASS_FREQUENCIES = 1  # chunks of a pass that collects rows
@@ -71,16 +72,21 @@ class NeighborModel(Predictor):
         return _PREDICTION_ROWS
 
     def predict(self, x: Tensor, *, variance: bool) -> tuple[Tensor, Tensor | None, Tensor]:
-        mean, spread = self.gp.predict(x)
+        found = self.gp.predict(x.reshape(-1, x.shape[-1]))
+        mean, spread = (each.reshape(*x.shape[:-1], -1) for each in found)
         noise = torch.as_tensor(self.params.noise).to(mean).expand_as(mean)
         return mean, spread if variance else None, noise
 
     def covariance(self, x: Tensor) -> Tensor:
         return self.gp.covariance(x)
 
-    def sample(self, chunks: Iterable[Tensor], count: int, rng: np.random.Generator) -> Array:
-        draw = self.gp.draw(count, rng)
-        return np.concatenate([draw(x).cpu().numpy() for x in chunks])
+    def draw(self, count: int, rng: np.random.Generator) -> Functions:
+        return self.gp.draw(count, rng)
+
+    def condition(self, x: Tensor, y: Tensor, noise: Tensor | None = None) -> NeighborModel:
+        """The rows join those that may be neighbours, as by :meth:`update`; the evidence stays that of the fit."""
+        check_observations(x, y, noise)
+        return replace(self, gp=self.gp.extend(x, y))
 
     def to(self, device: torch.device) -> NeighborModel:
         return replace(self, gp=self.gp.to(device))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, Self
 
@@ -14,9 +15,11 @@ from prismgp._types import Array, Tensor
 from prismgp.core.evidence import solve_outputs
 from prismgp.core.features import Statistics, accumulate_features, projection, spectral_features
 from prismgp.core.kernels import Parameters
-from prismgp.core.models import Predictor, SpectralModel, WeightPosterior
+from prismgp.core.models import Predictor, SpectralModel
 from prismgp.core.normal import Marginals, normal_log_density
-from prismgp.core.numerics import Factor
+from prismgp.core.numerics import Factor, record_gradients
+from prismgp.core.posterior import WeightPosterior
+from prismgp.core.process import Functions
 from prismgp.core.row_noise import RowNoise
 from prismgp.data import StandardisedRows
 from prismgp.prism.network import RevisedMap
@@ -38,6 +41,8 @@ class FeatureMap(Protocol):
     def training_features(self, x: Tensor) -> tuple[Tensor, Tensor | None]: ...
 
     def to(self, device: torch.device) -> Self: ...
+
+    def precise(self) -> Self: ...
 
 
 @dataclass(frozen=True)
@@ -72,6 +77,9 @@ class PlainMap:
     def to(self, device: torch.device) -> PlainMap:
         return PlainMap(self.w.to(device))
 
+    def precise(self) -> PlainMap:
+        return PlainMap(self.w.double())
+
 
 @dataclass(frozen=True)
 class InformedMap:
@@ -95,6 +103,9 @@ class InformedMap:
     def to(self, device: torch.device) -> InformedMap:
         return InformedMap(self.plain.to(device), self.network.to(device), self.level)
 
+    def precise(self) -> InformedMap:
+        return InformedMap(self.plain.precise(), self.network.precise(), self.level)
+
 
 @dataclass(frozen=True)
 class ReconfiguredMap:
@@ -108,7 +119,7 @@ class ReconfiguredMap:
 
     def reconfigure(self, x: Tensor) -> Tensor:
         """The auto-encoder's output, in its own units, float64."""
-        with torch.no_grad():
+        with record_gradients(x):
             z = self.vae.encode(x.double())
             return z if self.output == "latent" else self.vae.reconstruct(z)
 
@@ -121,6 +132,9 @@ class ReconfiguredMap:
         return ReconfiguredMap(
             self.vae.to(device), self.output, self.shift.to(device), self.scale.to(device), self.plain.to(device)
         )
+
+    def precise(self) -> ReconfiguredMap:
+        return replace(self, vae=copy.deepcopy(self.vae).requires_grad_(False), plain=self.plain.precise())
 
 
 @dataclass(frozen=True)
@@ -187,12 +201,17 @@ class Expert:
         return replace(self, map=self.map.to(device), posterior=self.posterior.to(device), statistics=moved)
 
     def predict(self, x: Tensor, *, variance: bool) -> tuple[Tensor, Tensor | None, Tensor]:
-        """Mean, variance of the function and noise variance, (n, q) in float64, in the model's units."""
-        phi, log_noise = self.map.features(x)
+        """Mean, variance of the function and noise variance, (..., n, q) in float64, in the model's units."""
+        phi, log_noise = _of_batches(self.map.features, x)
         mean, spread = self.posterior.predict(phi, variance=variance)
-        level = torch.as_tensor(self.params.noise * self.noise_scale).to(mean)
-        noise = level.expand_as(mean) if log_noise is None else level * log_noise.double().exp()[:, None]
-        return mean, spread, noise
+        return mean, spread, _noise(self.params.noise * self.noise_scale, log_noise, mean)
+
+    def condition(self, x: Tensor, y: Tensor, noise: Tensor | None) -> Expert:
+        """With the posterior given more targets, (..., n, q); statistics and evidence stay those of the fit."""
+        phi, log_noise = _of_batches(self.map.training_features, x)
+        if noise is None:
+            noise = _noise(self.params.noise, log_noise, y)
+        return replace(self, posterior=self.posterior.condition(phi, y, noise))
 
     def leave_one_out(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """As :meth:`predict`, at rows of the posterior with targets y, (n, q), each without its own row (L3).
@@ -202,10 +221,10 @@ class Expert:
         mean, variance, noise = self.predict(x, variance=True)
         assert variance is not None
         log_noise = self.map.training_features(x)[1]
-        level = torch.as_tensor(self.params.noise).to(mean)
-        known = level.expand_as(mean) if log_noise is None else level * log_noise.double().exp()[:, None]
+        known = _noise(self.params.noise, log_noise, mean)
         y, rows = RowNoise.split(y, mean.shape[1])
         if rows is not None:
+            level = torch.as_tensor(self.params.noise).to(mean)
             known = level * torch.exp(rows.log_relative(float(self.params.noise[0]), log_noise))[:, None]
         # In exact arithmetic the variance is below the noise.
         grow = known / (known - torch.minimum(variance, (1.0 - _LEAST_NOISE_SHARE) * known))
@@ -217,15 +236,29 @@ class Expert:
         assert variance is not None
         return HeldOut.of(mean, variance, noise)
 
-    def functions(self, x: Tensor, weights: Array) -> Tensor:
+    def functions(self, x: Tensor, weights: Tensor) -> Tensor:
         """Values at x of functions with the given weights, (k, q, s): (n, q, s)."""
         phi = self.map.features(x)[0].double()
-        values: Tensor = torch.tensordot(phi, torch.as_tensor(weights).to(phi), dims=1)
+        values: Tensor = torch.tensordot(phi, weights.to(phi), dims=1)
         return values + self.posterior.mean[:, None]
 
     def covariance(self, x: Tensor) -> Tensor:
-        """Of the function, (n, n, q)."""
-        return self.posterior.covariance(self.map.features(x)[0])
+        """Of the function, (..., n, n, q)."""
+        return self.posterior.covariance(_of_batches(self.map.features, x)[0])
+
+
+def _of_batches(features: Callable[[Tensor], tuple[Tensor, Tensor | None]], x: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Features and relative noise of batches of rows, (..., n, d)."""
+    phi, log_noise = features(x.reshape(-1, x.shape[-1]))
+    return phi.reshape(*x.shape[:-1], -1), None if log_noise is None else log_noise.reshape(x.shape[:-1])
+
+
+def _noise(level: Array, log_noise: Tensor | None, like: Tensor) -> Tensor:
+    """Noise variances of rows, (..., n, q), from their levels, (q,), and logarithms of their factors, (..., n)."""
+    levels = torch.as_tensor(level).to(like)
+    if log_noise is not None:
+        levels = levels * log_noise.double().exp()[..., None]
+    return levels.expand(np.broadcast_shapes(levels.shape, like.shape))
 
 
 def combine_moments(
@@ -245,11 +278,11 @@ def combine_moments(
 def combine_covariances(
     means: Sequence[Tensor], covariances: Iterable[Tensor], weights: Array, temperature: Array
 ) -> Tensor:
-    """Joint covariance of the function of a mixture, (n, n, q), from means, (n, q), and covariances of its parts."""
+    """Joint covariance of the function of a mixture, (..., n, n, q), from means and covariances of its parts."""
     stacked = torch.stack(list(means))
     shares, factor = torch.as_tensor(weights).to(stacked), torch.as_tensor(temperature).to(stacked)
     away = stacked - torch.tensordot(shares, stacked, 1)
-    total = torch.einsum("k,kiq,kjq->ijq", shares, away, away)
+    total = torch.einsum("k,k...iq,k...jq->...ijq", shares, away, away)
     for share, covariance in zip(shares, covariances, strict=True):
         total = total + share * covariance
     return total * factor
@@ -324,7 +357,7 @@ class Mixture(Predictor):
         return replace(self, experts=tuple(expert.to(device) for expert in self.experts))
 
     def predict(self, x: Tensor, *, variance: bool) -> tuple[Tensor, Tensor | None, Tensor]:
-        """Mean, variance of the function and noise variance, (n, q), in the model's units."""
+        """Mean, variance of the function and noise variance, (..., n, q), in the model's units."""
         return self.combine([expert.predict(x, variance=variance) for expert in self.experts])
 
     def combine(self, found: Sequence[tuple[Tensor, Tensor | None, Tensor]]) -> tuple[Tensor, Tensor | None, Tensor]:
@@ -338,7 +371,7 @@ class Mixture(Predictor):
         return 1 << (most.bit_length() - 1)
 
     def covariance(self, x: Tensor) -> Tensor:
-        """Joint covariance of the function under the mixture, (n, n, q)."""
+        """Joint covariance of the function under the mixture, (..., n, n, q)."""
         means = [expert.predict(x, variance=False)[0] for expert in self.experts]
         covariances = (expert.covariance(x) for expert in self.experts)
         return combine_covariances(means, covariances, self.weights, self.temperature)
@@ -364,8 +397,15 @@ class Mixture(Predictor):
         logs = normal_log_density(y, parts.centers, parts.variances).sum(2)
         return torch.logsumexp(logs + parts.weights.log()[:, None], 0)
 
-    def sample(self, chunks: Iterable[Tensor], count: int, rng: np.random.Generator) -> Array:
-        """Functions drawn from the mixture, at all rows of the chunks, (n, q, count).
+    def condition(self, x: Tensor, y: Tensor, noise: Tensor | None = None) -> Mixture:
+        """The same as :meth:`update`, in batches: every expert is given the targets, their weights stay."""
+        return replace(self, experts=tuple(expert.condition(x, y, noise) for expert in self.experts))
+
+    def precise(self) -> Mixture:
+        return replace(self, experts=tuple(replace(expert, map=expert.map.precise()) for expert in self.experts))
+
+    def draw(self, count: int, rng: np.random.Generator) -> Functions:
+        """Functions drawn from the mixture, which take rows, (n, d), and return values, (n, q, count).
 
         Each function is one expert's. The draws do not depend on the rows, and the first functions not on how
         many are drawn.
@@ -374,17 +414,17 @@ class Mixture(Predictor):
         for s in range(count):
             owners[s] = rng.choice(len(self.weights), p=self.weights)
             drawn.append(self.experts[owners[s]].posterior.draw_weights(1, rng))
-        parts = []
-        for x in chunks:
-            mean, _, _ = self.predict(x, variance=False)
-            values = mean.new_empty(*mean.shape, count)
-            for k in np.unique(owners):
-                own = np.flatnonzero(owners == k)
-                weights = np.concatenate([drawn[s] for s in own], axis=2)
-                values[:, :, torch.as_tensor(own, device=x.device)] = self.experts[k].functions(x, weights)
-            temperature = self._tensors(x)[1].sqrt()[:, None]
-            parts.append((mean[:, :, None] + temperature * (values - mean[:, :, None])).cpu().numpy())
-        return np.concatenate(parts)
+        groups = [(k, np.flatnonzero(owners == k)) for k in np.unique(owners)]
+        weights = {k: torch.cat([drawn[s] for s in own], 2) for k, own in groups}
+
+        def functions(x: Tensor) -> Tensor:
+            mean = self.predict(x, variance=False)[0][:, :, None]
+            values = mean.new_empty(*mean.shape[:2], count)
+            for k, own in groups:
+                values[:, :, torch.as_tensor(own, device=x.device)] = self.experts[k].functions(x, weights[k])
+            return mean + self._tensors(x)[1].sqrt()[:, None] * (values - mean)
+
+        return functions
 
     def _tensors(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Weights and temperature on the device of x."""

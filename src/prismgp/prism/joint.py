@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -40,9 +41,9 @@ _START_NOISE = (1e-4, 1.0)
 _START_SIGNAL = (0.4, 8.0)
 _PROBE_ROWS = 2_048  # whose statistics tell how long those of all rows take
 _FEATURE_BYTES = 64 * 2**20  # of the features of one chunk
-# Under a time limit: what the networks may take of the time left with neighbours after them, and without; after how
-# many steps a member knows how long a step takes; the share of its steps below which a further member is not begun.
-_NETWORK_SHARES, _PROBE_STEPS, _LEAST_STEPS = (0.6, 0.9), 20, 0.3
+# Under a time limit: what the networks may take of the time left, and what neighbours get of that; after how many steps
+# a member knows how long a step takes; the share of its steps below which a further member is not begun.
+_NETWORK_SHARE, _LOCAL_SHARE, _PROBE_STEPS, _LEAST_STEPS = 0.9, 0.35, 20, 0.3
 _MEMBER_KINDS = (("input", 0.0), ("constant", 0.0), ("input", 0.05), ("input", 0.0))
 
 
@@ -100,7 +101,7 @@ class JointRecipe:
         before, ending = context.iteration, context.ending
         enough = len(held_out) >= LEAST_EXAMPLES and self.local_rows >= _LEAST_LOCAL_ROWS
         local = self.local != "never" and enough
-        share = _MemberTime(ending.part(_NETWORK_SHARES[0 if local else 1]), self.settings.max_steps, self.n_members)
+        share = _MemberTime(ending.part(_NETWORK_SHARE), self.settings.max_steps, self.n_members, local)
 
         def observe(now: TrainingResult) -> None:
             context.report(
@@ -120,7 +121,7 @@ class JointRecipe:
                     break
         self._stack(result, held_out, context)
         result.predictor = result.mixture
-        if local and result.without is not None and not ending.over:
+        if local and share.leaves_local and result.without is not None and not ending.over:
             self._localise(result, held_out, streams, context)
         return result
 
@@ -286,9 +287,12 @@ class JointRecipe:
         """Seconds that :meth:`_statistics` will take, from those of a few rows."""
         few = replace(self.rows, source=self.sample.take(np.arange(min(_PROBE_ROWS, len(self.sample.x)))))
         network = copy.deepcopy(network).to(self.rows.device, self.rows.dtype).eval()
-        began = time.perf_counter()
-        replace(self, rows=few)._statistics(network)
-        return (time.perf_counter() - began) * self.rows.n_rows / few.n_rows
+        probe, seconds = replace(self, rows=few), math.inf
+        for _ in range(2):  # the first time, memory has to be found
+            began = time.perf_counter()
+            probe._statistics(network)
+            seconds = min(seconds, time.perf_counter() - began)
+        return seconds * self.rows.n_rows / few.n_rows
 
     def _statistics(self, network: RevisedMap) -> tuple[Statistics]:
         """Of all rows under a network's features."""
@@ -300,12 +304,14 @@ class _MemberTime:
     """How members share the time of the networks, if that is limited.
 
     After its first steps a member knows how long a step takes, and how many members can have a fair number of them;
-    it takes its share of the time, and its learning rate falls accordingly.
+    it takes its share of the time, and its learning rate falls accordingly. ``local``: neighbours come after them, and
+    get time if a member can have a fair number of steps without it.
     """
 
-    def __init__(self, ending: Ending, max_steps: int, n_members: int) -> None:
+    def __init__(self, ending: Ending, max_steps: int, n_members: int, local: bool) -> None:
         self.ending, self.max_steps, self.n_members = ending, max_steps, n_members
-        self._left = n_members
+        self.leaves_local = local and not ending.limited
+        self._local, self._left = local, n_members
         self._member, self._steps, self._step_seconds = ending, 0, 0.0
 
     def begin(self, number: int, time_statistics: Callable[[], float]) -> Ending:
@@ -322,6 +328,10 @@ class _MemberTime:
         if self._steps == _PROBE_STEPS and self.ending.limited:
             self._step_seconds = (time.perf_counter() - self._member.began) / self._steps
             fair = self._step_seconds * self.max_steps * _LEAST_STEPS
+            if self._local and not self.leaves_local and self.ending.left * (1.0 - _LOCAL_SHARE) >= fair:
+                self.leaves_local = True
+                self.ending.shorten(1.0 - _LOCAL_SHARE)
+                self._member.shorten(1.0 - _LOCAL_SHARE)
             self._member.shorten(1.0 / max(1, min(self._left, int(self.ending.left / fair))))
 
     def is_spent(self) -> bool:

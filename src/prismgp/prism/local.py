@@ -31,9 +31,10 @@ from prismgp._types import Array, Tensor
 from prismgp.core.kernels import Kernel, Parameters
 from prismgp.core.models import Predictor
 from prismgp.core.numerics import Factor
+from prismgp.core.process import Functions
 from prismgp.core.row_noise import RowNoise
 from prismgp.data import StandardisedRows
-from prismgp.neighbors.local import LocalGP
+from prismgp.neighbors.local import LocalGP, check_observations
 from prismgp.prism.experts import Mixture, combine_covariances, combine_moments
 from prismgp.prism.network import RevisedMap
 
@@ -93,6 +94,13 @@ def survey(mixture: Mixture, x: Tensor, y: Tensor | None = None) -> Survey:
     return Survey(mean, variance, noise, torch.cat([each.float() for each in (x, *latent, *means)], 1))
 
 
+def survey_batches(mixture: Mixture, x: Tensor) -> Survey:
+    """The same of batches of rows, (..., n, d)."""
+    found = survey(mixture, x.reshape(-1, x.shape[-1]))
+    fields = (found.mean, found.variance, found.noise, found.coordinates)
+    return Survey(*(each.reshape(*x.shape[:-1], -1) for each in fields))
+
+
 @dataclass(frozen=True)
 class SurveyRows:
     """A pass: all rows, surveyed one by one left out; and their targets, with the noise columns of the rows."""
@@ -134,16 +142,19 @@ class Near:
         return Near(self.view, self.gp.to(device))
 
     def predict(self, seen: Survey) -> tuple[Tensor, Tensor, Tensor]:
-        """Mean, variance of the function and noise variance at surveyed rows, (n, q)."""
-        return combine(self.view, seen, *self.gp.predict(self._coordinates(seen)), self.gp.params.noise)
+        """Mean, variance of the function and noise variance at surveyed rows, (..., n, q)."""
+        points = self._coordinates(seen)
+        found = self.gp.predict(points.reshape(-1, points.shape[-1]))
+        mean, variance = (each.reshape(seen.mean.shape) for each in found)
+        return combine(self.view, seen, mean, variance, self.gp.params.noise)
 
     def covariance(self, seen: Survey, base: Tensor) -> Tensor:
-        """Of the function, (n, n, q); ``base`` is that of the mixture."""
+        """Of the function, (..., n, n, q); ``base`` is that of the mixture."""
         local = self.gp.covariance(self._coordinates(seen))
         if not self.view.residual:
             return local
         nu = torch.as_tensor(self.gp.params.noise).to(local)
-        return seen.scale[:, None] * seen.scale[None] * local + nu * base
+        return seen.scale[..., :, None, :] * seen.scale[..., None, :, :] * local + nu * base
 
     def functions(self, seen: Survey, drawn: Tensor, base: Tensor) -> Tensor:
         """Functions of the whole, (n, q, s), from those of the neighbour GP and of the mixture."""
@@ -163,7 +174,7 @@ class Near:
         return lambda seen: functions(self._coordinates(seen))
 
     def _coordinates(self, seen: Survey) -> Tensor:
-        return seen.coordinates[:, : self.gp.coordinates.shape[1]]
+        return seen.coordinates[..., : self.gp.coordinates.shape[1]]
 
 
 @dataclass(frozen=True)
@@ -212,7 +223,7 @@ class LocalMixture(Predictor):
         return self.base.prediction_rows(device)
 
     def predict(self, x: Tensor, *, variance: bool) -> tuple[Tensor, Tensor | None, Tensor]:  # noqa: ARG002
-        """Mean, variance of the function and noise variance, (n, q), in the model's units."""
+        """Mean, variance of the function and noise variance, (..., n, q), in the model's units."""
         return self._combine(self._survey(x))
 
     def _combine(self, seen: Survey) -> tuple[Tensor, Tensor | None, Tensor]:
@@ -221,39 +232,49 @@ class LocalMixture(Predictor):
 
     def _survey(self, x: Tensor) -> Survey:
         if self.weights[0] > 0 or any(each.view.residual or each.view.latent for each in self.near):
-            return survey(self.base, x)
-        nothing = x.new_zeros(len(x), len(self.temperature), dtype=torch.float64)  # the neighbours see inputs alone
+            return survey_batches(self.base, x)
+        # The neighbours see inputs alone.
+        nothing = x.new_zeros(*x.shape[:-1], len(self.temperature), dtype=torch.float64)
         return Survey(nothing, nothing, nothing, x.float())
 
     def covariance(self, x: Tensor) -> Tensor:
-        """Joint covariance of the function, (n, n, q)."""
+        """Joint covariance of the function, (..., n, n, q)."""
         seen = self._survey(x)
         base = self.base.covariance(x)
         means = [seen.mean, *(each.predict(seen)[0] for each in self.near)]
         covariances = itertools.chain([base], (each.covariance(seen, base) for each in self.near))
         return combine_covariances(means, covariances, self.weights, self.temperature)
 
-    def sample(self, chunks: Iterable[Tensor], count: int, rng: np.random.Generator) -> Array:
-        """Functions drawn from the posterior, (n, q, count): the same functions whatever rows are asked for."""
+    def condition(self, x: Tensor, y: Tensor, noise: Tensor | None = None) -> LocalMixture:
+        """The same as :meth:`update`, for one set of rows; statistics and evidence stay those of the fit."""
+        check_observations(x, y, noise)
+        base = self.base.condition(x, y)
+        seen = survey(base, x, y)
+        return replace(self, base=base, near=tuple(each.extend(seen, y) for each in self.near))
+
+    def precise(self) -> LocalMixture:
+        return replace(self, base=self.base.precise())
+
+    def draw(self, count: int, rng: np.random.Generator) -> Functions:
+        """Functions drawn from the posterior, which take rows, (n, d), and return values, (n, q, count)."""
         owner, below, *streams = rng.spawn(2 + len(self.near))
         owners = np.array([owner.choice(len(self.weights), p=self.weights) for _ in range(count)])
         draws = [each.draw(count, stream) for each, stream in zip(self.near, streams, strict=True)]
-        blocks = list(chunks)
-        base = torch.as_tensor(self.base.sample(blocks, count, below))
-        parts, begin = [], 0
-        for x in blocks:
+        base_draw = self.base.draw(count, below)
+
+        def functions(x: Tensor) -> Tensor:
             seen = self._survey(x)
             mean = self._combine(seen)[0][:, :, None]
-            below_here = base[begin : begin + len(x)].to(mean)
-            begin += len(x)
-            values = below_here.clone()
+            base = base_draw(x)
+            values = base.clone()
             for k, (each, draw) in enumerate(zip(self.near, draws, strict=True), start=1):
                 own = torch.as_tensor(owners == k, device=x.device)
                 if bool(own.any()):
-                    values[:, :, own] = each.functions(seen, draw(seen), below_here)[:, :, own]
+                    values[:, :, own] = each.functions(seen, draw(seen), base)[:, :, own]
             root = torch.as_tensor(self.temperature).to(mean).sqrt()[:, None]
-            parts.append((mean + root * (values - mean)).cpu().numpy())
-        return np.concatenate(parts)
+            return mean + root * (values - mean)
+
+        return functions
 
     def update(self, rows: StandardisedRows) -> LocalMixture:  # type: ignore[override]
         """The posteriors of the experts know more rows, exactly; the neighbours get these rows, and keep the others."""

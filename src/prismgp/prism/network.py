@@ -33,6 +33,7 @@ the forward pass and in the network's precision: at this size, touching memory c
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import dataclass
 from itertools import pairwise
@@ -45,7 +46,7 @@ import torch.nn.functional as F  # noqa: N812 - the customary name
 from prismgp._types import Array, Tensor
 from prismgp.core.features import gated_features
 from prismgp.core.kernels import Parameters
-from prismgp.core.numerics import Factor, factor
+from prismgp.core.numerics import Factor, factor, record_gradients
 from prismgp.core.row_noise import RowNoise
 from prismgp.vae import MixturePrior
 
@@ -132,13 +133,13 @@ class RevisedMap(torch.nn.Module):
 
     def latent(self, x: Tensor) -> Tensor:
         """Return the latent inputs z, (n, L), without computing the features."""
-        with torch.no_grad():
+        with record_gradients(x):
             latent: Tensor = self.latent_head(self._hidden(clip_inputs(x.to(self.mean.dtype))))
             return latent
 
     def relative_noise(self, x: Tensor) -> Tensor | None:
         """Return h(x), (n,), without computing the features."""
-        with torch.no_grad():
+        with record_gradients(x):
             return self._noise(self._hidden(clip_inputs(x.to(self.mean.dtype))))
 
     def _hidden(self, x: Tensor, dropout: float = 0.0, generator: torch.Generator | None = None) -> Tensor:
@@ -159,11 +160,15 @@ class RevisedMap(torch.nn.Module):
 
     def features(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """Compute features, (n, width), and logarithms of the rows' relative noise, see :class:`FeatureMap`."""
-        with torch.no_grad():
+        with record_gradients(x):
             output = self(x.to(self.mean.dtype))
             return output.features(), output.log_noise
 
     training_features = features
+
+    def precise(self) -> RevisedMap:
+        """A copy in float64, whose own parameters need no gradients."""
+        return copy.deepcopy(self).double().requires_grad_(False)
 
     @torch.no_grad()
     def limit(self) -> None:
@@ -183,12 +188,15 @@ class RevisedMap(torch.nn.Module):
         if self.sizes.gating == "hard":
             return F.one_hot(log_joint.argmax(1), self.sizes.components).to(z)
         responsibilities = torch.softmax(log_joint, 1)
-        return torch.sqrt(responsibilities * (1.0 - _GATE_FLOOR) + _GATE_FLOOR / self.sizes.components)
+        # As tensors, because ONNX would round these numbers to float32, and large weights would show it.
+        rest, floor = torch.tensor([1.0 - _GATE_FLOOR, _GATE_FLOOR / self.sizes.components], dtype=z.dtype).unbind()
+        return torch.sqrt(responsibilities * rest + floor)
 
 
 def clip_inputs(x: Tensor) -> Tensor:
     """Limit standardised inputs to the range the networks are used on."""
-    return x.clamp(-_LARGEST_INPUT, _LARGEST_INPUT)
+    # A clamp, which ONNX's optimiser spoils where several networks have the same inputs.
+    return F.hardtanh(x, -_LARGEST_INPUT, _LARGEST_INPUT)
 
 
 def _parameter(values: Array) -> torch.nn.Parameter:

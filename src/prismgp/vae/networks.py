@@ -110,7 +110,7 @@ class GaussianMixtureNet(torch.nn.Module):
 
     def forward(self, x: Tensor) -> GaussianMixture:
         """Mixtures for rows x, (n, n_inputs)."""
-        n, (k, h, _) = len(x), self.head_weight.shape
+        n, (k, h, _) = x.shape[0], self.head_weight.shape  # not len(x), as in spectral_features
         first = F.batch_norm(
             F.linear(x, self.first_weight, self.first_bias),
             self.running_mean,

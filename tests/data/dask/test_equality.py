@@ -104,7 +104,7 @@ def test_text_files_with_categories_and_gaps(frame, tmp_path, client):
     # change of the rows by one part in 1e15 into the seventh digit of the evidence, without any cluster.
     model = SSGPRegressor(4, random_state=0, optimize=False)
     assert_alike(results(model, there), results(model, here))
-    assert model.table_encoder_ == there.encoder
+    assert model.table_encoder_.columns == there.encoder.columns
 
 
 @pytest.mark.slow

@@ -1,0 +1,163 @@
+"""Frames as they come: text, categories, times, nullable types, from pandas, polars and Arrow."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from sklearn.compose import TransformedTargetRegressor
+from sklearn.model_selection import cross_val_score
+
+import prismgp
+from prismgp import SSGPRegressor
+from prismgp.data import from_csv, from_parquet
+from prismgp.exceptions import DataError
+
+N = 80
+
+
+def frame() -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    times = pd.Timestamp("2021-01-01") + pd.to_timedelta(np.arange(N) * 11, unit="h")
+    return pd.DataFrame(
+        {
+            "number": rng.normal(size=N),
+            "whole": pd.array(rng.integers(9, size=N), dtype="Int64"),
+            "money": [Decimal(int(each)) / 4 for each in rng.integers(9, size=N)],
+            "flag": pd.array(rng.random(N) < 0.5, dtype="boolean"),
+            "text": rng.choice(["u", "v", " u "], N),
+            "kind": pd.Categorical(rng.choice(["p", "q"], N)),
+            "code": [f"c{each}" for each in rng.integers(40, size=N)],
+            "when": times,
+            "zoned": times.tz_localize("Europe/Paris"),
+            "day": times.date,
+            "spelled": times.strftime("%Y-%m-%dT%H:%M:%S"),
+        }
+    )
+
+
+def target() -> Any:
+    return np.random.default_rng(1).normal(size=N)
+
+
+def make(**options: Any) -> SSGPRegressor:
+    return SSGPRegressor(4, optimize=False, random_state=0, **options)
+
+
+def test_all_types_at_once(tmp_path: Path) -> None:
+    table = frame()
+    model = make().fit(table, target())
+    assert list(model.feature_names_in_) == list(table.columns)
+    assert model.n_features_in_ == table.shape[1]
+    kinds = {column.name: column.kind for column in model.table_encoder_.columns}
+    assert [name for name, kind in kinds.items() if kind == "time"] == ["when", "zoned", "day", "spelled"]
+    assert (kinds["money"], kinds["flag"], kinds["text"], kinds["code"]) == ("number", "boolean", "category", "levels")
+    assert model.table_encoder_.columns[4].categories == ("u", "v")
+    model.save(tmp_path / "m.prism")
+    np.testing.assert_array_equal(prismgp.load(tmp_path / "m.prism").predict(table), model.predict(table))
+
+
+@pytest.mark.parametrize("library", ["polars", "arrow", "parquet", "csv"])
+def test_libraries_and_files_are_alike(library: str, tmp_path: Path) -> None:
+    table, y = frame(), target()
+    model = make().fit(table, y)
+    arrow = pa.Table.from_pandas(table, preserve_index=False)
+    if library in ("polars", "arrow"):
+        other: Any = pl.from_arrow(arrow) if library == "polars" else arrow
+        again = make().fit(other, y)
+        assert list(again.feature_names_in_) == list(table.columns)
+    elif library == "parquet":
+        table.assign(y=y).to_parquet(tmp_path / "t.parquet")
+        other = from_parquet(tmp_path / "t.parquet", "y")
+        again = make().fit(other)
+    else:
+        table, arrow = table.drop(columns="zoned"), arrow.drop_columns("zoned")  # text has no zones, but offsets
+        model = make().fit(table, y)
+        table.assign(y=y).to_csv(tmp_path / "t.csv", index=False)
+        other = from_csv(tmp_path / "t.csv", "y")
+        again = make().fit(other)
+    assert again.table_encoder_.feature_names == model.table_encoder_.feature_names
+    np.testing.assert_allclose(again.predict(other), model.predict(table), rtol=1e-10)
+    np.testing.assert_array_equal(model.predict(other), model.predict(table))  # by the encoder of the other
+
+
+def test_times_are_never_ticks() -> None:
+    table, y = frame()[["when"]], target()
+    expected = make().fit(table, y).predict(table)
+    for unit in ("s", "ms", "us"):
+        other = table.astype(f"datetime64[{unit}]")
+        np.testing.assert_array_equal(make().fit(other, y).predict(other), expected)
+    with pytest.raises(DataError, match="column 'when': text or times; the model was fitted with numbers"):
+        make().fit(pd.DataFrame({"when": np.arange(N)}), y).predict(table)
+
+
+def test_numbers_keep_their_path() -> None:
+    """Purely numeric frames give the model of their array, to the last bit, without an encoder."""
+    table, y = frame()[["number", "whole", "flag"]], target()
+    model = make().fit(table, y)
+    assert not hasattr(model, "table_encoder_")
+    array = table.astype(float).to_numpy()
+    np.testing.assert_array_equal(model.predict(table), make().fit(array, y).predict(array))
+    gap = table.copy()
+    gap.loc[3, "whole"] = pd.NA
+    gap.loc[5, "flag"] = pd.NA
+    holes = make().fit(gap, y)
+    assert holes.table_encoder_.feature_names == ["number", "whole", "whole is missing", "flag", "flag is missing"]
+    assert np.isfinite(holes.predict(gap)).all()
+    assert np.isfinite(model.predict(gap)).all()  # of a model that has seen no missing cell
+
+
+def test_missing_argument() -> None:
+    table, y = frame().assign(text=lambda each: each["text"].where(each.index != 4)), target()
+    table.loc[7, "number"] = np.nan
+    with pytest.raises(DataError, match=r"columns 'number' \(1\), 'text' \(1\)"):
+        make(missing="error").fit(table, y)
+    with pytest.raises(DataError, match="missing='fill' is unknown"):
+        make(missing="fill").fit(table, y)
+    dropped = make(missing="drop").fit(table, y)
+    assert dropped.fit_status_["rows"] == N - 2
+    assert np.isfinite(dropped.predict(table)).all()
+    strict = make(missing="error").fit(table.drop(index=[4, 7]), np.delete(y, [4, 7]))
+    with pytest.raises(DataError, match=r"'number' \(1\)"):
+        strict.predict(table)
+    with pytest.raises(DataError, match="every one of the 80 rows"):
+        make(missing="drop").fit(table.assign(number=np.nan), y)
+    with pytest.raises(DataError, match="'number' holds -inf in row 3"):
+        make().fit(table.assign(number=[-np.inf if row == 2 else row for row in range(N)]), y)
+
+
+def test_unusual_columns() -> None:
+    y = target()
+    mixed = pd.DataFrame({"m": [1, "two"] * (N // 2), "none": [None] * N, "ab": pd.Series(["x"] * N, dtype="string")})
+    model = make().fit(mixed, y)
+    assert model.table_encoder_.feature_names == ["m=1", "m=two", "none is missing", "ab=x"]
+    np.testing.assert_allclose(np.ptp(model.predict(mixed)[::2]), 0, atol=1e-12)
+    with pytest.raises(DataError, match=r"2 problems: column 'list' .*; column 'struct'"):
+        make().fit(pd.DataFrame({"list": [[1]] * N, "struct": [{"a": 1}] * N, "x": range(N)}), y)
+    with pytest.raises(DataError, match="duplicate column 'a'"):
+        make().fit(pd.DataFrame(np.full((N, 2), "u"), columns=["a", "a"]), y)
+    numbered = pd.DataFrame({0: ["u", "v"] * (N // 2), 1: range(N)})
+    assert not hasattr(make().fit(numbered, y), "feature_names_in_")  # as of scikit-learn
+
+
+def test_inside_scikit_learn() -> None:
+    table, y = frame(), target()
+    assert np.isfinite(cross_val_score(make(), table[["number", "kind", "when"]], y, cv=3)).all()
+    wrapped = TransformedTargetRegressor(make(), func=np.arcsinh, inverse_func=np.sinh).fit(table, y)
+    assert np.isfinite(wrapped.predict(table)).all()
+
+
+def test_certificates_see_the_rows_of_the_fit() -> None:
+    """Categories of many levels are encoded out of fold in the fit, and again when the fit is certified."""
+    table, y = frame(), target()
+    model = SSGPRegressor(16, optimize=False, random_state=0, noise_variance=0.5).fit(table, y)
+    assert model.certify(table, y).holds
+    x = model.table_encoder_.encode(model.table_encoder_.read(pa.Table.from_pandas(table)).values)
+    assert not np.array_equal(model.read_training_rows(table, y).x, x)
+    np.testing.assert_array_equal(model.read_rows(table, y).x, x)

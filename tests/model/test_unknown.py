@@ -1,0 +1,175 @@
+"""Rows with unknown cells: the mean of the rows like them, and intervals that are as wide as these rows spread."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import prismgp
+from prismgp import ExactGPRegressor, NeighborGPRegressor, PrismGPRegressor, SSGPRegressor
+from prismgp.exceptions import PrismGPWarning
+from prismgp.model.unknown import fill_from
+
+NOISE = 0.1
+
+
+def simulated(n: int, seed: int, *, levels: int = 4) -> tuple[pd.DataFrame, Any]:
+    """Two numbers, a category, and a target that depends on all of them."""
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame({"a": rng.uniform(-2, 2, n), "b": rng.uniform(-2, 2, n), "k": rng.integers(levels, size=n)})
+    effect = np.random.default_rng(99).normal(0, 1, levels)
+    y = np.sin(frame["a"]) + frame["b"] + effect[frame["k"]] + NOISE * rng.standard_normal(n)
+    return frame.assign(k=[f"level {each}" for each in frame["k"]]), y.to_numpy()
+
+
+MODELS = {
+    "exact": ExactGPRegressor(),
+    "ssgp": SSGPRegressor(64, random_state=0),
+    "neighbors": NeighborGPRegressor(random_state=0),
+}
+
+
+def coverage(model: Any, x: Any, y: Any, level: float = 0.95) -> float:
+    lower, upper = model.predict_interval(x, level).T
+    return float(np.mean((lower <= y) & (y <= upper)))
+
+
+@pytest.fixture(scope="module", params=list(MODELS))
+def complete(request: pytest.FixtureRequest) -> Any:
+    """A model that has seen neither missing cells nor all levels."""
+    return MODELS[request.param].fit(*simulated(400, 0))
+
+
+def test_cells_that_training_never_missed(complete: Any) -> None:
+    x, y = simulated(400, 1)
+    holes = x.assign(b=np.nan)
+    mean, std = complete.predict(holes, return_std=True)
+    # b is uniform: its effect is 0 on average, and spreads by 4 / sqrt(12).
+    expected = y - x["b"].to_numpy()
+    assert np.mean(mean - expected) == pytest.approx(0, abs=0.15)
+    assert np.sqrt(np.mean((mean - expected) ** 2)) < 0.45
+    assert np.mean(std**2) == pytest.approx(16 / 12 + NOISE**2, rel=0.25)
+    assert (std > 3 * complete.predict(x, return_std=True)[1]).all()
+    for level in (0.5, 0.8, 0.95):
+        assert coverage(complete, holes, y, level) == pytest.approx(level, abs=0.1)
+    normal = -0.5 * np.log(2 * np.pi * 16 / 12) - 0.5
+    assert complete.log_density(holes, y).mean() == pytest.approx(normal, abs=0.2)
+    np.testing.assert_allclose(complete.predict_quantiles(holes, [0.025, 0.975]), complete.predict_interval(holes))
+
+
+@pytest.mark.parametrize("levels", [4, 60])
+def test_levels_that_training_never_saw(levels: int) -> None:
+    """Over models fitted without one level each: their rows are covered, by intervals that are wider for it."""
+    x, y = simulated(900, 2, levels=levels)
+    inside, widths = [], []
+    for each in range(4):
+        own = (x["k"] == f"level {each}").to_numpy()
+        model = SSGPRegressor(32, random_state=0, max_iter=30).fit(x[~own], y[~own])
+        with pytest.warns(PrismGPWarning, match="unseen"):
+            lower, upper = model.predict_interval(x[own]).T
+        inside.append(np.mean((lower <= y[own]) & (y[own] <= upper)))
+        known_lower, known_upper = model.predict_interval(x[~own]).T
+        widths.append((upper - lower).mean() / (known_upper - known_lower).mean())
+    assert np.mean(inside) > 0.75
+    assert min(widths) > 1.5
+
+
+@pytest.mark.parametrize("name", list(MODELS))
+def test_cells_that_training_missed_too(name: str) -> None:
+    """Missing at random in a fifth of the rows: an imputed row must not be more certain than the rows like it."""
+    x, y = simulated(600, 3)
+    rng = np.random.default_rng(0)
+    train = x.assign(b=np.where(rng.random(600) < 0.2, np.nan, x["b"]))
+    model = MODELS[name].fit(train, y)
+    assert "b is missing" in model.table_encoder_.feature_names
+    new, target = simulated(400, 4)
+    holes = new.assign(b=np.nan)
+    mean, std = model.predict(holes, return_std=True)
+    assert std.min() > 0.8 * 4 / np.sqrt(12)  # what b does not say
+    assert coverage(model, holes, target) > 0.9
+    assert np.sqrt(np.mean((mean - target) ** 2)) < 1.35
+    assert coverage(model, new, target) > 0.85  # the complete rows are not spoiled
+
+
+def test_missing_means_something_where_training_says_so() -> None:
+    """Missing because the target is high: the learned mean counts, not the average over what the cell may be."""
+    rng = np.random.default_rng(5)
+    x = pd.DataFrame({"a": rng.normal(size=500), "b": rng.normal(size=500)})
+    gone = rng.random(500) < 0.3
+    y = x["a"] + 5.0 * gone + NOISE * rng.standard_normal(500)
+    model = ExactGPRegressor().fit(x.assign(b=x["b"].mask(gone)), y)
+    new = pd.DataFrame({"a": [0.0, 1.0], "b": [np.nan, np.nan]})
+    np.testing.assert_allclose(model.predict(new), [5, 6], atol=0.3)
+
+
+def test_arrays() -> None:
+    """The same without names; a row's prediction does not depend on the rows beside it."""
+    x, y = simulated(300, 6)
+    array = x[["a", "b"]].to_numpy()
+    complete = SSGPRegressor(16, random_state=0, max_iter=20).fit(array, y)
+    assert not hasattr(complete, "table_encoder_")
+    holes = array[:9].copy()
+    holes[::2, 1] = np.nan
+    mean, std = complete.predict(holes, return_std=True)
+    np.testing.assert_allclose(mean[1::2], complete.predict(array[1:9:2]), rtol=1e-12)
+    for row in range(9):
+        np.testing.assert_allclose(complete.predict(holes[row : row + 1]), mean[row], rtol=1e-9)
+    assert (std[::2] > 1.5 * std[1::2].max()).all()
+    train = array.copy()
+    train[::7, 0] = np.nan
+    model = SSGPRegressor(16, random_state=0, max_iter=20).fit(train, y)
+    assert (model.n_features_in_, model.model_.n_inputs) == (2, 3)
+    assert not hasattr(model, "feature_names_in_")
+    assert np.isfinite(model.predict(train)).all()
+    dropped = SSGPRegressor(16, random_state=0, max_iter=20, missing="drop").fit(train, y)
+    rest = np.arange(300) % 7 != 0
+    expected = SSGPRegressor(16, random_state=0, max_iter=20).fit(train[rest], y[rest])
+    np.testing.assert_array_equal(dropped.predict(array), expected.predict(array))
+
+
+def test_covariances_and_functions_agree_with_the_variances() -> None:
+    x, y = simulated(200, 7)
+    model = SSGPRegressor(16, random_state=0, max_iter=20).fit(x, y)
+    new = x[:6].assign(b=[0.1, np.nan, 0.5, np.nan, 1.0, 0.0])
+    mean, std = model.predict(new, return_std=True)
+    center, cov = model.predict(new, return_cov=True)
+    np.testing.assert_allclose(center, mean, rtol=1e-9)
+    np.testing.assert_allclose(np.sqrt(np.diag(cov)), std, rtol=1e-6)
+    assert np.linalg.eigvalsh(cov).min() > 0
+    draws = model.sample_y(new, 4000, random_state=0)
+    np.testing.assert_allclose(draws.mean(1), mean, atol=0.1)
+    function = model.predict(new, return_std=True, include_noise=False)[1]
+    np.testing.assert_allclose(draws.std(1), function, rtol=0.1)
+
+
+@pytest.mark.slow
+def test_the_mixture_of_experts(tmp_path: Path) -> None:
+    x, y = simulated(400, 8)
+    model = PrismGPRegressor(8, n_members=1, max_steps=60, random_state=0).fit(x, y)
+    holes = x[:50].assign(b=np.nan)
+    mean, std = model.predict(holes, return_std=True)
+    assert (std > 2 * model.predict(x[:50], return_std=True)[1]).all()
+    assert coverage(model, holes, y[:50]) > 0.85
+    model.save(tmp_path / "m.prism")
+    again = prismgp.load(tmp_path / "m.prism")
+    np.testing.assert_array_equal(again.predict(holes, return_std=True), (mean, std))
+    np.testing.assert_array_equal(again.predict_interval(holes), model.predict_interval(holes))
+
+
+def test_unknown_cells_take_the_values_of_the_nearest_rows() -> None:
+    rng = np.random.default_rng(0)
+    background = rng.normal(size=(200, 3))
+    background[:, 2] = background[:, 0]  # what is known says what is not
+    x = np.array([[1.0, 0.3, np.nan], [-1.0, np.nan, np.nan], [0.0, 0.0, 0.0]])
+    drawn = fill_from(x, background, np.ones(3))
+    assert drawn.shape == (24, 3, 3)
+    np.testing.assert_array_equal(drawn[:, 0, :2], np.tile(x[0, :2], (24, 1)))
+    np.testing.assert_array_equal(drawn[:, 2], np.zeros((24, 3)))
+    assert np.abs(drawn[:, 0, 2] - 1.0).mean() < 0.5
+    distances = np.abs(background[:, 0] + 1.0)
+    nearest = np.argsort(distances)[:24]
+    np.testing.assert_array_equal(drawn[:, 1, 1:], background[nearest][:, 1:])
