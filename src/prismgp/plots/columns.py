@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from prismgp._types import AnyArray
-from prismgp.data import Source, is_collection, is_frame
+from prismgp.data import InputColumn, Source, TableEncoder, is_collection, is_frame
 from prismgp.data.encoder import to_numbers, to_seconds
 from prismgp.data.encodings import NUMBER, TIME
 from prismgp.data.frames import to_arrow
@@ -33,18 +33,19 @@ class InputTable:
     def __init__(self, estimator: Any, X: Any) -> None:
         if isinstance(X, Source) or is_collection(X):
             raise DataError("displays take arrays and frames, not sources of rows; load some rows into a frame")
-        self.encoder = encoder = getattr(estimator, "table_encoder_", None)
-        raw_names = None if encoder is None or encoder.positional or not is_frame(X) else encoder.input_names
+        encoder: TableEncoder | None = getattr(estimator, "table_encoder_", None)
+        # Arrays, and frames for a model that has no encoder, are numbers as they are.
+        self.encoder = encoder = None if encoder is None or encoder.positional or not is_frame(X) else encoder
         self.rows: Any
         if is_frame(X) and not isinstance(X, pd.DataFrame):  # polars, Arrow
             table = X.to_arrow() if hasattr(X, "to_arrow") else X
             # Arrow's own types: a whole number beside a missing cell stays one.
-            X = table.to_pandas(types_mapper=pd.ArrowDtype) if raw_names else table.to_pandas()
-        if raw_names:
+            X = table.to_pandas(types_mapper=pd.ArrowDtype) if encoder is not None else table.to_pandas()
+        if encoder is not None:
             absent = encoder.missing_columns([str(name) for name in X.columns])
             if absent:
                 raise DataError(f"input columns missing: {', '.join(map(repr, absent))}")
-            X = X[[name for wanted in raw_names for name in X.columns if str(name) == wanted]]
+            X = X[[name for wanted in encoder.input_names for name in X.columns if str(name) == wanted]]
         if isinstance(X, pd.DataFrame):
             self.rows = X
             self.names = [str(name) for name in self.rows.columns]
@@ -91,8 +92,8 @@ class InputTable:
     def scale(self, column: int) -> AnyArray | None:
         """The cells as numbers or dates, (n,), NaN or NaT where one is missing; None where they are categories."""
         cells = self.cells(column)
-        if self.encoder is not None and not self.encoder.positional:
-            return self._encoded_scale(column, cells)
+        if self.encoder is not None:
+            return _read_scale(self.encoder.columns[column], cells)
         kind = pd.api.types
         if kind.is_bool_dtype(cells.dtype):
             return None
@@ -102,19 +103,19 @@ class InputTable:
             return np.asarray(pd.to_datetime(cells, utc=True).dt.tz_localize(None).to_numpy(dtype="datetime64[ns]"))
         return None
 
-    def _encoded_scale(self, column: int, cells: Any) -> AnyArray | None:
-        """By what the encoder has learned the column to be: text may spell numbers or times."""
-        name, kind = self.names[column], self.encoder.columns[column].kind
-        if kind not in (NUMBER, TIME):
-            return None
-        values = to_arrow(cells.to_frame(name), [name]).column(0)
-        if kind == NUMBER:
-            return to_numbers(name, values)
-        seconds = to_seconds(name, values)
-        found = np.full(len(seconds), np.datetime64("NaT"), dtype="datetime64[us]")
-        known = np.isfinite(seconds)
-        found[known] = np.rint(seconds[known] * 1e6).astype(np.int64).astype("datetime64[us]")
-        return found
+
+def _read_scale(column: InputColumn, cells: Any) -> AnyArray | None:
+    """By what the encoder has learned the column to be: text may spell numbers or times."""
+    if column.kind not in (NUMBER, TIME):
+        return None
+    values = to_arrow(cells.to_frame(column.name), [column.name]).column(0)
+    if column.kind == NUMBER:
+        return to_numbers(column.name, values)
+    seconds = to_seconds(column.name, values)
+    found = np.full(len(seconds), np.datetime64("NaT"), dtype="datetime64[us]")
+    known = np.isfinite(seconds)
+    found[known] = np.rint(seconds[known] * 1e6).astype(np.int64).astype("datetime64[us]")
+    return found
 
 
 def choose_rows(n: int, most: int, rng: np.random.Generator) -> AnyArray:
