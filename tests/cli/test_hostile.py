@@ -305,7 +305,7 @@ KINDS = {
     "control characters": unused(with_column("k", ["\x01\x02", "\x7f"])),
     "mixed booleans": unused(with_column("k", ["true", "0", "FALSE", "1", "2"]), "column 'k' is text, but most"),
     "yes and no": unused(with_column("k", ["yes", "no"])),
-    "missing numbers": Kind(content(with_cell(0, "NA")), None, None, "column 'a' would be encoded in another way"),
+    "missing numbers": Kind(content(with_cell(0, "NA")), None, None, "X and y are not the rows"),
     "missing numbers, not allowed": text(with_cell(0, "NA"), "missing values in column 'a' (1)", "--missing", "error"),
     "missing target": Kind(content(with_cell(2, "NA")), None, None, "X has 11 rows"),
     "an empty column": unused(with_column("k", "")),
