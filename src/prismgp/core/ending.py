@@ -25,6 +25,14 @@ class FitEndedError(Exception):
     """The fit is to end with the best state so far; :meth:`Ending.allow` catches it."""
 
 
+def time_twice(work: Callable[[], object]) -> float:
+    """Seconds that some work takes; the second time, because the first prepares things."""
+    work()
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
 @dataclass
 class _Record:
     """What happened to a fit; its parts share it."""

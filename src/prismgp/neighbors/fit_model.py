@@ -10,6 +10,7 @@ import torch
 
 from prismgp._system import Streams
 from prismgp.context import FitContext
+from prismgp.core.ending import time_twice
 from prismgp.core.few_rows import widen
 from prismgp.core.fit import exact_start, fit_exact, start_rows
 from prismgp.core.kernels import Kernel, Parameters, perturb
@@ -109,9 +110,8 @@ def _learn_by_neighbors(
     examples, before = draw_examples(gp, rng), len(context.history["rows"])
     if context.ending.limited:  # the model predicts so many rows at the end, for its evidence
         few = examples.take(torch.arange(min(_PROBE_ROWS, len(examples))))
-        asked = time.perf_counter()
-        predict_examples(gp, few)
-        context.ending.reserve((time.perf_counter() - asked) * len(examples) / len(few))
+        seconds = time_twice(lambda: predict_examples(gp, few))
+        context.ending.reserve(seconds * len(examples) / len(few))
     learned = fit_local(
         gp.with_parameters(start),
         examples,

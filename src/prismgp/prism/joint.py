@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -17,7 +16,7 @@ import torch
 from prismgp._system import Streams
 from prismgp._types import Array, Tensor
 from prismgp.context import Checkpoint, FitContext
-from prismgp.core.ending import Ending
+from prismgp.core.ending import Ending, time_twice
 from prismgp.core.features import Statistics
 from prismgp.core.kernels import Kernel, Parameters, draw_frequencies, get_kernel
 from prismgp.core.row_noise import RowNoise
@@ -43,6 +42,7 @@ _PROBE_ROWS = 2_048  # whose statistics tell how long those of all rows take
 _FEATURE_BYTES = 64 * 2**20  # of the features of one chunk
 # Under a time limit: what the networks may take of the time left, and what neighbours get of that; after how many steps
 # a member knows how long a step takes; the share of its steps below which a further member is not begun.
+_STACK_SECONDS = 1.5  # for each that the statistics of a member take: its predictions of held-out rows follow
 _NETWORK_SHARE, _LOCAL_SHARE, _PROBE_STEPS, _LEAST_STEPS = 0.9, 0.35, 20, 0.3
 _MEMBER_KINDS = (("input", 0.0), ("constant", 0.0), ("input", 0.05), ("input", 0.0))
 
@@ -287,12 +287,8 @@ class JointRecipe:
         """Seconds that :meth:`_statistics` will take, from those of a few rows."""
         few = replace(self.rows, source=self.sample.take(np.arange(min(_PROBE_ROWS, len(self.sample.x)))))
         network = copy.deepcopy(network).to(self.rows.device, self.rows.dtype).eval()
-        probe, seconds = replace(self, rows=few), math.inf
-        for _ in range(2):  # the first time, memory has to be found
-            began = time.perf_counter()
-            probe._statistics(network)
-            seconds = min(seconds, time.perf_counter() - began)
-        return seconds * self.rows.n_rows / few.n_rows
+        probe = replace(self, rows=few)
+        return time_twice(lambda: probe._statistics(network)) * self.rows.n_rows / few.n_rows
 
     def _statistics(self, network: RevisedMap) -> tuple[Statistics]:
         """Of all rows under a network's features."""
@@ -317,7 +313,7 @@ class _MemberTime:
     def begin(self, number: int, time_statistics: Callable[[], float]) -> Ending:
         """The ending of the next member, for which the pass over all rows is reserved."""
         if self.ending.limited:
-            self.ending.reserve(time_statistics())
+            self.ending.reserve(_STACK_SECONDS * time_statistics())
         self._left, self._steps = self.n_members - number, 0
         self._member = self.ending.part()
         return self._member
