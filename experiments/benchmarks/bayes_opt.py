@@ -158,7 +158,7 @@ def large(order: Record) -> Record:
     reported = []
     for k in range(LARGE_EVALUATIONS):
         top = x[y.topk(100).indices]
-        best = float(model.posterior(top).mean.max())
+        best = float(model.posterior(top).mean.detach().max())
         point = propose(model, d, best)
         value = function(point)
         x, truth = torch.cat([x, point]), torch.cat([truth, value])
@@ -281,7 +281,7 @@ def markdown(study: Study) -> str:
         "",
         (
             f"Hartmann, 6 of 20 inputs, measured with noise of standard deviation {LARGE_NOISE}. Fitted once, then "
-            "conditioned on every evaluation. Regret of the best new row, and, after the last, of the row that would be "
+            "conditioned on every evaluation. Regret of the best new row, and after the last of the row that would be "
             "reported: that of the largest predicted mean among the 100 best measured. The best row known before has a "
             f"regret of {_quartiles(known) if known else 'not run'}, but noise hides which it is."
         ),
