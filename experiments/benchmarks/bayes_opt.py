@@ -158,7 +158,7 @@ def large(order: Record) -> Record:
     reported = []
     for k in range(LARGE_EVALUATIONS):
         top = x[y.topk(100).indices]
-        best = float(model.posterior(top).mean.max())
+        best = float(model.posterior(top).mean.detach().max())
         point = propose(model, d, best)
         value = function(point)
         x, truth = torch.cat([x, point]), torch.cat([truth, value])
