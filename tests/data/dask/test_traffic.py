@@ -20,7 +20,7 @@ P, OVERHEAD = 4, 3_000  # bytes of names and classes in a pickle
 
 @pytest.mark.parametrize("kind", ["statistics", "gradient"])
 def test_a_pass_returns_one_small_matrix(kind, folder):
-    source = from_parquet(folder, "y", client=object.__new__(_Nobody))
+    source = from_parquet(folder, "y", missing="error", client=object.__new__(_Nobody))
     w = torch.ones(3, P, dtype=torch.float64)
     size = 2 * P + 2
     work = SpectralStatistics(w) if kind == "statistics" else ProjectionGradient(w, torch.ones(size, 2 * P).double())
