@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from botorch.models import ModelListGP
 from botorch.sampling.pathwise import draw_matheron_paths
 from botorch.sampling.pathwise.posterior_samplers import get_matheron_path_model
 
+from prismgp import ExactGPRegressor
+from prismgp.botorch import PrismModel
 from prismgp.exceptions import DataError
 from tests.botorch.small import BATCHED, KINDS, model, moments, points, targets
+from tests.prism.small import data
 
 pytestmark = pytest.mark.slow
 
@@ -41,6 +45,18 @@ def test_draws_have_the_moments_of_the_posterior(kind, make):
     difference = (torch.cov(values.T) - covariance).abs() / torch.outer(spread, spread)
     tails = 3.0 if kind == "prism" else 1.0  # a mixture of normal distributions has a larger fourth moment
     assert float(difference.max()) < 5 * tails * (2 / COUNT) ** 0.5 + slack
+
+
+def test_draws_know_the_weights_of_the_rows():
+    """Rows of weight 100 are hardly noisy: draws of the posterior vary there as the posterior says."""
+    x, y = data(n=120)
+    options = {"lengthscale": [1.0, 10.0], "signal_variance": 4.0, "noise_variance": 1.0, "optimize": False}
+    fit = ExactGPRegressor(**options).fit(x, y, sample_weight=np.where(np.arange(120) < 60, 100.0, 0.25))
+    wrapped, at = PrismModel(fit), torch.as_tensor(x[[0, 1, 100]])
+    covariance = moments(wrapped.posterior(at))[1][..., 0]
+    spread = covariance.diagonal().sqrt()
+    found = torch.cov(draw(wrapped, COUNT)(at).T)
+    assert float(((found - covariance).abs() / torch.outer(spread, spread)).max()) < 5 * (2 / COUNT) ** 0.5 + 0.15
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -29,6 +29,7 @@ from prismgp.exceptions import TooLargeError
 
 PRIOR_FREQUENCIES = 1_024  # of functions drawn from the prior
 _MATRICES = 8  # n x n float64 matrices alive at the peak of an evaluation, temporaries included
+_ROUNDING = 1e-9  # of the squares of a factor's row, generously
 _VARIANCE_FLOOR = 1e-12  # share of the prior variance; below it the subtraction has no digits left
 
 
@@ -202,7 +203,8 @@ class ExactPosterior:
         w = torch.as_tensor(base.T.copy()).to(self.x) / self.lengthscale[:, None]
         prior = draw_prior(w, self.signal, streams)
         normal = np.stack([each.standard_normal(tuple(self.alpha.shape)) for each in streams], 2)
-        known = prior(self.x) + self.noise.sqrt()[:, None] * torch.as_tensor(normal).to(self.x)
+        root = (self.noise * self._relative_noise()).sqrt()[:, :, None]
+        known = prior(self.x) + root * torch.as_tensor(normal).to(self.x)
         solved = torch.stack([torch.cholesky_solve(known[:, k], lower) for k, lower in enumerate(self.lower)], 1)
         weights = self.signal[:, None] * (self.alpha[:, :, None] - solved / self.noise[:, None])
 
@@ -211,6 +213,13 @@ class ExactPosterior:
             return self.mean[:, None] + prior(x) + values
 
         return functions
+
+    def _relative_noise(self) -> Tensor:
+        """V of the rows, (n, q), from the factors' rows, whose squares add up to ``V + S / s2``."""
+        ratio = self.signal / self.noise
+        relative = self.lower.square().sum(2).T - ratio
+        rounding = _ROUNDING * (1.0 + ratio)  # rows without weights have exactly one
+        return torch.where((relative - 1.0).abs() <= rounding, torch.ones_like(relative), relative.clamp_min(0.0))
 
     def _cross(self, x: Tensor) -> Tensor:
         """Unit-variance kernel between training rows and x, (n, m)."""
