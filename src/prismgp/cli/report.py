@@ -16,7 +16,8 @@ from prismgp._types import AnyArray, Array
 from prismgp.cli import common
 from prismgp.cli.common import Parser, Subparsers, say
 from prismgp.data import TableFiles, TableReader
-from prismgp.data.encoder import from_floats, to_numbers, warn_unseen
+from prismgp.data.cells import from_floats, to_numbers
+from prismgp.data.encoder import warn_unseen
 from prismgp.data.encodings import NUMBER
 from prismgp.estimators import ExactGPRegressor, GPRegressor, load
 from prismgp.exceptions import DataError
