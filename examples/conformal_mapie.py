@@ -54,7 +54,8 @@ def main() -> None:
     parser.add_argument("--coverage", type=float, default=0.9, help="default: %(default)s")
     args = parser.parse_args()
     rng = np.random.default_rng(0)
-    model = PrismGPRegressor(16, n_members=1, max_steps=args.steps, random_state=0).fit(*simulate(args.rows, rng))
+    model = PrismGPRegressor(16, n_members=1, max_steps=args.steps, local="never", random_state=0)
+    model.fit(*simulate(args.rows, rng))
     held_out, new = simulate(1_000, rng), simulate(20_000, rng)
 
     intervals = {"of the model": model.predict_interval(new[0], args.coverage)}

@@ -21,7 +21,6 @@ from experiments.internals import AnyArray, held_out
 from experiments.machine import atomic_path
 from experiments.page import Figure, Section, Table, best_cells, drawing, drawing_style, render, save_png
 from prismgp import PrismGPRegressor, SSGPRegressor
-from prismgp.data import from_csv
 from prismgp.exceptions import DataError
 from prismgp.metrics import coverage, interval_score, rmse
 from prismgp.plots import EXACT, FAINT, INK, OURS, CalibrationDisplay
@@ -71,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
         figure = draw_overview(prism, ssgp, rows)
         save_png(figure, folder / "overview.png", dpi=120)
     show = lambda step: print(f"[{time.perf_counter() - began:3.0f} s] {step} ...", flush=True)  # noqa: E731
-    training = (rows.encoded, rows.y)
+    training = (rows.X, rows.y)
     found = examine(
         prism.estimator, rows.X_test, rows.y_test, target=TARGET, numbers=rows.numbers, training=training, progress=show
     )
@@ -105,19 +104,14 @@ class Rows:
     X_test: pd.DataFrame
     y_test: AnyArray
     numbers: AnyArray  # of the held-out rows in the table; the first is 1
-    source: Any  # the rows of the fit, for the estimators of this library
-    encoded: Any  # the same rows, encoded
 
 
 def read_rows(path: Path = DATA, share: float = _SHARE) -> Rows:
     """Read the table and hold out a share of its rows."""
     frame = pd.read_csv(path)
-    whole = from_csv(path, target=TARGET, missing="drop")
-    frame = frame.dropna()
     test = held_out(len(frame), share, 0)
     X, y = frame.drop(columns=TARGET), frame[TARGET].to_numpy()
-    source = whole.select(np.flatnonzero(~test))
-    return Rows(X[~test], y[~test], X[test], y[test], frame.index.to_numpy()[test] + 1, source, X[~test])
+    return Rows(X[~test], y[~test], X[test], y[test], np.flatnonzero(test) + 1)
 
 
 class Model:
@@ -156,8 +150,8 @@ def fit_models(rows: Rows, **options: Any) -> list[Model]:
     prism = PrismGPRegressor(**{**_PRISM, **options}, random_state=0, verbose=1)
     ssgp = SSGPRegressor(random_state=0, verbose=1)
     return [
-        Model("PrismGP", lambda: prism.fit(rows.source)),
-        Model("SSGP", lambda: ssgp.fit(rows.source)),
+        Model("PrismGP", lambda: prism.fit(rows.X, rows.y)),
+        Model("SSGP", lambda: ssgp.fit(rows.X, rows.y)),
         Trees("trees", fit_trees),
     ]
 

@@ -205,7 +205,7 @@ def test_alc_samples_its_reference_from_a_large_pool(fits):
     np.testing.assert_array_equal(select(model, x, 3, "alc", random_state=0), rows)
     _, scores = select(model, x, 3, "alc", return_scores=True)
     _, exact = select(model, x, 3, "alc", reference=x, return_scores=True)
-    np.testing.assert_allclose(scores, exact, rtol=0.1)
+    np.testing.assert_allclose(scores, exact, rtol=0.15)
     assert not np.allclose(scores, exact, rtol=1e-6)
 
 
@@ -234,7 +234,7 @@ def test_models_with_neighbours():
         ({"exclude": [-1]}, "exclude has row -1"),
         ({"exclude": [0.5]}, "must be a sequence of row numbers"),
         ({"pool": [[1.0, 2.0, 3.0]]}, "3 features"),
-        ({"pool": [[1.0, np.nan]]}, "missing value"),
+        ({"pool": [[1.0, np.inf]]}, "infin"),
     ],
 )
 def test_bad_arguments(fits, arguments, message):

@@ -28,7 +28,7 @@ def _fit(kind, q):
     if kind in ("ssgp", "hard", "soft"):
         return SSGPRegressor(**spectrum, gating="none" if kind == "ssgp" else kind).fit(x, y)
     if kind == "exact":
-        return ExactGPRegressor(kernel="matern52", max_iter=5).fit(x[:60], y[:60])
+        return ExactGPRegressor(kernel="matern52", max_iter=5).fit(x[:120], y[:120])
     if kind == "neighbors":
         return NeighborGPRegressor(n_neighbors=12, max_iter=10, random_state=0).fit(x, y)
     with pytest.MonkeyPatch.context() as patch:

@@ -74,6 +74,7 @@ def check(model, x, y, x_new):
     return mean, std, model.log_evidence_
 
 
+@pytest.mark.filterwarnings("ignore:.*(too few to learn|target is constant):prismgp.exceptions.PrismGPWarning")
 @pytest.mark.slow
 @settings(max_examples=50)
 @given(

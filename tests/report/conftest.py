@@ -15,6 +15,7 @@ from . import sample
 
 # Names and values that a careless page would run, or a careless figure would set as a formula.
 EVIL_NAME, EVIL_VALUE = "<b>cost</b> $x_1$ {{ 7*7 }}", "</td><script>alert(1)</script>"
+LONG_NAME = "a_very_long_name_of_a_column_that_no_phone_can_show_in_one_line"
 
 
 @pytest.fixture(scope="session")
@@ -23,14 +24,15 @@ def html() -> str:
 
 
 def make_frame(n: int, seed: int) -> pd.DataFrame:
-    """Numbers, text, dates as text, one column that means nothing, and names that need to be escaped."""
+    """Numbers, text, times, missing cells, columns that mean nothing, and names that need to be escaped."""
     rng = np.random.default_rng(seed)
     frame = pd.DataFrame(
         {
             EVIL_NAME: rng.uniform(0, 4, n),
             "kind": rng.choice(["plain", EVIL_VALUE, "=1+1"], n, p=[0.6, 0.3, 0.1]),
             "flag": rng.random(n) < 0.5,
-            "a_very_long_name_of_a_column_that_no_phone_can_show_in_one_line": rng.standard_normal(n),
+            "when": pd.Timestamp("2024-01-01 08:30") + pd.to_timedelta(rng.integers(0, 400, n), unit="D"),
+            LONG_NAME: np.where(rng.random(n) < 0.1, np.nan, rng.standard_normal(n)),
         }
     )
     signal = np.sin(2 * frame[EVIL_NAME]) + 2.0 * (frame["kind"] == EVIL_VALUE)

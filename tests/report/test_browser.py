@@ -83,7 +83,7 @@ def page(html: str, tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("page_name", "images"), [("html", 6), ("model_html", 8)])
+@pytest.mark.parametrize(("page_name", "images"), [("html", 6), ("model_html", 9)])
 def test_no_overflow_and_no_broken_image(
     page_name: str, images: int, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:

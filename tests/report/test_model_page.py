@@ -17,7 +17,7 @@ from prismgp.plots import InputTable
 from prismgp.report import Examination, examine, model_page
 from prismgp.report.examine import find_groups, format_amount, format_cell, measure
 
-from .conftest import EVIL_NAME, EVIL_VALUE, make_frame
+from .conftest import EVIL_NAME, EVIL_VALUE, LONG_NAME, make_frame
 
 
 class Text(HTMLParser):
@@ -78,6 +78,20 @@ def test_groups_find_where_errors_were_planted(fitted_files: Path) -> None:
     assert flagged.bias == pytest.approx(residual[frame["flag"]].mean())
     fifths = [group for group in groups if group.column == EVIL_NAME]
     assert sum(group.rows for group in fifths) == 400
+
+
+def test_kinds_of_columns(found: Examination) -> None:
+    """A file's text that spells times is a scale; missing cells are no group of numbers, but one of their own."""
+    curves = {curve.name: curve for curve in found.dependence.curves}
+    assert curves["when"].ordered
+    assert curves["when"].values.dtype.kind == "M"
+    assert not curves["kind"].ordered
+    table = InputTable(found.estimator, make_frame(300, 5).drop(columns="price").astype({"when": str}))
+    when = table.scale(table.index("when"))
+    assert when is not None
+    assert when.min() >= np.datetime64("2024-01-01T08:30")
+    groups = find_groups(table, np.ones(300), np.ones(300, dtype=bool))
+    assert [group for group in groups if group.column == LONG_NAME and group.cells == "missing"]
 
 
 def test_lists_of_rows(found: Examination) -> None:
@@ -165,7 +179,7 @@ def test_the_command_on_three_choices_of_rows(fitted_files: Path, capsys: pytest
     both = words(folder / "test.csv", "--train", folder / "fit.csv", "--rows", 100)
     assert "here on 100 rows of test.csv. A random choice of 150." in both
     assert "180" in both
-    assert "permuting 4 columns" in capsys.readouterr().err
+    assert "permuting 5 columns" in capsys.readouterr().err
 
 
 def test_bad_usage(fitted_files: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import argparse
 import time
-from dataclasses import dataclass, replace
 from inspect import signature
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-import pandas as pd
 
 from prismgp._system import atomic_path
-from prismgp._types import Array
 from prismgp.certificates import MEMBER_HEADER, PARTS, Certificate, certificate_lines, certify, member_rows
 from prismgp.cli import common
 from prismgp.cli.common import Parser, Subparsers, complain, printable, say
-from prismgp.data import ArraySource, TableEncoder, TableFiles, TableReader
-from prismgp.data.encoder import warn_unseen
+from prismgp.cli.rows import TableRows, read_rows
+from prismgp.data import TableFiles
 from prismgp.estimators import ExactGPRegressor, GPRegressor, load
 from prismgp.exceptions import DataError
 from prismgp.plots import FIGURE_FORMATS, draw_certificate, figure_format
@@ -163,46 +159,18 @@ def _check_outputs(args: argparse.Namespace, inputs: list[str]) -> None:
 # -- tables --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """Rows of a table as they are read for the model."""
-
-    x: Array  # (n, c), as they are read
-    target: Array | None  # (n,) or (n, q)
-    numbers: npt.NDArray[np.int64]  # (n,), row numbers in their file; the first is 1
-    encoder: TableEncoder  # of the table; that of the model, if the model has one
-    is_table: bool  # whether the model has one
-    is_named: bool  # whether the model's inputs have names
-    target_names: list[str]
-
-    def select(self, index: Any) -> _Rows:
-        target = None if self.target is None else self.target[index]
-        return replace(self, x=self.x[index], target=target, numbers=self.numbers[index])
-
-    @property
-    def inputs(self) -> Any:
-        """For the model: a source, with the targets, a frame or an array."""
-        if self.is_table:
-            y = np.empty((len(self.x), 0)) if self.target is None else self.target.reshape(len(self.x), -1)
-            source = ArraySource(self.x, y)
-            source.encoder, source.feature_names = self.encoder, self.encoder.input_names
-            source.single = self.target is None or self.target.ndim == 1
-            return source
-        return pd.DataFrame(self.x, columns=self.encoder.input_names, copy=False) if self.is_named else self.x
-
-
 def _read_tables(
     args: argparse.Namespace, model: GPRegressor, files: TableFiles, test_files: TableFiles | None
-) -> tuple[_Rows, _Rows, str]:
+) -> tuple[TableRows, TableRows, str]:
     """Training rows, the rows to certify at, and a description of these."""
     targets = common.target_columns(args, model.model_, files)
-    train = _read(args, model, files, targets)
+    train = read_rows(args, model, files, targets)
     kept = None
     if args.holdout is not None or args.conformal is not None:
         chosen, out, _ = common.split_rows(args, len(train.numbers))
         kept, train = train.select(out) if len(out) else None, train.select(chosen)
     if test_files is not None:
-        test = _read(args, model, test_files, targets, with_target=False)
+        test = read_rows(args, model, test_files, targets, with_target=False)
         return train, test, f"{len(test.numbers):,} rows of {args.test}"
     if kept is not None:
         return train, kept, f"the {len(kept.numbers):,} rows held out of the fit"
@@ -214,33 +182,10 @@ def _read_tables(
     return train, train.select(chosen), f"{TEST_POINTS:,} of the {n:,} training rows, at random; {note}"
 
 
-def _read(
-    args: argparse.Namespace, model: GPRegressor, files: TableFiles, targets: list[str], *, with_target: bool = True
-) -> _Rows:
-    """All rows of a table, encoded."""
-    fitted = model.model_
-    reader = TableReader.for_model(
-        files,
-        fitted.encoder,
-        fitted.feature_names or fitted.n_inputs,
-        targets if with_target else [],
-        ignore=targets,
-        missing=args.missing or model.missing,
-    )
-    parts = [(block.x, block.y, block.first_row + block.positions + 1) for block in reader.blocks(_ROWS)]
-    if not sum(len(numbers) for _, _, numbers in parts):
-        raise reader.no_rows_error()
-    warn_unseen(reader.unseen)
-    x, y, numbers = (np.concatenate(each) for each in zip(*parts, strict=True))
-    target = (y[:, 0] if fitted.target_ndim == 1 and len(targets) == 1 else y) if with_target else None
-    is_table = fitted.encoder is not None
-    return _Rows(x, target, numbers, reader.encoder, is_table, bool(fitted.feature_names), reader.targets)
-
-
 # -- output --------------------------------------------------------------------------------------
 
 
-def _figure_data(train: _Rows, test: _Rows) -> dict[str, Any]:
+def _figure_data(train: TableRows, test: TableRows) -> dict[str, Any]:
     """Arguments of the figure; with one input, predictions are drawn along it."""
     data: dict[str, Any] = {"targets": train.target_names}
     if len(train.encoder.columns) == 1 and train.encoder.is_numeric:
@@ -250,7 +195,7 @@ def _figure_data(train: _Rows, test: _Rows) -> dict[str, Any]:
 
 
 def _report(
-    args: argparse.Namespace, model: GPRegressor, certificate: Certificate, test: _Rows, where: str, seconds: float
+    args: argparse.Namespace, model: GPRegressor, certificate: Certificate, test: TableRows, where: str, seconds: float
 ) -> None:
     if not certificate.holds:
         complain(f"the certificate does not hold: {certificate.reason}")

@@ -1,10 +1,10 @@
 """From the user's rows to standardised chunks on the compute device.
 
-Tables pass through these modules in order: ``tables`` (files), ``scan`` (what the columns hold), ``encoder`` (one
-number for each cell) and ``encodings`` (inputs of these numbers), ``sources`` (rows to pass over again and again),
-``row_noise`` (their weights), ``files`` (the reader of tables, and sources that are files), ``frames`` (pandas, polars
-and Arrow tables), ``chunks`` (standardised tensors, and what a fit works on); ``cluster`` and ``dask`` do the passes on
-a Dask cluster.
+Tables pass through these modules in order: ``tables`` (files, with ``text`` and ``numerals`` for their spelling),
+``scan`` (what the columns hold), ``encoder`` (one number for each cell) and ``encodings`` (inputs of these numbers),
+``sources`` (rows to pass over again and again), ``row_noise`` (their weights), ``files`` (the reader of tables, and
+sources that are files), ``frames`` (pandas, polars and Arrow tables), ``chunks`` (standardised tensors, and what a fit
+works on); ``cluster`` and ``dask`` do the passes on a Dask cluster.
 """
 
 from importlib import import_module

@@ -155,7 +155,7 @@ class FittedModel:
 
         def known(rows: AnyArray) -> tuple[Array, ...]:
             mean, variance, noise = self.predictor.predict(self.to_model(rows), variance=std)
-            if variance is None:
+            if not std or variance is None:  # some models have it anyway
                 return (mean.cpu().numpy() * scale + shift,)
             total = variance + noise if include_noise else variance
             return mean.cpu().numpy() * scale + shift, total.cpu().numpy() * scale**2

@@ -14,98 +14,15 @@ import pandas as pd
 from prismgp._types import AnyArray, Array
 from prismgp._validate import central_levels, check_choice, check_number
 from prismgp.core.normal import normal_quantile
-from prismgp.data import Source, is_collection, is_frame
 from prismgp.exceptions import DataError
 from prismgp.metrics import rmse
+from prismgp.plots.columns import InputTable, choose_rows
 from prismgp.plots.quality import check_output
 from prismgp.plots.style import FAINT, INK, OURS, finish, get_axes, label, require_matplotlib
 
 _MOST_PANELS = 12
 _MOST_BARS = 20
 _MEASURES = {"nlpd": "increase of the NLPD, if permuted", "rmse": "increase of the RMSE, if permuted"}
-
-
-class InputTable:
-    """Rows of a table, column by column, in a form that the estimator takes.
-
-    Parameters
-    ----------
-    estimator : fitted regressor of this library
-    X : array-like or frame, (n, d)
-        A frame with the columns of the table that the model was fitted on is encoded by the model.
-
-    Attributes
-    ----------
-    rows : DataFrame or ndarray, (n, d)
-    names : list of str
-    """
-
-    def __init__(self, estimator: Any, X: Any) -> None:
-        if isinstance(X, Source) or is_collection(X):
-            raise DataError("displays take arrays and frames, not sources of rows; load some rows into a frame")
-        self.encoder = encoder = getattr(estimator, "table_encoder_", None)
-        raw_names = encoder.input_names if encoder is not None and is_frame(X) and not encoder.positional else None
-        self.rows: Any
-        if hasattr(X, "to_pandas"):  # polars, Arrow
-            table = X.to_arrow() if hasattr(X, "to_arrow") else X
-            # Arrow's own types: a whole number beside a missing cell stays one.
-            X = table.to_pandas(types_mapper=pd.ArrowDtype) if raw_names else table.to_pandas()
-        if isinstance(X, pd.DataFrame):
-            self.rows = X[raw_names] if raw_names else X
-            self.names = [str(name) for name in self.rows.columns]
-        else:
-            self.rows = np.asarray(X)
-            if self.rows.ndim != 2:
-                raise DataError(f"X has {self.rows.ndim} dimension(s); rows and columns are needed")
-            known = getattr(estimator, "feature_names_in_", None)
-            count = self.rows.shape[1]
-            self.names = [f"column {j}" for j in range(count)] if known is None else [str(name) for name in known]
-        if not len(self.rows):
-            raise DataError("there are no rows to show")
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def index(self, name: Any) -> int:
-        """Position of a column, by its name or its position."""
-        if isinstance(name, str) and name in self.names:
-            return self.names.index(name)
-        if isinstance(name, int | np.integer) and not isinstance(name, bool) and 0 <= name < len(self.names):
-            return int(name)
-        shown = ", ".join(map(repr, self.names[:8])) + (", ..." if len(self.names) > 8 else "")
-        raise DataError(f"{name!r} is not a column; the columns are {shown}")
-
-    def take(self, rows: Any) -> Any:
-        """Some rows, in the form that the estimator takes."""
-        return self.rows.iloc[rows] if isinstance(self.rows, pd.DataFrame) else self.rows[rows]
-
-    def cells(self, column: int) -> Any:
-        """One column, a Series."""
-        return self.rows.iloc[:, column] if isinstance(self.rows, pd.DataFrame) else pd.Series(self.rows[:, column])
-
-    def replace(self, rows: Any, column: int, sources: Any) -> Any:
-        """Some rows, with the cells of one column taken from other rows."""
-        chosen = self.take(rows)
-        if isinstance(chosen, pd.DataFrame):
-            chosen = chosen.copy()
-            chosen.isetitem(column, self.rows.iloc[sources, column].array)
-        else:
-            chosen[:, column] = self.rows[sources, column]
-        return chosen
-
-    def scale(self, column: int) -> AnyArray | None:
-        """The cells as numbers or dates, (n,), NaN or NaT where one is missing; None where they are categories."""
-        encoder, name, cells = self.encoder, self.names[column], self.cells(column)
-        if encoder is not None and any(each.name == name and each.categories for each in encoder.columns):
-            return None
-        kind = pd.api.types
-        if kind.is_bool_dtype(cells.dtype):
-            return None
-        if kind.is_numeric_dtype(cells.dtype):
-            return np.asarray(cells.to_numpy(dtype=np.float64, na_value=np.nan))
-        if kind.is_datetime64_any_dtype(cells.dtype) or str(cells.dtype).startswith(("timestamp", "date")):
-            return np.asarray(pd.to_datetime(cells, utc=True).dt.tz_localize(None).to_numpy(dtype="datetime64[ns]"))
-        return None
 
 
 # -- relevance -------------------------------------------------------------------------------------
@@ -247,11 +164,6 @@ class RelevanceDisplay:
         finish(axes, "x")
         self.ax_, self.figure_ = axes, axes.figure
         return self
-
-
-def choose_rows(n: int, most: int, rng: np.random.Generator) -> AnyArray:
-    """All rows, or a random choice, in order."""
-    return np.arange(n) if n <= most else np.sort(rng.permutation(n)[:most])
 
 
 # -- partial dependence ----------------------------------------------------------------------------

@@ -20,8 +20,8 @@ _RASTER_FROM = 2_000  # points; as vectors, more of them would make a file of me
 class CalibrationDisplay:
     """Coverage of central prediction intervals against what they promise.
 
-    The intervals are those of the model's own predictive distribution, ``predict_interval``. Below the diagonal they
-    are too narrow, above it too wide.
+    The intervals are those of the model's own predictive distribution, ``predict_quantiles``, also if the model has
+    been conformalized. Below the diagonal they are too narrow, above it too wide.
 
     Parameters
     ----------

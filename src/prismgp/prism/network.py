@@ -188,9 +188,8 @@ class RevisedMap(torch.nn.Module):
         if self.sizes.gating == "hard":
             return F.one_hot(log_joint.argmax(1), self.sizes.components).to(z)
         responsibilities = torch.softmax(log_joint, 1)
-        # As tensors, because ONNX would round these numbers to float32, and large weights would show it.
-        rest, floor = torch.tensor([1.0 - _GATE_FLOOR, _GATE_FLOOR / self.sizes.components], dtype=z.dtype).unbind()
-        return torch.sqrt(responsibilities * rest + floor)
+        # Not as a product with 1 - 1e-6, which ONNX's optimiser takes for a product with one.
+        return torch.sqrt(responsibilities + _GATE_FLOOR * (1.0 / self.sizes.components - responsibilities))
 
 
 def clip_inputs(x: Tensor) -> Tensor:

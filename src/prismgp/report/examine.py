@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -13,7 +14,7 @@ import pandas as pd
 from prismgp._types import AnyArray, Array
 from prismgp.certificates import Certificate, certify
 from prismgp.core.normal import normal_quantile
-from prismgp.exceptions import DataError
+from prismgp.exceptions import DataError, PrismGPWarning
 from prismgp.plots import (
     CalibrationDisplay,
     HistoryDisplay,
@@ -165,23 +166,27 @@ def examine(
     one = observed if estimator.model_.target_ndim == 1 else observed[:, None]
     log_density = np.asarray(estimator.log_density(table.rows, one))
     lower, upper = np.asarray(estimator.predict_interval(table.rows, LEVEL), dtype=np.float64).reshape(-1, 2).T
-    calibration = CalibrationDisplay.from_estimator(estimator, table.rows, one, plot=False)
-    rows = max(_LEAST_PERMUTED, min(_MOST_PERMUTED, _PERMUTED_CELLS // len(table.names)))
-    progress(f"permuting {len(table.names):,} columns of {min(rows, len(observed)):,} rows")
-    relevance = RelevanceDisplay.from_estimator(
-        estimator, table.rows, one, n_repeats=_REPEATS, max_rows=rows, random_state=random_state, plot=False
-    )
-    known = [int(k) for k in relevance.order if table.cells(int(k)).notna().any()][:SHOWN_CURVES]
-    progress(f"varying {len(known)} columns")
-    dependence = PartialDependenceDisplay.from_estimator(
-        estimator, table.rows, features=known, random_state=random_state, target=target, plot=False
-    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PrismGPWarning)  # of unseen categories; said once, above
+        calibration = CalibrationDisplay.from_estimator(estimator, table.rows, one, plot=False)
+        rows = max(_LEAST_PERMUTED, min(_MOST_PERMUTED, _PERMUTED_CELLS // len(table.names)))
+        progress(f"permuting {len(table.names):,} columns of {min(rows, len(observed)):,} rows")
+        relevance = RelevanceDisplay.from_estimator(
+            estimator, table.rows, one, n_repeats=_REPEATS, max_rows=rows, random_state=random_state, plot=False
+        )
+        known = [int(k) for k in relevance.order if table.cells(int(k)).notna().any()][:SHOWN_CURVES]
+        progress(f"varying {len(known)} columns")
+        dependence = PartialDependenceDisplay.from_estimator(
+            estimator, table.rows, features=known, random_state=random_state, target=target, plot=False
+        )
     residual = observed - mean
     groups = find_groups(table, residual, (lower <= observed) & (observed <= upper))
     certificate = None
     if training is not None:
         progress("bounding the distance from the exact GP")
-        certificate = certify_quickly(estimator, *training, table, seconds=seconds, random_state=random_state)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", PrismGPWarning)
+            certificate = certify_quickly(estimator, *training, table, seconds=seconds, random_state=random_state)
     return Examination(
         estimator,
         target,

@@ -1,0 +1,68 @@
+"""Rows of a table for a fitted model, in memory; for commands that need all of them at once."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from prismgp._types import Array
+from prismgp.data import ArraySource, TableEncoder, TableFiles, TableReader, warn_unseen
+from prismgp.estimators import GPRegressor
+
+_ROWS = 16_384  # of a file at a time
+
+
+@dataclass(frozen=True)
+class TableRows:
+    """Rows of a table as they are read for the model."""
+
+    x: Array  # (n, c), as they are read
+    target: Array | None  # (n,) or (n, q)
+    numbers: npt.NDArray[np.int64]  # (n,), row numbers in their file; the first is 1
+    encoder: TableEncoder  # of the table; that of the model, if the model has one
+    is_table: bool  # whether the model has one
+    is_named: bool  # whether the model's inputs have names
+    target_names: list[str]
+
+    def select(self, index: Any) -> TableRows:
+        target = None if self.target is None else self.target[index]
+        return replace(self, x=self.x[index], target=target, numbers=self.numbers[index])
+
+    @property
+    def inputs(self) -> Any:
+        """For the model: a source, with the targets, a frame or an array."""
+        if self.is_table:
+            y = np.empty((len(self.x), 0)) if self.target is None else self.target.reshape(len(self.x), -1)
+            source = ArraySource(self.x, y)
+            source.encoder, source.feature_names = self.encoder, self.encoder.input_names
+            source.single = self.target is None or self.target.ndim == 1
+            return source
+        return pd.DataFrame(self.x, columns=self.encoder.input_names, copy=False) if self.is_named else self.x
+
+
+def read_rows(
+    args: argparse.Namespace, model: GPRegressor, files: TableFiles, targets: list[str], *, with_target: bool = True
+) -> TableRows:
+    """All rows of a table with the inputs and targets of a model."""
+    fitted = model.model_
+    reader = TableReader.for_model(
+        files,
+        fitted.encoder,
+        fitted.feature_names or fitted.n_inputs,
+        targets if with_target else [],
+        ignore=targets,
+        missing=args.missing or model.missing,
+    )
+    parts = [(block.x, block.y, block.first_row + block.positions + 1) for block in reader.blocks(_ROWS)]
+    if not sum(len(numbers) for _, _, numbers in parts):
+        raise reader.no_rows_error()
+    warn_unseen(reader.unseen)
+    x, y, numbers = (np.concatenate(each) for each in zip(*parts, strict=True))
+    target = (y[:, 0] if fitted.target_ndim == 1 and len(targets) == 1 else y) if with_target else None
+    is_table = fitted.encoder is not None
+    return TableRows(x, target, numbers, reader.encoder, is_table, bool(fitted.feature_names), reader.targets)
