@@ -203,7 +203,7 @@ def test_missing_cells_are_counted_as_they_are_read(tmp_path: Path) -> None:
         csv(tmp_path, "b,y\ntrue,2\n,4\nfalse,3\n", missing="error").load()
     with pytest.raises(DataError, match="every one of the 2 rows has a missing value; exclude the emptiest"):
         csv(tmp_path, "a,b,y\n1,,2\n,1,3\n", missing="drop")
-    with pytest.raises(DataError, match="the target 'y' is empty in all 2 rows"):
+    with pytest.raises(DataError, match="the target is empty in all 2 rows"):
         parquet(tmp_path, {"a": [1.0, 2.0], "y": [np.nan, np.nan]})
 
 

@@ -28,7 +28,7 @@ from prismgp._system import atomic_path, is_device, unknown_device
 from prismgp._types import Array
 from prismgp.core.normal import normal_quantile
 from prismgp.data import MISSING, TableFiles, open_tables
-from prismgp.data.encoder import quote_names
+from prismgp.data.cells import quote_names
 from prismgp.data.numerals import DECIMALS
 from prismgp.data.tables import FORMATS, PARQUET_SUFFIXES, TEXT_SUFFIXES
 from prismgp.data.text import check_encoding

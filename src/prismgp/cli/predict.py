@@ -14,7 +14,8 @@ from prismgp._types import Array
 from prismgp.cli import common
 from prismgp.cli.common import Parser, Scores, Subparsers, printable, say
 from prismgp.data import RowBlock, TableFiles, TableReader
-from prismgp.data.encoder import from_floats, to_numbers, to_numbers_or_nan, warn_unseen
+from prismgp.data.cells import from_floats, to_numbers, to_numbers_or_nan
+from prismgp.data.encoder import warn_unseen
 from prismgp.data.encodings import BOOLEAN, NUMBER
 from prismgp.data.tables import PARQUET_SUFFIXES, file_format
 from prismgp.data.writers import ParquetWriter, TextWriter, open_writer

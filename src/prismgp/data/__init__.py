@@ -10,6 +10,7 @@ works on); ``cluster`` and ``dask`` do the passes on a Dask cluster.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from prismgp.data.cells import plural, quote_names
 from prismgp.data.chunks import (
     Chunks,
     StandardisedRows,
@@ -20,9 +21,10 @@ from prismgp.data.chunks import (
     standardise,
     standardise_tensor,
 )
-from prismgp.data.encoder import InputColumn, TableEncoder, missing_error, plural, quote_names, warn_unseen
-from prismgp.data.files import MISSING, FileSource, RowBlock, TableReader, file_source, from_csv, from_parquet
+from prismgp.data.encoder import InputColumn, TableEncoder, missing_error, warn_unseen
+from prismgp.data.files import FileSource, file_source, from_csv, from_parquet
 from prismgp.data.frames import frame_encoder, is_frame, needs_encoder, non_numeric_columns, read_frame
+from prismgp.data.reader import MISSING, RowBlock, TableReader
 from prismgp.data.row_noise import merge_copies
 from prismgp.data.sources import ArraySource, MappedSource, Selection, Source, is_collection
 from prismgp.data.tables import TableFiles, open_tables

@@ -24,7 +24,7 @@ import torch
 
 from prismgp._types import AnyArray
 from prismgp._validate import check_cells
-from prismgp.data.files import TableReader
+from prismgp.data.reader import TableReader
 from prismgp.data.row_noise import NoiseColumns
 from prismgp.data.sources import ArraySource, Block, Selection, Source, rechunk
 from prismgp.exceptions import DataError, PrismGPError

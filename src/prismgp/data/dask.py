@@ -14,9 +14,10 @@ import numpy as np
 import pandas as pd
 
 from prismgp._types import AnyArray
+from prismgp.data.cells import check_unique
 from prismgp.data.cluster import Cluster, FileLoader, Outcome, PartitionLoader, SelectionLoader, Shard
-from prismgp.data.encoder import TableEncoder, check_unique, warn_unseen
-from prismgp.data.files import TableReader
+from prismgp.data.encoder import TableEncoder, warn_unseen
+from prismgp.data.reader import TableReader
 from prismgp.data.row_noise import NoiseColumns
 from prismgp.data.sources import (
     ArraySource,

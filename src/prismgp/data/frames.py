@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from prismgp.data.encoder import TableBatch, TableEncoder, check_unique, is_numeric
+from prismgp.data.cells import check_unique, is_numeric
+from prismgp.data.encoder import TableBatch, TableEncoder
 from prismgp.data.encodings import BOOLEAN, NUMBER
 from prismgp.data.scan import scan_table
 from prismgp.exceptions import DataError

@@ -12,10 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from prismgp.data.encoder import (
+from prismgp.data.cells import (
     ArrowColumn,
-    InputColumn,
-    TableEncoder,
     check_unique,
     column_kind,
     is_text,
@@ -25,6 +23,7 @@ from prismgp.data.encoder import (
     raise_problems,
     to_text,
 )
+from prismgp.data.encoder import InputColumn, TableEncoder
 from prismgp.data.encodings import BOOLEAN, CATEGORY, LEVELS, NUMBER, TIME
 from prismgp.data.numerals import Numerals, count_percents
 from prismgp.data.tables import TableFiles

@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
-from prismgp.data.encoder import check_unique, is_numeric, is_text, quote_names
+from prismgp.data.cells import check_unique, is_numeric, is_text, quote_names
 from prismgp.data.numerals import DECIMALS, Numerals
 from prismgp.data.text import TextFormat
 from prismgp.exceptions import DataError
@@ -358,16 +358,25 @@ class TableFiles:
 
         An error if a file has changed since it was opened, or is gone: later passes would see other rows.
         """
+        return (batch for batch, _ in self.numbered_batches(rows, columns=columns, numbers=numbers))
+
+    def numbered_batches(
+        self, rows: int, *, columns: Sequence[str] | None = None, numbers: Collection[str] = ()
+    ) -> Iterator[tuple[pa.RecordBatch, int]]:
+        """As :meth:`raw_batches`, each with the rows before it that were read from its file."""
         schema = self.schema
         chosen = list(schema.names if columns is None else columns)
         # Any of them may be null, whatever the first file says of itself.
         types = None if self.is_text else pa.schema([(name, schema.field(name).type) for name in chosen])
 
-        def read(file: TableFile, stamp: tuple[int, int]) -> Iterator[pa.RecordBatch]:
+        def read(file: TableFile, stamp: tuple[int, int]) -> Iterator[tuple[pa.RecordBatch, int]]:
             _check_unchanged(file, stamp)
+            before = 0
             for batch in file.raw_batches(rows, columns=chosen, numbers=set(numbers) - self.respelled):
                 ordered = batch.select(chosen)
-                yield self._read_numerals(ordered, numbers) if types is None else ordered.cast(types, safe=False)
+                typed = self._read_numerals(ordered, numbers) if types is None else ordered.cast(types, safe=False)
+                yield typed, before
+                before += batch.num_rows
             _check_unchanged(file, stamp)
 
         return chain.from_iterable(read(file, stamp) for file, stamp in zip(self.files, self._stamps, strict=True))

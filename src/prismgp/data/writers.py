@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet
 
-from prismgp.data.encoder import decode, is_text, quote_names
+from prismgp.data.cells import decode, is_text, quote_names
 from prismgp.data.tables import PARQUET_SUFFIXES, default_delimiter
 from prismgp.exceptions import DataError
 

@@ -9,7 +9,7 @@ import pandas as pd
 
 from prismgp._types import AnyArray
 from prismgp.data import InputColumn, Source, TableEncoder, is_collection, is_frame
-from prismgp.data.encoder import to_numbers, to_seconds
+from prismgp.data.cells import to_numbers, to_seconds
 from prismgp.data.encodings import NUMBER, TIME
 from prismgp.data.frames import to_arrow
 from prismgp.exceptions import DataError

@@ -78,7 +78,7 @@ def test_the_scheduler_is_lost(folder, tmp_path):
         while not about.exists() and time.monotonic() < deadline:
             time.sleep(0.1)
         with Client(scheduler_file=str(about), timeout=3, set_as_default=False) as client:
-            source = from_parquet(folder, "y", client=client)
+            source = from_parquet(folder, "y", missing="error", client=client)  # without a pass to count the rows
             model = SSGPRegressor(4, optimize=False)
             threading.Timer(1.0, process.kill).start()  # there are no workers: the pass waits
             began = time.monotonic()

@@ -1,0 +1,228 @@
+"""Cells of tables: what a column of Arrow may hold, and how its cells become numbers or text."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from prismgp._types import Array
+from prismgp.data.encodings import BOOLEAN, CATEGORY, NUMBER, TIME
+from prismgp.exceptions import DataError
+
+ArrowColumn: TypeAlias = Any  # pyarrow.ChunkedArray or pyarrow.Array; pyarrow ships no types
+
+_LARGEST_CELL = 1e150  # squares of larger values leave the range of float64
+_NUMERAL = r"(?i)^[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?|inf|infinity|nan)$"
+_TRUE, _FALSE = ["true", "1"], ["false", "0"]
+
+
+# -- names in messages -----------------------------------------------------------------------------
+
+
+def quote_names(names: Iterable[str], limit: int = 8) -> str:
+    """``'a', 'b' and 3 more``"""
+    names = list(names)
+    shown = ", ".join(repr(name) for name in names[:limit])
+    return shown if len(names) <= limit else f"{shown} and {len(names) - limit} more"
+
+
+def plural(items: Collection[Any], noun: str) -> str:
+    """The noun, with an s unless there is one item."""
+    return noun if len(items) == 1 else f"{noun}s"
+
+
+def check_unique(names: Iterable[str], what: str, where: str = "") -> None:
+    """Raise an error that lists the names that occur more than once."""
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise DataError(f"{where}duplicate {what} {quote_names(twice)}; every column needs a name of its own")
+
+
+def raise_problems(problems: Sequence[str]) -> None:
+    """One error for all problems of a table; none if there are none."""
+    if problems:
+        raise DataError(problems[0] if len(problems) == 1 else f"{len(problems)} problems: {'; '.join(problems)}")
+
+
+# -- types ----------------------------------------------------------------------------------------
+
+
+def is_text(kind: Any) -> bool:
+    """Whether this is one of Arrow's string types."""
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def is_numeric(kind: Any) -> bool:
+    """Whether this is a type of integers, floats or decimals."""
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
+
+
+def column_kind(name: str, kind: Any, *, categorical: bool = False) -> str:
+    """NUMBER, BOOLEAN, TIME or CATEGORY, by the type of a column; an error for a type that cannot be an input."""
+    dictionary = pa.types.is_dictionary(kind)
+    if dictionary:
+        kind = kind.value_type
+    if is_text(kind) or pa.types.is_null(kind) or ((dictionary or categorical) and pa.types.is_integer(kind)):
+        return CATEGORY  # a column without a single value has no categories but that of missing cells
+    if categorical:
+        raise DataError(f"column {name!r} holds {kind}; only text and whole numbers can be categories")
+    if pa.types.is_boolean(kind):
+        return BOOLEAN
+    if is_numeric(kind) or pa.types.is_duration(kind):
+        return NUMBER
+    if pa.types.is_temporal(kind) and not pa.types.is_interval(kind):
+        return TIME
+    raise DataError(f"column {name!r} holds {kind}, which is neither number nor text; leave it out with --exclude")
+
+
+# -- cells -----------------------------------------------------------------------------------------
+
+
+def looks_numeric(text: ArrowColumn) -> ArrowColumn:
+    """Which texts are numerals; null where the text is null."""
+    return pc.match_substring_regex(pc.utf8_trim_whitespace(text), _NUMERAL)
+
+
+def to_text(name: str, column: ArrowColumn) -> ArrowColumn:
+    """Convert a category column to text without surrounding blanks; null stays null."""
+    column = decode(column)
+    if is_text(column.type) or pa.types.is_integer(column.type) or pa.types.is_null(column.type):
+        # The large type: 32-bit offsets would overflow on long columns.
+        return pc.utf8_trim_whitespace(column.cast(pa.large_string()))
+    raise DataError(f"column {name!r} holds {column.type}; the model learned it as text categories")
+
+
+def to_numbers(name: str, column: ArrowColumn, *, boolean: bool = False, first_row: int = 0) -> Array:
+    """Convert numbers, booleans, or text that spells them to float64, (n,), read-only; NaN where a cell is missing.
+
+    ``boolean``: text may also say ``true`` and ``false``; ``first_row``: where the column starts in its file.
+    """
+    column = decode(column)
+    if is_text(column.type):
+        column = _parse(name, column, boolean=boolean, first_row=first_row)
+    elif pa.types.is_duration(column.type):
+        return to_floats(column.cast(pa.duration("us"), safe=False).cast(pa.int64())) / 1e6
+    elif not (is_numeric(column.type) or pa.types.is_boolean(column.type) or pa.types.is_null(column.type)):
+        raise DataError(f"column {name!r} holds {column.type}; the model learned it as numbers")
+    values = to_floats(column)
+    beyond = np.isfinite(values) & (np.abs(values) > _LARGEST_CELL)
+    if beyond.any():
+        row = int(np.argmax(beyond))
+        raise DataError(
+            f"column {name!r} holds {values[row]:g} in row {first_row + row + 1:,} (the first is 1); "
+            f"values beyond {_LARGEST_CELL:g} cannot be squared in float64: rescale the column or drop the row"
+        )
+    return values
+
+
+def to_numbers_or_nan(column: ArrowColumn) -> Array:
+    """Convert a column to float64, (n,), read-only; NaN where a cell is missing or is not a number."""
+    if is_text(column.type):
+        text = pc.utf8_trim_whitespace(column)
+        column = pc.if_else(looks_numeric(text), text, pa.scalar(None, text.type)).cast(pa.float64())
+    if not (is_numeric(column.type) or pa.types.is_boolean(column.type)):
+        return np.full(len(column), np.nan)
+    return to_floats(column)
+
+
+def to_seconds(name: str, column: ArrowColumn, *, first_row: int = 0) -> Array:
+    """Convert times, or text that spells them by ISO 8601, to seconds, (n,); NaN where a cell is missing.
+
+    Of a time with a zone the local one counts, which has the phase of the day; of text with an offset, that of UTC.
+    """
+    column = decode(column)
+    kind = column.type
+    if is_text(kind):
+        parsed = parse_times(column)
+        if parsed is None:
+            cells = column.to_pylist()
+            row = next(k for k, cell in enumerate(cells) if parse_times(pa.array([cell], pa.large_string())) is None)
+            raise DataError(
+                f"column {name!r} holds {cells[row]!r} in row {first_row + row + 1:,} (the first is 1); "
+                "the model learned it as dates or times (ISO 8601)"
+            )
+        column = parsed
+    elif pa.types.is_time(kind):
+        unit = "us" if pa.types.is_time64(kind) else kind.unit
+        bits = pa.int64() if pa.types.is_time64(kind) else pa.int32()
+        times = column.cast(pa.time64("us"), safe=False) if pa.types.is_time64(kind) else column
+        return to_floats(times.cast(bits)) / {"s": 1.0, "ms": 1e3, "us": 1e6}[unit]
+    elif not (pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_null(kind)):
+        raise DataError(f"column {name!r} holds {kind}; the model learned it as dates or times")
+    if pa.types.is_timestamp(column.type) and column.type.tz is not None:
+        column = pc.local_timestamp(column)
+    return to_floats(column.cast(pa.timestamp("us"), safe=False).cast(pa.int64())) / 1e6
+
+
+def parse_times(text: ArrowColumn) -> ArrowColumn | None:
+    """Text that is ISO 8601 throughout as times; None if it is not."""
+    trimmed = pc.utf8_trim_whitespace(text.cast(pa.large_string()))
+    for kind in (pa.timestamp("us"), pa.timestamp("ns"), pa.timestamp("us", "UTC")):
+        try:
+            times = pc.cast(trimmed, kind)
+        except pa.ArrowInvalid:
+            continue
+        return pc.cast(times, pa.timestamp("us"), safe=False)
+    return None
+
+
+def decode(column: ArrowColumn) -> ArrowColumn:
+    """Replace dictionary codes by their values."""
+    return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
+
+
+def _parse(name: str, text: ArrowColumn, *, boolean: bool, first_row: int) -> ArrowColumn:
+    """Convert text to numbers; an error names the first cell that is not one."""
+    text = pc.utf8_trim_whitespace(text.cast(pa.large_string()))
+    if boolean:
+        lower = pc.utf8_lower(text)
+        for words, digit in ((_TRUE, "1"), (_FALSE, "0")):
+            words_set = pa.array(words, pa.large_string())
+            text = pc.if_else(pc.is_in(lower, value_set=words_set), pa.scalar(digit, pa.large_string()), text)
+    wrong = pc.fill_null(pc.invert(looks_numeric(text)), False)
+    row = pc.index(wrong, True).as_py()
+    if row >= 0:
+        raise DataError(
+            f"column {name!r} holds {text[row].as_py()!r} in row {first_row + row + 1:,} (the first is 1); "
+            f"the model learned it as {'true or false' if boolean else 'numbers'}"
+        )
+    return pc.cast(text, pa.float64())
+
+
+# Arrow's own conversions from and to NumPy load pandas, which takes 50 MB, if it is installed. The next two functions
+# avoid that where possible.
+
+
+def to_floats(column: ArrowColumn) -> Array:
+    """Convert numbers or booleans to float64, (n,), read-only; NaN where a cell is missing."""
+    # Unsafe only in that integers beyond 2^53 are rounded, as in any float64.
+    floats = pc.cast(column, pa.float64(), safe=False)
+    if isinstance(floats, pa.ChunkedArray):
+        floats = floats.combine_chunks()
+    return np.asarray(floats.to_numpy(zero_copy_only=False) if floats.null_count else np.from_dlpack(floats))
+
+
+def from_floats(values: Array) -> ArrowColumn:
+    """Convert numbers, (n,), to a column; null where they are NaN."""
+    known = np.packbits(~np.isnan(values), bitorder="little")
+    buffers = [pa.py_buffer(known), pa.py_buffer(np.ascontiguousarray(values, dtype=np.float64))]
+    return pa.Array.from_buffers(pa.float64(), len(values), buffers)
+
+
+def check_finite(name: str, values: Array, first_row: int, infinite: str) -> Array:
+    """Raise an error that names the first infinite number of a column, or replace all of them by NaN ("missing")."""
+    found = np.isinf(values)
+    if not found.any():
+        return values
+    if infinite == "missing":
+        return np.where(found, np.nan, values)
+    row = int(np.argmax(found))
+    raise DataError(
+        f"column {name!r} holds {values[row]} in row {first_row + row + 1:,} (the first is 1); infinity is not a "
+        "missing value: correct or empty the cell, or leave such rows out with --missing drop"
+    )
