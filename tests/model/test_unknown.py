@@ -61,12 +61,6 @@ def test_cells_that_training_never_missed(complete: Any) -> None:
     np.testing.assert_allclose(complete.predict_quantiles(holes, [0.025, 0.975]), complete.predict_interval(holes))
 
 
-def test_means_alone_of_rows_with_and_without_unknown_cells(complete: Any) -> None:
-    x, _ = simulated(20, 2)
-    x.loc[5:9, "b"] = np.nan
-    np.testing.assert_allclose(complete.predict(x), complete.predict(x, return_std=True)[0])
-
-
 @pytest.mark.parametrize("levels", [4, 60])
 def test_levels_that_training_never_saw(levels: int) -> None:
     """Over models fitted without one level each: their rows are covered, by intervals that are wider for it."""
@@ -164,6 +158,17 @@ def test_the_mixture_of_experts(tmp_path: Path) -> None:
     again = prismgp.load(tmp_path / "m.prism")
     np.testing.assert_array_equal(again.predict(holes, return_std=True), (mean, std))
     np.testing.assert_array_equal(again.predict_interval(holes), model.predict_interval(holes))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("small_defaults")
+def test_means_alone_of_rows_with_and_without_unknown_cells() -> None:
+    """Neighbours compute variances whether they are asked for or not."""
+    model = PrismGPRegressor(4, local="always", random_state=0).fit(*simulated(150, 0))
+    assert "local" in model.fit_status_
+    x, _ = simulated(20, 2)
+    x.loc[5:9, "b"] = np.nan
+    np.testing.assert_allclose(model.predict(x), model.predict(x, return_std=True)[0])
 
 
 def test_unknown_cells_take_the_values_of_the_nearest_rows() -> None:
