@@ -55,7 +55,7 @@ def test_fit_equals_the_python_api(run: Run, frame: pd.DataFrame, tmp_path: Path
     loaded = prismgp.load(tmp_path / "m.prism")
     assert list(loaded.feature_names_in_) == ["size", "grade", "count", "flag"]
     assert loaded.table_encoder_.feature_names == list(encoded.columns)
-    assert loaded.table_encoder_.target == "price"
+    assert loaded.table_encoder_.targets == ("price",)
     assert loaded.verbose == 0
     np.testing.assert_array_equal(loaded.lengthscale_, direct.lengthscale_)
     np.testing.assert_array_equal(loaded.predict(frame), direct.predict(row_major(encoded)))

@@ -13,6 +13,7 @@ import prismgp
 from prismgp import ExactGPRegressor, NeighborGPRegressor, PrismGPRegressor, SSGPRegressor
 from prismgp.exceptions import PrismGPWarning
 from prismgp.model.unknown import fill_from
+from prismgp.prism.local import LocalMixture
 
 NOISE = 0.1
 
@@ -172,6 +173,17 @@ def test_the_mixture_of_experts(tmp_path: Path) -> None:
     again = prismgp.load(tmp_path / "m.prism")
     np.testing.assert_array_equal(again.predict(holes, return_std=True), (mean, std))
     np.testing.assert_array_equal(again.predict_interval(holes), model.predict_interval(holes))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("small_defaults")
+def test_means_alone_of_rows_with_and_without_unknown_cells() -> None:
+    """Neighbours compute variances whether they are asked for or not."""
+    model = PrismGPRegressor(4, local="always", random_state=0).fit(*simulated(600, 0))
+    assert isinstance(model.model_.predictor, LocalMixture)
+    x, _ = simulated(20, 2)
+    x.loc[5:9, "b"] = np.nan
+    np.testing.assert_allclose(model.predict(x), model.predict(x, return_std=True)[0])
 
 
 def test_unknown_cells_take_the_values_of_the_nearest_rows() -> None:

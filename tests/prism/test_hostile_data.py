@@ -90,7 +90,7 @@ CASES = {
 
 
 # Cases where held-out rows do not decide for the members: too few rows, or nothing that networks could improve.
-WITHOUT_MEMBERS = {"1 row", "2 rows", "4 rows", "1 input", "constant target", "zero target"}
+WITHOUT_MEMBERS = {"booleans", "1 row", "2 rows", "4 rows", "1 input", "constant target", "zero target"}
 
 
 def fixed(y, **changes):
@@ -134,6 +134,7 @@ def test_hostile_data_and_the_paper_recipe(case):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:the target is constant:prismgp.exceptions.PrismGPWarning")
 @pytest.mark.parametrize(
     "case", ["constant column", "51 rows", "60 inputs", "targets far from zero", "outlier in y", "constant target"]
 )

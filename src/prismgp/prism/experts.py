@@ -258,7 +258,7 @@ def _noise(level: Array, log_noise: Tensor | None, like: Tensor) -> Tensor:
     levels = torch.as_tensor(level).to(like)
     if log_noise is not None:
         levels = levels * log_noise.double().exp()[..., None]
-    return levels.expand(np.broadcast_shapes(levels.shape, like.shape))
+    return torch.broadcast_tensors(levels, like)[0]
 
 
 def combine_moments(
