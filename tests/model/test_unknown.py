@@ -62,12 +62,6 @@ def test_cells_that_training_never_missed(complete: Any) -> None:
     np.testing.assert_allclose(complete.predict_quantiles(holes, [0.025, 0.975]), complete.predict_interval(holes))
 
 
-def test_means_alone_of_rows_with_and_without_unknown_cells(complete: Any) -> None:
-    x, _ = simulated(20, 2)
-    x.loc[5:9, "b"] = np.nan
-    np.testing.assert_allclose(complete.predict(x), complete.predict(x, return_std=True)[0])
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("levels", [4, 40])
 def test_levels_that_training_never_saw(levels: int) -> None:
