@@ -171,7 +171,7 @@ def test_the_mixture_of_experts(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("small_defaults")
-def test_means_alone_of_rows_with_and_without_unknown_cells() -> None:
+def test_means_alone_of_a_model_with_neighbours() -> None:
     """Neighbours compute variances whether they are asked for or not."""
     model = PrismGPRegressor(4, local="always", random_state=0).fit(*simulated(600, 0))
     assert isinstance(model.model_.predictor, LocalMixture)

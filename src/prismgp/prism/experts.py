@@ -258,7 +258,8 @@ def _noise(level: Array, log_noise: Tensor | None, like: Tensor) -> Tensor:
     levels = torch.as_tensor(level).to(like)
     if log_noise is not None:
         levels = levels * log_noise.double().exp()[..., None]
-    return torch.broadcast_tensors(levels, like)[0]
+    shape = torch.broadcast_shapes(levels.shape, like.shape)  # type: ignore[no-untyped-call] # of torch
+    return levels.expand(shape)
 
 
 def combine_moments(

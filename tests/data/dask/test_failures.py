@@ -125,7 +125,7 @@ def test_a_bad_cell_in_a_file(frame, tmp_path, client):
     bad.to_parquet(tmp_path / "1.parquet", index=False)
     model = SSGPRegressor(4, random_state=0, optimize=False).fit(frame[INPUTS], frame.y)
     with pytest.raises(DataError, match=r"1\.parquet, row groups 0 to 0: missing values in column 'b' \(1\)"):
-        model.fit(from_parquet(tmp_path, "y", client=client))
+        model.fit(from_parquet(tmp_path, "y", missing="error", client=client))
     with pytest.raises(NotFittedError):  # nothing of the older fit is left
         model.predict(frame[INPUTS])
 
