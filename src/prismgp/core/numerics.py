@@ -8,6 +8,7 @@ the eigenvalues at the value one that theory guarantees.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -76,6 +77,8 @@ def raise_diagonal(matrix: Tensor, least: float) -> Tensor:
     return matrix + torch.diag_embed((least - diagonal).clamp_min(0.0))
 
 
-def record_gradients(x: Tensor) -> torch.set_grad_enabled:
+def record_gradients(x: Tensor) -> AbstractContextManager[object]:
     """A context in which operations are recorded only if derivatives with respect to x are wanted."""
+    if torch.compiler.is_compiling():  # an exported program has no derivatives, and could not be saved with a switch
+        return nullcontext()
     return torch.set_grad_enabled(torch.is_grad_enabled() and x.requires_grad)

@@ -147,7 +147,7 @@ def _gate_of_labels(kind: str, chunks: Chunks, labels: AnyArray, relative: Tenso
             f"{differ:,} of {len(labels):,} training rows are nearer to the mean of another cluster than to that "
             "of their own: the fit uses the labels as given, predictions at such rows the nearest cluster",
             PrismGPWarning,
-            stacklevel=7,
+            stacklevel=8,
         )
     return gate, {"partition": "labels", "rows_nearer_to_another_cluster": differ}
 

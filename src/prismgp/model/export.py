@@ -134,6 +134,19 @@ class _InverseFactors(ExactPosterior):
 
 
 @dataclass(frozen=True)
+class _AllRows(LocalGP):
+    """Every row is a neighbour of every point: the exact GP."""
+
+    posterior: _InverseFactors | None = None
+
+    def predict(self, points: Tensor) -> tuple[Tensor, Tensor]:
+        assert self.posterior is not None
+        mean, variance = self.posterior.predict(self.round(points).double(), variance=True)
+        assert variance is not None
+        return mean, variance
+
+
+@dataclass(frozen=True)
 class _AllDistances(LocalGP):
     """Neighbours by all distances."""
 
@@ -185,10 +198,7 @@ def _traceable(predictor: Predictor) -> Predictor:
             factors=(),
         )
     if isinstance(predictor, ExactModel):
-        old = predictor.posterior
-        inverse = torch.stack([Factor(lower).inverse_root() for lower in old.lower])
-        values = {field.name: getattr(old, field.name) for field in fields(old)}
-        return replace(predictor, posterior=_InverseFactors(**{**values, "lower": inverse}), factors=())
+        return replace(predictor, posterior=_invert(predictor.posterior), factors=())
     if isinstance(predictor, Mixture):
         nothing = Statistics(0, 0, torch.empty(0, 0))
         experts = (replace(expert, statistics=nothing, factors=()) for expert in predictor.experts)
@@ -203,11 +213,18 @@ def _traceable(predictor: Predictor) -> Predictor:
     raise DataError(f"to_torch: a {type(predictor).__name__} cannot be exported")
 
 
-def _all_distances(gp: LocalGP) -> _AllDistances:
+def _invert(old: ExactPosterior) -> _InverseFactors:
+    inverse = torch.stack([Factor(lower).inverse_root() for lower in old.lower])
+    values = {field.name: getattr(old, field.name) for field in fields(old)}
+    return _InverseFactors(**{**values, "lower": inverse})
+
+
+def _all_distances(gp: LocalGP) -> LocalGP:
     if gp.n_rows > MOST_NEIGHBOR_ROWS:
         raise DataError(
             f"to_torch: this model predicts from neighbours among {gp.n_rows:,} rows, and an exported model compares "
             f"with all of them; at most {MOST_NEIGHBOR_ROWS:,} can be exported. Fit with "
             f"local_rows={MOST_NEIGHBOR_ROWS} or fewer, or PrismGPRegressor with local='never'"
         )
-    return _AllDistances(gp.kernel, gp.params, gp.coordinates, gp.targets, gp.n_neighbors)
+    parts = gp.kernel, gp.params, gp.coordinates, gp.targets, gp.n_neighbors, gp.row_noise
+    return _AllDistances(*parts) if gp.whole is None else _AllRows(*parts, _invert(gp.whole))
