@@ -36,7 +36,7 @@ def fitted() -> ExactGPRegressor:
 
 @pytest.mark.parametrize(("n", "coverage"), [(19, 0.9), (40, 0.95), (57, 0.8)])
 def test_coverage_is_guaranteed_over_draws(fitted: ExactGPRegressor, n: int, coverage: float) -> None:
-    """(C1) and (C2): 200 draws of held-out rows, 40 new rows each."""
+    """(H1) and (H2): 200 draws of held-out rows, 40 new rows each."""
     rng = np.random.default_rng(1)
     below, above = [], []
     for _ in range(200):

@@ -206,7 +206,7 @@ class IndicatorEncoding(Encoding):
 
 @dataclass(frozen=True, eq=False)
 class EffectEncoding(Encoding):
-    """The effect of a level on every target, shrunken (E1), and the logarithm of its share of the rows.
+    """The effect of a level on every target, shrunken (M1), and the logarithm of its share of the rows.
 
     The effects in the training rows are out of fold: computed without the rows of their own fold.
     """
@@ -407,7 +407,7 @@ def shrink_effects(counts: Array, sums: Array, squares: Array) -> Array:
     Notes
     -----
     With variance s² within levels and t² between them, by the moments of the one-way analysis of variance, the effect
-    of a level of n rows is ``n / (n + s²/t²)`` times that of its mean (E1).
+    of a level of n rows is ``n / (n + s²/t²)`` times that of its mean (M1).
     """
     n, levels = float(counts.sum()), int((counts > 0).sum())
     if n <= levels or levels < 2:  # nothing tells the two variances apart
@@ -418,5 +418,5 @@ def shrink_effects(counts: Array, sums: Array, squares: Array) -> Array:
     within = np.maximum(squares - n * mean**2 - between, 0.0) / (n - levels)
     spread = np.maximum(between - (levels - 1) * within, 0.0) / (n - counts @ counts / n)
     ratio = np.divide(within, spread, where=spread > 0, out=np.full_like(spread, np.inf))
-    weight: Array = counts[:, None] / (counts[:, None] + ratio + (counts[:, None] == 0))  # (E1)
+    weight: Array = counts[:, None] / (counts[:, None] + ratio + (counts[:, None] == 0))  # (M1)
     return np.asarray(weight * deviations)

@@ -3,8 +3,8 @@
 Held-out rows have scores ``(y - mean) / std``, one for each output. If they and a new row are exchangeable, the rank
 of the new row's score among the n + 1 is uniform. So with ``k = ceil((n + 1) (1 + coverage) / 2)`` and sorted scores,
 
-- (C1) ``P(y > mean + std score[k]) <= (1 - coverage) / 2``, and ``P(y < mean + std score[n + 1 - k])`` likewise,
-- (C2) ``coverage <= P(y in the interval) <= coverage + 2 / (n + 1)``, the latter where no two scores are equal,
+- (H1) ``P(y > mean + std score[k]) <= (1 - coverage) / 2``, and ``P(y < mean + std score[n + 1 - k])`` likewise,
+- (H2) ``coverage <= P(y in the interval) <= coverage + 2 / (n + 1)``, the latter where no two scores are equal,
 
 whatever the distribution and however wrong the model. The probability is over the held-out rows and the new row; it
 is an average over inputs, not a statement about each of them.
@@ -70,7 +70,7 @@ def kept_scores(n: int) -> int:
 
 
 def _upper_rank(n: int, coverage: float) -> int:
-    """k of (C1), from one."""
+    """k of (H1), from one."""
     return math.ceil((n + 1) * (1 + _exact(coverage)) / 2)
 
 

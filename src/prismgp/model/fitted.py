@@ -236,7 +236,7 @@ class FittedModel:
     ) -> tuple[Array, Array, Array]:
         """Mean and standard deviation, as :meth:`predict`, and the ends of intervals, (n, q, 2), in one pass.
 
-        The intervals for a new observation are conformal (C1) if the model has been conformalized. Otherwise, and for
+        The intervals for a new observation are conformal (H1) if the model has been conformalized. Otherwise, and for
         the function, they are central ones of the predictive distribution.
         """
         levels = central_levels(coverage)
@@ -372,7 +372,7 @@ class FittedModel:
         return tuple(np.concatenate(each)[order] for each in zip(*parts, strict=True))
 
     def _marginals_of_unknown(self, x: AnyArray, *, include_noise: bool = True) -> Marginals:
-        """The distribution of rows with unknown cells (U1)."""
+        """The distribution of rows with unknown cells (M2)."""
         background, scale = self._known_background(), self.standardiser.x_scale
         if self.input_lengthscale is not None:
             scale = scale * self.input_lengthscale

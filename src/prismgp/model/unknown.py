@@ -3,7 +3,7 @@
 A cell is unknown if it is missing (NaN), or holds a category that training did not have (infinity). Its values are
 taken from training rows: those that resemble the row in all that is known of it, or, as a new category is like no other
 one, any of them. So the prediction is a mixture. Its mean is that of these rows, and by the law of total variance their
-spread adds to its variance (U1).
+spread adds to its variance (M2).
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _factor_of_new(levels: int) -> float:
 
 
 def average(draws: Marginals, factor: Array, anchor: Marginals | None = None) -> Marginals:
-    """The mixture of the predictions at several draws of each row, which come draw by draw (U1).
+    """The mixture of the predictions at several draws of each row, which come draw by draw (M2).
 
     ``factor`` multiplies the spread of the draws, (n,). ``anchor``: what training taught of rows in which the cell is
     missing, also draw by draw. Then the mixture is moved to its mean, and is never narrower than it.
@@ -109,5 +109,5 @@ def _mix(draws: Marginals, factor: Tensor) -> Marginals:
     centers = draws.centers.reshape(-1, count, n, q) + move
     variances = draws.variances.reshape(-1, count, n, q) + (factor - 1.0 + _SMOOTHING) * spread
     weights = torch.repeat_interleave(draws.weights, count) / count
-    total = variance.mean(0) + factor * spread  # (U1)
+    total = variance.mean(0) + factor * spread  # (M2)
     return Marginals(center, total, weights, centers.reshape(-1, n, q), variances.reshape(-1, n, q))
