@@ -57,8 +57,9 @@ def test_rows_on_standard_output(run: Run, model: Path, pool: tuple[pd.DataFrame
     assert "Selected 3 of 120 rows by entropy" in outcome.err
 
 
-def test_prints_a_list(run: Run, model: Path, pool: tuple[pd.DataFrame, Path]) -> None:
+def test_prints_a_list(run: Run, model: Path, pool: tuple[pd.DataFrame, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     frame, path = pool
+    monkeypatch.setenv("COLUMNS", "100")
     outcome = run("suggest", model, path)
     assert outcome.code == 0
     lines = [line for line in outcome.out.splitlines() if line.startswith(" ")]
