@@ -14,7 +14,7 @@ import prismgp
 from prismgp.core import fit
 from prismgp.prism import local_fit
 from prismgp.prism.fit import DEFAULTS
-from tests.prism.small import SHORT_LOCAL
+from tests.prism.small import SHORT_LOCAL, SHORT_ROUNDS
 
 # Test processes run side by side; the deadline would measure the machine, not the code.
 settings.register_profile("prismgp", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
@@ -55,7 +55,7 @@ def short_local(monkeypatch: pytest.MonkeyPatch) -> None:
     """A tenth of the steps for PrismGP's neighbours; for tests that do not ask how well they are learned."""
     for name in ("FEW", "MANY"):
         monkeypatch.setattr(local_fit, name, replace(getattr(local_fit, name), **SHORT_LOCAL))
-    monkeypatch.setattr(local_fit, "EXACT_ROUNDS", (5,))
+    monkeypatch.setattr(local_fit, "EXACT_ROUNDS", SHORT_ROUNDS)
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from prismgp import context as module
 from prismgp.context import Checkpoint, FitContext
 from prismgp.exceptions import DataError, ModelFileError, PrismGPWarning
 from prismgp.model.state import predictor_tensors
-from tests.prism.small import SHORT_LOCAL
+from tests.prism.small import SHORT_LOCAL, SHORT_ROUNDS
 
 pytestmark = pytest.mark.usefixtures("short_local")
 MODELS = {
@@ -47,6 +47,7 @@ from prismgp import PrismGPRegressor, SSGPRegressor
 from prismgp.prism import local_fit
 prismgp.context.WRITE_SECONDS = 0.05
 local_fit.FEW = replace(local_fit.FEW, **SHORT_LOCAL)
+local_fit.EXACT_ROUNDS = SHORT_ROUNDS
 folder = sys.argv[1]
 random.seed(0)
 rng = np.random.default_rng(0)
@@ -81,7 +82,7 @@ print(json.dumps(done))
 def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, int]]:
     """A folder with model files of fits that were killed several times, and how often each really was."""
     folder = tmp_path_factory.mktemp("killed")
-    names = {"MODELS": MODELS, "KILLS": KILLS, "ROWS": ROWS, "SHORT_LOCAL": SHORT_LOCAL}
+    names = {"MODELS": MODELS, "KILLS": KILLS, "ROWS": ROWS, "SHORT_LOCAL": SHORT_LOCAL, "SHORT_ROUNDS": SHORT_ROUNDS}
     script = "".join(f"{name} = {value!r}\n" for name, value in names.items()) + SCRIPT
     argv = [sys.executable, "-c", script, str(folder)]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=240, check=False)

@@ -67,7 +67,7 @@ class ExactGPRegressor(GPRegressor):
     >>> X = np.linspace(0, 6, 40)[:, None]
     >>> model = ExactGPRegressor().fit(X, np.sin(X[:, 0]))
     >>> round(float(model.predict([[1.5]])[0]), 3)
-    0.997
+    0.998
     """
 
     _kind = "exact"
