@@ -63,6 +63,7 @@ class Stack:
     weights: Array  # of the experts, (K,)
     temperature: Array  # the factor on all variances, (q,)
     nlpd: float  # of the held-out rows
+    nlpd_by_row: Array  # (m,)
 
 
 def noise_scale(y: Array, found: HeldOut, row_weights: Array | None = None) -> tuple[Array, float]:
@@ -109,8 +110,8 @@ def stack(
         base, alone = _find_simplest(y, means, totals, simple, margin, row_weights)
         if not _is_significant(alone - nlpd, row_weights, fitted=2 * (len(experts) - 1), margin=margin):
             only = (np.arange(len(experts)) == base).astype(np.float64)
-            return Stack(only, np.ones_like(temperature), average(alone, row_weights))
-    return Stack(weights, temperature, average(nlpd, row_weights))
+            return Stack(only, np.ones_like(temperature), average(alone, row_weights), alone)
+    return Stack(weights, temperature, average(nlpd, row_weights), nlpd)
 
 
 def stack_forward(
@@ -129,25 +130,22 @@ def stack_forward(
     """
     base = experts[-1]
     chosen: list[int] = []
-    rows = normal_nlpd(y, base.mean, base.total).sum(1)
-    found = Stack(np.ones(1), np.ones(y.shape[1]), average(rows, row_weights))
+    alone = normal_nlpd(y, base.mean, base.total).sum(1)
+    found = Stack(np.ones(1), np.ones(y.shape[1]), average(alone, row_weights), alone)
     left = list(range(len(experts) - 1))
+
+    def add(k: int) -> Stack:
+        parts = [*(experts[j] for j in (*chosen, k)), base]
+        return stack(y, parts, simple=1, margin=-np.inf, share=share, row_weights=row_weights)
+
     while left:
-        trials = []
-        for k in left:
-            parts = [*(experts[j] for j in (*chosen, k)), base]
-            trial = stack(y, parts, simple=1, margin=-np.inf, share=share, row_weights=row_weights)
-            mean, total = mixture_moments(
-                trial.weights, np.stack([each.mean for each in parts]), np.stack([each.total for each in parts])
-            )
-            trials.append((trial, k, normal_nlpd(y, mean, total * trial.temperature).sum(1)))
-        trial, k, nlpd = min(trials, key=lambda each: each[0].nlpd)
+        trial, k = min(((add(k), k) for k in left), key=lambda each: each[0].nlpd)
         needed = 0.5 * margin if chosen else margin
-        if not _is_significant(rows - nlpd, row_weights, fitted=2, margin=needed):
+        if not _is_significant(found.nlpd_by_row - trial.nlpd_by_row, row_weights, fitted=2, margin=needed):
             break
         chosen.append(k)
         left.remove(k)
-        found, rows = trial, nlpd
+        found = trial
     weights = np.zeros(len(experts))
     weights[[*chosen, len(experts) - 1]] = found.weights
     return replace(found, weights=weights)
@@ -210,8 +208,7 @@ def _fit_weights(y: Array, means: Array, totals: Array, share: float | None, row
         weights = _softmax(logits)
         mean, variance = mixture_moments(weights, means, totals)
         pull = prior @ (log_prior - np.log(np.maximum(weights, 1e-300)))
-        nlpd = normal_nlpd(y, mean, variance)
-        level = nlpd.mean() if row_weights is None else np.average(nlpd, 0, row_weights).mean()
+        level = average(normal_nlpd(y, mean, variance), row_weights)
         return float(level + _WEIGHT_ROWS / values * pull)
 
     # The density of the moments is not concave in the weights: start at the centre and near every corner.
