@@ -52,11 +52,7 @@ def add_parser(subparsers: Subparsers) -> None:
         help="the target of the model (default: known, unless the model was saved from Python); A,B,... for several",
     )
     common.add_missing(parser, default=None, meaning="rows with missing inputs, as for fit (default: that of the fit)")
-    parser.add_argument("--holdout", type=common.fraction, metavar="FRACTION", help="that of the fit")
-    parser.add_argument("--conformal", type=common.fraction, metavar="FRACTION", help="that of the fit")
-    parser.add_argument(
-        "--seed", type=common.seed, default=0, help="that of the fit; only for --holdout and --conformal (default: 0)"
-    )
+    common.add_split_of_fit(parser)
     parser.add_argument(
         "--rank", type=common.positive, metavar="N", help="columns of the pivoted Cholesky (default: by the rows)"
     )

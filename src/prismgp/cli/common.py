@@ -150,6 +150,15 @@ def _encoding(text: str) -> str:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
+def add_split_of_fit(parser: Parser, purpose: str = "") -> None:
+    """Add the options by which a command finds the rows of a fit in its table; ``purpose``: of the held-out rows."""
+    parser.add_argument("--holdout", type=fraction, metavar="FRACTION", help=f"that of the fit{purpose}")
+    parser.add_argument("--conformal", type=fraction, metavar="FRACTION", help="that of the fit")
+    parser.add_argument(
+        "--seed", type=seed, default=0, help="that of the fit; only for --holdout and --conformal (default: 0)"
+    )
+
+
 def add_missing(parser: Parser, *, default: str | None, meaning: str) -> None:
     """Add the options of commands that may meet missing values."""
     parser.add_argument("--missing", choices=MISSING, default=default, help=meaning)

@@ -49,11 +49,7 @@ def add_parser(subparsers: Subparsers) -> None:
         metavar="COLUMN",
         help="the target of the model (default: known, unless the model was saved from Python)",
     )
-    parser.add_argument(
-        "--holdout", type=common.fraction, metavar="FRACTION", help="that of the fit: report on the rows it kept out"
-    )
-    parser.add_argument("--conformal", type=common.fraction, metavar="FRACTION", help="that of the fit")
-    parser.add_argument("--seed", type=common.seed, default=0, help="that of the fit; only for --holdout (default: 0)")
+    common.add_split_of_fit(parser, ": report on the rows it kept out")
     parser.add_argument("--train", metavar="FILE", help="the table of the fit, for the distance from the exact GP")
     common.add_missing(parser, default=None, meaning="rows with missing inputs, as for fit (default: that of the fit)")
     parser.add_argument(
