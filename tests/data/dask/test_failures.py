@@ -22,39 +22,41 @@ from prismgp.exceptions import DataError, PrismGPError
 INPUTS = ["a", "b", "c"]
 
 
-def deadly(tokens):
-    """The identity; whoever takes the last token away dies of it."""
+def deadly(calls, fatal):
+    """The identity, which counts its calls on workers in a file; the worker of the fatal one dies of it."""
+    driver = os.getpid()
 
     def call(x):
-        for name in sorted(os.listdir(tokens)):
-            try:
-                os.unlink(os.path.join(tokens, name))
-            except FileNotFoundError:
-                continue
-            if not os.listdir(tokens):
+        if os.getpid() != driver:
+            file = os.open(calls, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
+            os.write(file, b".")
+            number = os.lseek(file, 0, os.SEEK_CUR)  # the end of what this call wrote, whoever writes beside it
+            os.close(file)
+            if number == fatal:
                 os.kill(os.getpid(), signal.SIGKILL)
-            break
         return x
 
     return call
 
 
+def _identity(x):
+    return x
+
+
 @pytest.mark.slow
 def test_a_worker_killed_in_the_middle_of_a_pass(folder, client, small_shards, tmp_path):
     source = from_parquet(folder, "y", client=client)
-    passes = 4  # shards that are done when the worker dies
+    fatal = source.n_shards + 4  # in the second pass
 
-    def fitted():
+    def fitted(function):
         model = SSGPRegressor(4, random_state=0, lengthscale=1.0, max_iter=2)
-        model.fit(MappedSource(source, deadly(tmp_path), 3))
+        model.fit(MappedSource(source, function, 3))
         return model.log_evidence_, model.predict(np.ones((5, 3)))
 
-    undisturbed = fitted()
+    undisturbed = fitted(_identity)
     before = {info["pid"] for info in client.run(_about).values()}
-    for number in range(passes):
-        (tmp_path / str(number)).touch()
-    disturbed = fitted()
-    assert not os.listdir(tmp_path)
+    disturbed = fitted(deadly(tmp_path / "calls", fatal))
+    assert (tmp_path / "calls").stat().st_size > fatal
     client.wait_for_workers(2, timeout=60)
     assert {info["pid"] for info in client.run(_about).values()} != before
     assert disturbed[0] == undisturbed[0]
