@@ -7,7 +7,8 @@ The data flow of the joint recipe:
 - ``train.py``: one member, trained on evidence plus a weighted augmented ELBO, checked on held-out rows (T1);
 - ``experts.py``: trained features with the exact posterior of their weights on all rows; their mixture;
 - ``stacking.py``: noise, weights and temperature of the mixture, by the density of the held-out rows;
-- ``joint.py``: all of it, in order; ``fit.py``: the settings and recipes of the estimator.
+- ``joint.py``: all of it, in order; ``fit.py``: the settings and recipes of the estimator;
+- ``released.py``: what the authors' released code does instead (T2).
 """
 
 from prismgp.prism.experts import Expert, FeatureMap, InformedMap, MapStatistics, Mixture, PlainMap, ReconfiguredMap
