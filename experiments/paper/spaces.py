@@ -40,7 +40,7 @@ CELLS = (8, 32, 128)
 FACTORS = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02)  # of the shortest length-scales at which the conditions hold
 SIGNALS, NOISES = (1.0, 1e2, 1e4, 1e6), (0.1, 0.3, 0.5)  # of the target's variance
 FAR = 3.0  # root mean square distances from its centre beyond which a row is a cell of its own
-APART = 1e6  # between cells, in the units of the inputs
+APART = 1e4  # between cells, in the units of the inputs
 P = 32
 
 
@@ -147,6 +147,7 @@ def fit_by_evidence(z: Array, y: Array, labels: Array, lengthscale: float, run: 
             signal_variance=signal * variance,
             noise_variance=noise * variance,
             optimize=False,
+            normalize=False,  # standardised, cells would be near each other again
             random_state=run,
         ).fit(z, y)
         for signal, noise in itertools.product(SIGNALS, NOISES)
