@@ -13,7 +13,7 @@ from prismgp._types import Array
 from prismgp.core.evidence import BlockEvidence
 from prismgp.core.exact import ExactEvidence
 from prismgp.core.features import Gating
-from prismgp.core.few_rows import Prior, widen
+from prismgp.core.few_rows import FEW_ROWS, Prior, widen
 from prismgp.core.kernels import Kernel, Parameters, bounds, default_start, draw_frequencies, given_frequencies, perturb
 from prismgp.core.models import ExactModel, SpectralModel, spectral_objective
 from prismgp.core.optimise import Monitor, Objective, maximise, race
@@ -194,7 +194,9 @@ class _Fit:
         first = self._objective(trial)
         runners = [(first, replace(start, log_lengthscale=each)) for each in (*scaled, default)]
         rng = self.streams.generator("restarts")
-        draws = _RACE_DRAWS if isinstance(settings.frequencies, str) else 1
+        # Among several draws, the evidence of few rows favours the one that happens to follow their noise.
+        several = isinstance(settings.frequencies, str) and self.rows.n_rows >= FEW_ROWS
+        draws = _RACE_DRAWS if several else 1
         for index in range(draws - 1 + settings.n_restarts):
             begin = start if index < draws - 1 else perturb(start, rng)
             runners.append((first.with_frequencies(self._draw(rng)), begin))

@@ -37,7 +37,7 @@ class SSGPRegressor(UpdatableRegressor):
         A length-scale per input; the others per output.
     frequencies : {"auto", "iid", "orthogonal", "sobol"} or array, (n_frequencies, d), default "auto"
         How the frequencies are drawn; "auto" is "sobol" up to 4 inputs, "orthogonal" above. With
-        ``optimize=True`` several draws compete by their evidence on a few thousand rows. An array,
+        ``optimize=True`` several draws compete by their evidence, on a hundred to a few thousand rows. An array,
         such as the ``frequencies_`` of another model, is used as it is.
     learn_frequencies : bool, default False
         Let the frequencies join the optimiser. More flexible, and prone to over-fit.
