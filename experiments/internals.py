@@ -13,6 +13,7 @@ from typing import Any
 from prismgp import PrismGPRegressor, SSGPRegressor
 from prismgp._system import DEVICES, Streams, compute_device
 from prismgp._types import AnyArray, Array
+from prismgp.cli.common import split_rows
 from prismgp.context import FitEvent
 from prismgp.core.evidence import SpectralEvidence
 from prismgp.core.exact import check_memory, required_bytes
@@ -70,6 +71,7 @@ __all__ = [
     "required_bytes",
     "search_folders",
     "simulate_rows",
+    "split_rows",
     "squared_distance",
     "standardise",
     "time_waiting",
