@@ -12,7 +12,8 @@ from tqdm import tqdm
 
 from prismgp._types import Array
 from prismgp.cli import common
-from prismgp.cli.common import Parser, Scores, Subparsers, printable, say
+from prismgp.cli.common import Scores
+from prismgp.cli.console import Parser, Subparsers, json_text, print_rows, printable, say, show_progress
 from prismgp.data import RowBlock, TableFiles, TableReader
 from prismgp.data.cells import from_floats, to_numbers, to_numbers_or_nan
 from prismgp.data.encoder import warn_unseen
@@ -29,11 +30,11 @@ _ROWS = 2_048
 _CELLS = 2**22
 
 
-def add_parser(subparsers: Subparsers) -> None:
+def add_parser(subparsers: Subparsers, summary: str) -> None:
     """Declare the command."""
     parser: Parser = subparsers.add_parser(
         "predict",
-        help="predict the rows of a table",
+        help=summary,
         description="Predict the rows of a table. The output has the rows and columns of DATA, in their order, and "
         "four more columns: mean, std, lower and upper, the last two being the ends of the prediction interval. "
         "They are quantiles of the model's predictive distribution, which may be skewed or have heavy tails, and not "
@@ -92,13 +93,13 @@ def run(args: argparse.Namespace) -> int:
         common.destination(args.output) as place,
         open_writer(place, kind, prediction.schema, delimiter=delimiter, decimal=args.decimal) as writer,
     ):
-        prediction.run(writer, progress=common.show_progress(args))
+        prediction.run(writer, progress=show_progress(args))
     if not to_stdout:
         common.ignore_interrupts()
     summary = prediction.summary() | {"seconds": time.perf_counter() - began}
     warn_unseen(summary["unseen_categories"])
     if args.json:
-        say(common.json_text(summary))
+        say(json_text(summary))
     elif not args.quiet:
         _print(summary, error=to_stdout)
     return 0
@@ -260,7 +261,7 @@ def _print(summary: dict[str, Any], *, error: bool) -> None:
         if "coverage" in scores:
             text += f", NLPD {scores['nlpd']:.4g}, intervals cover {scores['coverage']:.1%}"
         rows.append((f"Against {printable(target)}", f"{text} ({scores['rows']:,} rows)"))
-    common.print_rows(rows, error=error)
+    print_rows(rows, error=error)
     if summary["output"] != "-":
         say(error=error)
         say(f"Wrote {summary['output']}", error=error)
