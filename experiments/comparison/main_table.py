@@ -10,12 +10,11 @@ import numpy as np
 from experiments.comparison.data import DATASETS
 from experiments.comparison.entries import DEFAULT, ENTRIES, LABELS, MAIN
 from experiments.page import markdown_table
-from experiments.parts import is_stale
 from experiments.results import Record
 
 __all__ = ["main_table"]
 
-STALE = "†"
+OLD = "†"
 _SETS = [name for name, shape in DATASETS.items() if shape.default]
 # Of some entries a second reading of the same fit is the one to compare.
 _READINGS = {"xgpr-2048": "corrected"}
@@ -44,7 +43,8 @@ class _Cell:
         self.splits = len(records)
         self.tried = [record for record in records if record is not None]
         self.done = [record for record in self.tried if "failed" not in record]
-        self.stale = any(is_stale("bench", record) for record in self.tried)
+        # Whether results are stale today is the question of `experiments.parts`; a table must not change with the code.
+        self.old = any(record.get("parts") is None for record in self.tried)
 
     def mean(self, key: str) -> float | None:
         values = [record[key] for record in self.done if key in record]
@@ -54,7 +54,7 @@ class _Cell:
         value = self.mean(score.key)
         if value is not None:
             part = f" ({len(self.done)}/{self.splits})" if len(self.done) < self.splits else ""
-            return score.text(value) + part + (STALE if self.stale else "")
+            return score.text(value) + part + (OLD if self.old else "")
         late = [record for record in self.tried if record.get("timed_out")]
         if late and not self.done:
             return f"> {late[0]['limit_seconds']:g} s"
@@ -74,8 +74,8 @@ def main_table(results: Mapping[str, Record]) -> list[str]:
     late = sum(bool(record.get("timed_out")) for cell in cells.values() for record in cell.tried)
     parts = [
         (
-            f"{done} of {planned} fits are there and {late} ran out of time. Means over the splits; (1/3) where only one "
-            f"of three is there, a dash where none is; {STALE} where a result was made by code that has changed since. "
+            f"{done} of {planned} fits are there and {late} ran out of time. Means over the splits; (1/3) where one of "
+            f"three is there, a dash where none is; {OLD} where a result is from before digests were stored. "
             f"{LABELS['exact']} gets at most {ENTRIES['exact'].max_rows:,} rows. The heads have training rows."
         )
     ]
@@ -86,7 +86,7 @@ def main_table(results: Mapping[str, Record]) -> list[str]:
             for line in best:
                 lines[line][column] = f"**{lines[line][column]}**"
         header = ["", *(f"{name}, {_thousands(DATASETS[name].rows)}" for name in _SETS)]
-        parts += [f"### {score.title}", markdown_table(header, lines)]
+        parts += [f"**{score.title}**", markdown_table(header, lines)]
     return parts
 
 
