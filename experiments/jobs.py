@@ -242,9 +242,10 @@ def _collect(study: Study, item: _Running, limits: Limits, digest: Callable[[Rec
     if late:
         reason = f"timed out after {limits.job_seconds:g} s"
     result = {**item.job.order, "failed": reason, "timed_out": late, "exit_status": status, "log": lines}
-    before = study.get(item.job.key)
-    if before is None or "failed" in before:  # a repetition that fails does not replace a result
-        study.put(item.job.key, {**result, "parts": digest(result)})
+    before, parts = study.get(item.job.key), digest(result)
+    # A repetition that fails does not replace a result, unless that was made by other code.
+    if before is None or "failed" in before or before.get("parts") != parts:
+        study.put(item.job.key, {**result, "parts": parts})
     return result
 
 

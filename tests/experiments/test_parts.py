@@ -107,8 +107,12 @@ def test_the_runner_stores_the_digest_and_repeats_what_is_stale(tmp_path, jobs):
     carry_out(study, todo, stale=True, digest=lambda _: "one", show=False)
     carry_out(study, todo, digest=lambda _: "two", show=False)  # not asked to repeat
     assert len(study.path.read_text().splitlines()) == 1
-    carry_out(study, todo, stale=True, digest=lambda _: "two", show=False)
-    assert study.get("a")["parts"] == "two"
+    failing = [Job("a", f"{jobs}:fail", {"x": 3})]
+    carry_out(study, failing, force=True, digest=lambda _: "one", show=False)
+    assert study.get("a")["twice"] == 6  # a failure does not replace a result of the same code
+    carry_out(study, failing, stale=True, digest=lambda _: "two", show=False)
+    assert study.get("a")["parts"] == "two"  # but does replace one of other code
+    assert "failed" in study.get("a")
 
 
 # -- acknowledgements --------------------------------------------------------------------------------

@@ -161,6 +161,7 @@ def test_scores_are_those_of_the_normal_density(rng):
         assert share == pytest.approx(np.mean((low < y) & (y < high)))
 
 
+@pytest.mark.slow
 def test_a_learned_shape_takes_the_place_of_the_normal(rng):
     mean, std = rng.standard_normal(4_000), rng.uniform(0.5, 2, 4_000)
     degrees = 3.0
