@@ -28,7 +28,7 @@ FORMAT = 1
 
 _ABOUT = "study"
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=+-]*")
-_DIGITS = 5  # significant, of numbers in arrays; others are stored in full
+_DIGITS = 6  # significant, of numbers in arrays; others are stored in full
 _COLUMNS = "@columns"
 
 Record = dict[str, Any]
