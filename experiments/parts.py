@@ -59,6 +59,7 @@ _STUDIES: dict[str, tuple[str, ...]] = {
     "active": ("experiments/benchmarks/active.py", "src/prismgp/active"),
     "bayes-opt": ("experiments/benchmarks/bayes_opt.py", "src/prismgp/botorch.py"),
 }
+_OTHERS = ("src/prismgp/data",)
 _COMPARISON = "experiments/comparison"
 _BENCH = tuple(f"{_COMPARISON}/{name}.py" for name in ("measure", "data", "peers/library"))
 
@@ -88,14 +89,12 @@ class Part:
 
 
 def part_of(kind: str, record: Record) -> Part | None:
-    """The part that a result of a study of this kind depends on; None where nothing is known of the kind."""
+    """The part that a result of a study of this kind depends on; None for an entry that is no longer compared."""
     if kind == "bench":
         return _comparison_part(record)
-    if kind not in _STUDIES:
-        return None
     model = record.get("model")
     name = model if model in ("exact", "ssgp") else "prism"
-    return _model_part(name, (*_STUDIES[kind], "experiments/scores.py"))
+    return _model_part(name, (*_STUDIES.get(kind, _OTHERS), "experiments/scores.py"))
 
 
 def _comparison_part(record: Record) -> Part | None:
