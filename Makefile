@@ -40,6 +40,7 @@ bench-accuracy: $(STAMP) ## run what is missing of the published accuracy benchm
 
 tables: $(STAMP) ## make the published tables and figures from the results in experiments/results
 	$(BIN)/python -m experiments tables
+	$(BIN)/python tools/check_results.py --write
 
 # One thread per worker: the workers would otherwise compete for the cores.
 test: $(STAMP) ## run all tests
@@ -48,11 +49,12 @@ test: $(STAMP) ## run all tests
 test-fast: $(STAMP) ## run the quick tests, in about a minute
 	$(PYTEST) -m "not slow"
 
-lint: $(STAMP) ## check style, formatting, types and the layers of imports
+lint: $(STAMP) ## check style, formatting, types, the layers of imports, and which stored results are stale
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m ruff format --check .
 	$(BIN)/python -m mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tools/check_results.py
 
 docs: $(STAMP) ## build the documentation into docs/_build, warnings are errors
 	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build
