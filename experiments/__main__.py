@@ -18,6 +18,7 @@ from experiments.benchmarks.efficiency import EFFICIENCY
 from experiments.benchmarks.flights import FLIGHTS
 from experiments.benchmarks.scale import SCALE
 from experiments.benchmarks.speed import SPEED
+from experiments.benchmarks.starts import STARTS
 from experiments.benchmarks.tightness import TIGHTNESS
 from experiments.benchmarks.variants import VARIANTS_OF_PRISM
 from experiments.comparison import BENCH
@@ -43,6 +44,7 @@ _ALL = (
     DASK,
     ACTIVE,
     BAYES_OPT,
+    STARTS,
 )
 EXPERIMENTS = {each.kind: each for each in _ALL}
 PAGES = {each.kind: each.page for each in _ALL if each.page is not None}

@@ -12,7 +12,7 @@ import torch
 from prismgp import ExactGPRegressor, SSGPRegressor
 from prismgp.core import fit
 from prismgp.core.exact import check_memory, required_bytes
-from prismgp.exceptions import DataError, PrismGPError, TooLargeError
+from prismgp.exceptions import DataError, PrismGPError, PrismGPWarning, TooLargeError
 
 
 def wave(rng, n, noise=0.1):
@@ -42,6 +42,34 @@ def test_irrelevant_inputs_are_found(rng):
     rmse = np.sqrt(np.mean((model.predict(x[500:]) - y[500:]) ** 2))
     assert rmse < 0.25  # the standard deviation of y is about 0.7
     assert set(np.argsort(model.lengthscale_)[:2]) == {3, 17}
+
+
+@pytest.mark.slow
+def test_no_seed_gets_stuck_where_the_exact_gp_has_next_to_no_noise(rng):
+    """The exact GP explains a few hundred rows of many inputs almost perfectly, which few frequencies cannot."""
+    x = rng.uniform(-1, 1, (1000, 20))
+    f = x @ rng.normal(size=20) + 0.2 * (x @ rng.normal(size=20)) ** 2
+    y = f / f.std() + 0.01 * rng.normal(size=1000)
+    models = [SSGPRegressor(16, random_state=seed).fit(x, y) for seed in range(3)]
+    evidences = [model.log_evidence_ / 1000 for model in models]
+    assert min(evidences) > -0.9  # that of noise alone is -1.42
+    assert max(evidences) - min(evidences) < 0.2
+    assert all(model.fit_status_["stages"][-1]["converged"] for model in models)
+
+
+def test_noise_alone_is_said_to_be(rng):
+    x = rng.normal(size=(300, 4))
+    with pytest.warns(PrismGPWarning, match="the fit explains no more than noise would"):
+        SSGPRegressor(8, random_state=0).fit(x, rng.normal(size=300))
+
+
+@pytest.mark.usefixtures("short_race")
+def test_starting_variances_do_not_decide_the_outcome(rng):
+    x, y = wave(rng, 200)
+    given = {"lengthscale": [1.0, 4.0], "random_state": 0}
+    first = SSGPRegressor(8, **given).fit(x, y)
+    other = SSGPRegressor(8, signal_variance=1e-3, noise_variance=1e-6, mean=-50.0, **given).fit(x, y)
+    assert other.log_evidence_ == pytest.approx(first.log_evidence_, abs=1e-6)
 
 
 @pytest.mark.slow
