@@ -37,14 +37,14 @@ def search(blocks: tuple[Statistics, ...], params: Parameters) -> float:
         return -sum(out.log_evidence for block in blocks for out in solve_outputs(block, at))
 
     boxes = bounds(params, dtype="float64")[len(params.log_lengthscale) :]
-    starts = [[signal, noise, 0.0] for signal in (-6.0, -1.0, 3.0) for noise in (-6.0, -3.0, 0.0)]
+    starts = [[signal, noise, 0.0] for signal in (-4.0, 1.0) for noise in (-4.0, 0.0)]
     return max(-minimize(negated, start, method="L-BFGS-B", bounds=boxes).fun for start in starts)
 
 
 def test_variances_and_mean_are_the_best_ones(rng):
     rows = make_rows(rng, q=2)
     objective = objective_on(rows, rng)
-    for scale in (0.3, 1.0, 30.0):
+    for scale in (0.5, 20.0):
         params = default_start(3, 2)
         params = replace(params, log_lengthscale=params.log_lengthscale + np.log(scale))
         best = objective.complete(params)

@@ -44,17 +44,15 @@ def test_irrelevant_inputs_are_found(rng):
     assert set(np.argsort(model.lengthscale_)[:2]) == {3, 17}
 
 
-@pytest.mark.slow
-def test_no_seed_gets_stuck_where_the_exact_gp_has_next_to_no_noise(rng):
-    """The exact GP explains a few hundred rows of many inputs almost perfectly, which few frequencies cannot."""
-    x = rng.uniform(-1, 1, (1000, 20))
-    f = x @ rng.normal(size=20) + 0.2 * (x @ rng.normal(size=20)) ** 2
-    y = f / f.std() + 0.01 * rng.normal(size=1000)
-    models = [SSGPRegressor(16, random_state=seed).fit(x, y) for seed in range(3)]
-    evidences = [model.log_evidence_ / 1000 for model in models]
-    assert min(evidences) > -0.9  # that of noise alone is -1.42
-    assert max(evidences) - min(evidences) < 0.2
-    assert all(model.fit_status_["stages"][-1]["converged"] for model in models)
+@pytest.mark.usefixtures("short_race")
+def test_a_noise_that_is_far_too_small_is_no_trap(rng):
+    """The exact GP of the start has next to no noise where it explains almost everything; few frequencies cannot."""
+    x = rng.uniform(-1, 1, (400, 12))
+    f = x @ rng.normal(size=12) + 0.2 * (x @ rng.normal(size=12)) ** 2
+    y = f / f.std() + 0.01 * rng.normal(size=400)
+    model = SSGPRegressor(8, lengthscale=3.0, signal_variance=10.0, noise_variance=1e-8, random_state=0).fit(x, y)
+    assert model.log_evidence_ > -1.1 * 400  # that of noise alone is -1.42 for each row
+    assert model.fit_status_["stages"][-1]["converged"]
 
 
 def test_noise_alone_is_said_to_be(rng):
