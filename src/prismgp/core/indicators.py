@@ -72,4 +72,5 @@ class TiedEvidence:
     def value_and_gradient(self, params: Parameters) -> tuple[float, Parameters]:
         """Log evidence and its gradient with respect to the tied parameters."""
         value, gradient = self.evidence.value_and_gradient(self.groups.untie(params))
-        return value, replace(gradient, log_lengthscale=np.bincount(self.groups.index, gradient.log_lengthscale))
+        sums = np.bincount(self.groups.index, gradient.log_lengthscale).astype(np.float64)
+        return value, replace(gradient, log_lengthscale=sums)

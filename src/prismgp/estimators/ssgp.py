@@ -214,9 +214,9 @@ class SSGPRegressor(UpdatableRegressor):
             fit = fit_ssgp(rows, start, settings, streams, gate=gate, callback=context)
         if self.optimize and fit.no_better_than_noise:
             warnings.warn(
-                f"the fit explains no more than noise would: the log evidence is {fit.gain:+.1f} against that of noise "
-                "around a constant; the inputs may say nothing about the target, or n_frequencies="
-                f"{self.n_frequencies} may be too few",
+                "the fit explains no more than noise would: its log evidence is higher than that of noise around a "
+                f"constant by {max(fit.gain, 0.0):.1f} only; the inputs may say nothing about the target, or "
+                f"n_frequencies={self.n_frequencies} may be too few",
                 PrismGPWarning,
                 stacklevel=2,
             )
