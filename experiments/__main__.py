@@ -16,6 +16,7 @@ from experiments.benchmarks.bayes_opt import BAYES_OPT
 from experiments.benchmarks.dask_scaling import DASK
 from experiments.benchmarks.efficiency import EFFICIENCY
 from experiments.benchmarks.flights import FLIGHTS
+from experiments.benchmarks.large_certificates import LARGE_CERTIFICATES
 from experiments.benchmarks.scale import SCALE
 from experiments.benchmarks.speed import SPEED
 from experiments.benchmarks.starts import STARTS
@@ -45,6 +46,7 @@ _ALL = (
     ACTIVE,
     BAYES_OPT,
     STARTS,
+    LARGE_CERTIFICATES,
 )
 EXPERIMENTS = {each.kind: each for each in _ALL}
 PAGES = {each.kind: each.page for each in _ALL if each.page is not None}
