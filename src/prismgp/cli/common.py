@@ -152,6 +152,16 @@ def add_missing(parser: Parser, *, default: str | None, meaning: str) -> None:
     )
 
 
+def add_scheduler(parser: Parser) -> None:
+    """Add the option of commands whose work a cluster can do."""
+    parser.add_argument(
+        "--scheduler",
+        metavar="ADDRESS",
+        help="let the workers of a Dask cluster read and compute, e.g. tcp://host:8786; they must reach DATA by the "
+        "same path",
+    )
+
+
 def add_output_options(parser: Parser) -> None:
     """Add the options of commands that print a summary."""
     parser.add_argument("--json", action="store_true", help="print the summary as one JSON object")

@@ -136,12 +136,7 @@ def add_parser(subparsers: Subparsers, summary: str) -> None:
         help="Ctrl-C and SIGTERM end the fit, and the best model so far is saved (default: exit code 130, and MODEL is "
         "left as it was)",
     )
-    parser.add_argument(
-        "--scheduler",
-        metavar="ADDRESS",
-        help="let the workers of a Dask cluster read and compute, e.g. tcp://host:8786; they must reach DATA by the "
-        "same path",
-    )
+    common.add_scheduler(parser)
     common.add_format_options(parser)
     common.add_output_options(parser)
     parser.set_defaults(run=run)
