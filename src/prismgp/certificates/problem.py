@@ -18,7 +18,7 @@ from prismgp.core.features import gated_features
 
 PARTS = ("predictions", "evidence", "kernel")  # of a certificate
 _ROWS = 8192  # of the features that are computed at a time
-_ENOUGH = 0.15  # what the rank may leave of a row, on average, in units of noise and tolerance
+_ENOUGH = 0.3  # what the rank may leave of a row, on average, in units of noise and tolerance
 _FEW_ROWS = 2_500  # up to which the default rank goes by the rows alone
 _MOST_RANK, _RANK_WORK = 3_000, 5e11  # of the defaults: the largest rank, and rows times its square
 
