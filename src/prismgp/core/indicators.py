@@ -16,6 +16,8 @@ from prismgp._types import AnyArray, Array, Tensor
 from prismgp.core.exact import ExactEvidence
 from prismgp.core.kernels import Parameters
 
+_LEAST_ROWS = 20  # among fewer, numbers may look like indicators
+
 
 @dataclass(frozen=True)
 class Groups:
@@ -34,6 +36,8 @@ class Groups:
 
         A column that does not vary among the rows counts as the indicator of a level that is too rare for them.
         """
+        if len(x) < _LEAST_ROWS:
+            return cls(np.arange(x.shape[1]), np.zeros(x.shape[1]))
         low, high = x.amin(0), x.amax(0)
         on = (x == high) & (high > low)
         indicator = ((x == low) | (x == high)).all(0).tolist()
