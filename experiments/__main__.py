@@ -16,8 +16,10 @@ from experiments.benchmarks.bayes_opt import BAYES_OPT
 from experiments.benchmarks.dask_scaling import DASK
 from experiments.benchmarks.efficiency import EFFICIENCY
 from experiments.benchmarks.flights import FLIGHTS
+from experiments.benchmarks.large_certificates import LARGE_CERTIFICATES
 from experiments.benchmarks.scale import SCALE
 from experiments.benchmarks.speed import SPEED
+from experiments.benchmarks.starts import STARTS
 from experiments.benchmarks.tightness import TIGHTNESS
 from experiments.benchmarks.trees import TREES
 from experiments.benchmarks.variants import VARIANTS_OF_PRISM
@@ -45,6 +47,8 @@ _ALL = (
     ACTIVE,
     BAYES_OPT,
     TREES,
+    STARTS,
+    LARGE_CERTIFICATES,
 )
 EXPERIMENTS = {each.kind: each for each in _ALL}
 PAGES = {each.kind: each.page for each in _ALL if each.page is not None}
