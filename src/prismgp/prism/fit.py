@@ -278,7 +278,6 @@ class _Fit:
                 alpha=float(settings.alpha),
                 beta=float(settings.beta),
                 elbo_weight=float(settings.elbo_weight),
-                dropout=0.0,
                 batch_size=settings.batch_rows(rows.n_rows, sizes.width),
                 max_steps=settings.value("max_steps", rows.n_rows),
                 patience=settings.value("patience", rows.n_rows),
