@@ -71,21 +71,15 @@ def factor(a: Tensor) -> Factor:
     return Factor(lower, float((clamped - values).max()), "eigen")
 
 
-def factor_all(a: Tensor) -> tuple[Tensor, Tensor]:
-    """Factor matrices as :func:`factor` does, (M, k, k) float64; factors, and which of them are right, (M,).
-
-    A matrix with NaN or infinity has a factor of NaN. While operations of a GPU are recorded, and not computed, nothing
-    can depend on what they will give: only then a factor may be wrong.
-    """
+def factor_all(a: Tensor) -> Tensor:
+    """Factor matrices as :func:`factor` does, (M, k, k) float64; one with NaN or infinity has a factor of NaN."""
     lower, info = torch.linalg.cholesky_ex(a)
-    factored = (info == 0) & torch.isfinite(lower[:, -1, -1])
-    if a.is_cuda and torch.cuda.is_current_stream_capturing():
-        return lower, factored
-    if not bool(factored.all()):
+    failed = (info != 0) | ~torch.isfinite(lower[:, -1, -1])
+    if bool(failed.any()):
         lower = lower.clone()
-        for m in torch.nonzero(~factored)[:, 0].tolist():
+        for m in torch.nonzero(failed)[:, 0].tolist():
             lower[m] = factor(a[m]).lower if bool(torch.isfinite(a[m]).all()) else torch.nan
-    return lower, torch.ones_like(factored)
+    return lower
 
 
 def raise_diagonal(matrix: Tensor, least: float) -> Tensor:

@@ -59,19 +59,17 @@ class _Solved(NamedTuple):
     solution: Tensor  # A^-1 of them
     logdet: Tensor  # (M,)
     inverse: Tensor  # (M, k, k), in the network's precision unless that is too coarse
-    factored: Tensor  # (M,), see factor_all
 
 
 def _solve(products: Tensor, ratio: Tensor, right: Tensor, dtype: torch.dtype) -> _Solved:
     """Factor ``I + ratio products``, (M, k, k) float64, with ratios (M,), for right-hand sides, (M, k, 1)."""
     matrix = products * ratio[:, None, None]
     matrix.diagonal(dim1=-2, dim2=-1).add_(1.0)
-    lower, factored = factor_all(matrix)
+    lower = factor_all(matrix)
     half = torch.linalg.solve_triangular(lower, right, upper=False)
     solution = torch.linalg.solve_triangular(lower.mT, half, upper=True)
-    return _Solved(
-        half, solution, 2.0 * lower.diagonal(dim1=-2, dim2=-1).log().sum(-1), _inverse(lower, ratio, dtype), factored
-    )
+    logdet = 2.0 * lower.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+    return _Solved(half, solution, logdet, _inverse(lower, ratio, dtype))
 
 
 def _inverse(lower: Tensor, ratio: Tensor, dtype: torch.dtype) -> Tensor:
@@ -99,17 +97,15 @@ class _WhitenedDensity(_Density):
     """``sum_k -1/2 log |A_k| - 1/2 rho_k'A_k^-1 rho_k`` with the closed-form gradient (B2), (M,).
 
     Arguments: features with rows already divided by the roots of v, (M, n, 2p), and gates, (M, n, b), or None, in
-    the network's precision; logarithms of S / s2, (M, q), and rho, (M, n, q), in float64. The second result says
-    which members could be factored.
+    the network's precision; logarithms of S / s2, (M, q), and rho, (M, n, q), in float64.
     """
 
     @staticmethod
-    def forward(ctx: Any, phi: Tensor, gates: Tensor | None, log_ratio: Tensor, rho: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, phi: Tensor, gates: Tensor | None, log_ratio: Tensor, rho: Tensor) -> Tensor:
         parts = [_whitened(phi[m], None if gates is None else gates[m], log_ratio[m], rho[m]) for m in _turns(phi)]
-        value, factored, *gradients = _join(parts)
+        value, *gradients = _join(parts)
         ctx.save_for_backward(*gradients)
-        ctx.mark_non_differentiable(factored)
-        return value, factored
+        return value
 
 
 class _FeatureDensity(_Density):
@@ -120,12 +116,11 @@ class _FeatureDensity(_Density):
     """
 
     @staticmethod
-    def forward(ctx: Any, features: Tensor, log_ratio: Tensor, rho: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, features: Tensor, log_ratio: Tensor, rho: Tensor) -> Tensor:
         parts = [_by_features(features[m], log_ratio[m], rho[m]) for m in _turns(features)]
-        value, factored, *gradients = _join(parts)
+        value, *gradients = _join(parts)
         ctx.save_for_backward(*gradients)
-        ctx.mark_non_differentiable(factored)
-        return value, factored
+        return value
 
 
 def _turns(values: Tensor) -> list[slice]:
@@ -142,12 +137,12 @@ def _join(parts: list[tuple[Tensor | None, ...]]) -> list[Any]:
 
 
 def _whitened(phi: Tensor, gates: Tensor | None, log_ratio: Tensor, rho: Tensor) -> tuple[Tensor | None, ...]:
-    """Value, success and gradients of :class:`_WhitenedDensity`."""
+    """Value and gradients of :class:`_WhitenedDensity`."""
     wide = phi.double()
     inner = wide @ wide.mT
     outer = None if gates is None else gates.double() @ gates.double().mT
     b = inner if outer is None else inner * outer
-    value, factored = rho.new_zeros(len(phi)), torch.ones(len(phi), dtype=torch.bool, device=phi.device)
+    value = rho.new_zeros(len(phi))
     grad_ratio, grad_rho = torch.empty_like(log_ratio), torch.empty_like(rho)
     total: Tensor | None = None
     for k in range(rho.shape[2]):
@@ -156,7 +151,6 @@ def _whitened(phi: Tensor, gates: Tensor | None, log_ratio: Tensor, rho: Tensor)
         beta, inverse = solved.solution, solved.inverse
         quadratic = solved.half.square().sum((1, 2))
         value = value - 0.5 * (solved.logdet + quadratic)
-        factored = factored & solved.factored
         # <d/dA, A - I> without forming the product.
         trace = inverse.diagonal(dim1=-2, dim2=-1).sum(-1)
         grad_ratio[:, k] = 0.5 * (quadratic - beta.square().sum((1, 2)) - phi.shape[1] + trace)
@@ -170,14 +164,14 @@ def _whitened(phi: Tensor, gates: Tensor | None, log_ratio: Tensor, rho: Tensor)
     if gates is not None and outer is not None:
         grad_gates = 2.0 * (inner.to(phi.dtype).mul_(total) @ gates)
         total.mul_(outer.to(phi.dtype))
-    return value, factored, 2.0 * (total @ phi), grad_gates, grad_ratio, grad_rho
+    return value, 2.0 * (total @ phi), grad_gates, grad_ratio, grad_rho
 
 
 def _by_features(features: Tensor, log_ratio: Tensor, rho: Tensor) -> tuple[Tensor | None, ...]:
-    """Value, success and gradients of :class:`_FeatureDensity`."""
+    """Value and gradients of :class:`_FeatureDensity`."""
     wide = features.double()
     inner, projected = wide.mT @ wide, wide.mT @ rho
-    value, factored = rho.new_zeros(len(wide)), torch.ones(len(wide), dtype=torch.bool, device=wide.device)
+    value = rho.new_zeros(len(wide))
     grad_ratio, grad_rho = torch.empty_like(log_ratio), torch.empty_like(rho)
     total: Tensor | None = None
     for k in range(rho.shape[2]):
@@ -188,7 +182,6 @@ def _by_features(features: Tensor, log_ratio: Tensor, rho: Tensor) -> tuple[Tens
         beta = rho[:, :, k : k + 1] - wide @ weights
         quadratic = (rho[:, :, k : k + 1] * beta).sum((1, 2))
         value = value - 0.5 * (solved.logdet + quadratic)
-        factored = factored & solved.factored
         # As above: n less the trace of A's inverse is w less that of M's.
         trace = inverse.diagonal(dim1=-2, dim2=-1).sum(-1)
         grad_ratio[:, k] = 0.5 * (quadratic - beta.square().sum((1, 2)) - inner.shape[1] + trace)
@@ -197,7 +190,7 @@ def _by_features(features: Tensor, log_ratio: Tensor, rho: Tensor) -> tuple[Tens
         outer = (beta @ weights.mT).to(inverse.dtype)
         part = torch.baddbmm(outer, features.to(inverse.dtype), scaled, alpha=-1.0).to(features.dtype)
         total = part if total is None else total.add_(part)
-    return value, factored, total, grad_ratio, grad_rho
+    return value, total, grad_ratio, grad_rho
 
 
 def batch_log_evidence(
@@ -207,13 +200,6 @@ def batch_log_evidence(
 
     Rows may differ in their noise (W1), beside what the network says of it.
     """
-    return evidence_of_members(kernel, output, y, row_noise)[0]
-
-
-def evidence_of_members(
-    kernel: KernelTensors, output: NetworkOutput, y: Tensor, row_noise: RowNoise | None = None
-) -> tuple[Tensor, Tensor]:
-    """The same, and which members could be factored: all of them, but for what :func:`factor_all` says."""
     log_signal, log_noise = kernel.log_signal.double(), kernel.log_noise.double()
     n, q = y.shape[-2:]
     phi, gates = output.phi, output.gates
@@ -232,12 +218,13 @@ def evidence_of_members(
         phi, log_ratio, rho = phi[None], log_ratio[None], rho[None]
         gates = None if gates is None else gates[None]
     width = phi.shape[-1] * (1 if gates is None else gates.shape[-1])
+    density: Tensor
     if n <= width:
-        density, factored = _WhitenedDensity.apply(phi, gates, log_ratio, rho)  # type: ignore[no-untyped-call]
+        density = _WhitenedDensity.apply(phi, gates, log_ratio, rho)  # type: ignore[no-untyped-call]
     else:
         features = output._replace(phi=phi, gates=gates).features()
-        density, factored = _FeatureDensity.apply(features, log_ratio, rho)  # type: ignore[no-untyped-call]
-    return (density[0] if alone else density) + constant, factored
+        density = _FeatureDensity.apply(features, log_ratio, rho)  # type: ignore[no-untyped-call]
+    return (density[0] if alone else density) + constant
 
 
 def _identity_plus(products: Tensor, ratio: float) -> Factor:

@@ -100,8 +100,8 @@ class JointRecipe:
         result = JointFit(Mixture.alone(self.plain), held_out_rows=len(held_out))
         enough = len(held_out) >= LEAST_EXAMPLES and self.local_rows >= _LEAST_LOCAL_ROWS
         local = self.local != "never" and enough
-        share = _NetworkTime(context.ending.part(_NETWORK_SHARE), self.settings.max_steps, local)
-        with context.progress("step", self.n_members * self.settings.max_steps), context.ending.allow():
+        share = _NetworkTime(context.ending.part(_NETWORK_SHARE), self.settings.first_steps, local)
+        with context.progress("step", self.n_members * self.settings.first_steps), context.ending.allow():
             self._train(result, rows, streams, context, share)
         self._stack(result, held_out, context)
         result.predictor = result.mixture
@@ -195,7 +195,7 @@ class JointRecipe:
     ) -> None:
         """Show a step, and give members up that there is no time for."""
         text = None if not values else f"held-out NLPD of the members, best {min(values) + scale:.4f}"
-        context.advance(text, to=sum(each.steps for each in task.results) - 1)
+        context.advance(text, to=sum(each.steps for each in task.results) - 1, total=task.expected_steps)
         if task.steps == _PROBE_STEPS:
             task.drop(task.active[share.members(len(task.active)) :])
 
@@ -315,8 +315,8 @@ class _NetworkTime:
     time if a member can have a fair number of steps without it.
     """
 
-    def __init__(self, ending: Ending, max_steps: int, local: bool) -> None:
-        self.ending, self.max_steps = ending, max_steps
+    def __init__(self, ending: Ending, steps: int, local: bool) -> None:
+        self.ending, self.steps = ending, steps
         self.leaves_local = local and not ending.limited
         self._local, self._began, self._statistics = local, time.perf_counter(), 0.0
 
@@ -332,7 +332,7 @@ class _NetworkTime:
         if not self.ending.limited:
             return count
         step_seconds = (time.perf_counter() - self._began) / (_PROBE_STEPS * count)
-        fair = step_seconds * self.max_steps * _LEAST_STEPS
+        fair = step_seconds * self.steps * _LEAST_STEPS
         if self._local and self.ending.left * (1.0 - _LOCAL_SHARE) >= fair:
             self.leaves_local = True
             self.ending.shorten(1.0 - _LOCAL_SHARE)

@@ -9,8 +9,7 @@ evidence of all rows at once would be the wrong objective for a network: it rewa
 memorised the rows. A batch has to be explained by features made from other rows.
 
 Row m of every tensor here is about member m, and nothing is computed across rows: what becomes of a member does not
-depend on who else is trained. On a GPU a step is recorded once, as a graph, and then replayed: it has some hundreds of
-small operations, whose launches would take longer than their arithmetic.
+depend on who else is trained.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from torch.func import functional_call
 
 from prismgp._types import Tensor
 from prismgp.core.row_noise import RowNoise
-from prismgp.prism.batch import evidence_of_members
+from prismgp.prism.batch import batch_log_evidence
 from prismgp.prism.network import NetworkOutput, NetworkSizes, RevisedMap, clip_inputs
 from prismgp.vae import ElboTerms, GaussianMixture, GaussianMixtureNet, elbo_terms
 
@@ -40,7 +39,6 @@ _DECODER_HIDDEN = 32
 _START_LOG_VAR = -4.0  # of the encoder's posterior
 _KERNEL = ("log_lengthscale", "log_signal", "log_noise", "mean")
 _LIMITED = ("network.log_signal", "network.log_noise")
-_EAGER_STEPS = 2 * ELBO_EVERY  # on a GPU, before a step is recorded: libraries set themselves up
 
 
 class Objective(torch.nn.Module):
@@ -140,7 +138,6 @@ class Members:
         )
         self.evidence = start.new_zeros(len(start), dtype=torch.float64)  # of the last batch, per row
         self.terms = {name: start.new_zeros(len(start)) for name in ElboTerms.names()}  # of the last ELBO
-        self._forget_graphs()
 
     def __len__(self) -> int:
         return len(self.state.values)
@@ -157,7 +154,6 @@ class Members:
         self.evidence = self.evidence[rows]
         self.terms = {name: value[rows] for name, value in self.terms.items()}
         self._sizes = [self._sizes[m] for m in index]
-        self._forget_graphs()
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything steps change and checks report, by name; not copies."""
@@ -181,36 +177,8 @@ class Members:
         network.load_state_dict(own)
         return network
 
-    def step(self, inputs: StepInputs, number: int) -> None:
-        """Take a step of Adam, which is the one of that number."""
-        if not inputs.x.is_cuda or number <= _EAGER_STEPS:
-            self._update(inputs, self._everybody)
-            return
-        factored = self._replay(inputs)
-        if not bool(factored.all()):  # the step of the others was not taken
-            self._update(inputs, ~factored)
-
-    def _forget_graphs(self) -> None:
-        self._everybody = torch.ones(len(self), dtype=torch.bool, device=self.state.values.device)
-        self._graphs: dict[bool, _Graph] = {}
-
-    def _replay(self, inputs: StepInputs) -> Tensor:
-        """The step of all members by a graph, which is recorded if there is none yet; says whose step was taken."""
-        kind = inputs.noise is not None
-        if kind not in self._graphs:
-            static = _map(torch.clone, inputs)
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-                factored = self._update(static, self._everybody)
-            self._graphs[kind] = _Graph(graph, static, factored)
-        graph, static, factored = self._graphs[kind]
-        for own, given in zip(_tensors(static), _tensors(inputs), strict=True):
-            own.copy_(given)
-        graph.replay()
-        return factored
-
-    def _update(self, inputs: StepInputs, wanted: Tensor) -> Tensor:
-        """Take the step of wanted members, (M,), if their matrices can be factored; says which could."""
+    def step(self, inputs: StepInputs) -> None:
+        """Take a step of Adam."""
         state = self.state
         values = state.values.detach().requires_grad_()
         parameters = self._unpack(values)
@@ -220,19 +188,16 @@ class Members:
             weight, *variance = inputs.row_noise.unbind(-1)
             row_noise = RowNoise(weight, variance[0] if variance else None)
         kernel = _Kernel(*(parameters[f"network.{name}"] for name in _Kernel._fields))
-        evidence, factored = evidence_of_members(kernel, output, inputs.y, row_noise)
-        evidence = evidence / inputs.x.shape[1]
+        evidence = batch_log_evidence(kernel, output, inputs.y, row_noise) / inputs.x.shape[1]
         loss = -evidence
         if terms is not None and self.elbo_weight:
             loss = loss - ELBO_EVERY * self.elbo_weight * terms.objective
         (gradient,) = torch.autograd.grad(loss.sum(), values)
         with torch.no_grad():
-            self._adam(gradient * state.trained, inputs.numbers, (wanted & factored)[:, None])
-            self.evidence.copy_(evidence)
-            if terms is not None:
-                for name, value in terms.as_tensors().items():
-                    self.terms[name].copy_(value)
-        return factored
+            self._adam(gradient * state.trained, inputs.numbers)
+        self.evidence = evidence.detach()
+        if terms is not None:
+            self.terms = {name: value.detach() for name, value in terms.as_tensors().items()}
 
     def _evaluate(self, parameters: dict[str, Tensor], inputs: StepInputs) -> tuple[NetworkOutput, ElboTerms | None]:
         """Output and ELBO of every member, whose tensors have a leading dimension of members."""
@@ -249,21 +214,18 @@ class Members:
         output = NetworkOutput(**{name: present.get(name) for name in NetworkOutput._fields})
         return output, ElboTerms(**found, alpha=self.alpha, beta=self.beta) if found else None
 
-    def _adam(self, gradient: Tensor, numbers: Tensor, taken: Tensor) -> None:
-        """Update what belongs to the members whose step is taken, (M, 1), by Adam with decoupled weight decay."""
+    def _adam(self, gradient: Tensor, numbers: Tensor) -> None:
+        """Update all members by Adam with decoupled weight decay."""
         state = self.state
         rate, bias, square_bias, share = (column[:, None] for column in numbers.unbind(1))
         longest = _LONGEST_GRADIENT / (torch.linalg.vector_norm(gradient, dim=1, keepdim=True) + 1e-6)
         gradient = gradient * longest.clamp_max(1.0)
-        first = torch.lerp(state.first, gradient, 1.0 - _BETAS[0])
-        second = torch.lerp(state.second, gradient.square(), 1.0 - _BETAS[1])
-        spread = (second / square_bias).sqrt_().add_(_EPS)
-        values = state.values * (1.0 - rate * self._decay)
-        values = values.addcdiv_(-rate / bias * first, spread).clamp_(*self._limits)
-        average = torch.lerp(state.average, values, share)
-        for name, new in {"first": first, "second": second, "values": values, "average": average}.items():
-            old = getattr(state, name)
-            old.copy_(torch.where(taken, new, old))
+        state.first.lerp_(gradient, 1.0 - _BETAS[0])
+        state.second.lerp_(gradient.square(), 1.0 - _BETAS[1])
+        spread = (state.second / square_bias).sqrt_().add_(_EPS)
+        state.values.mul_(1.0 - rate * self._decay)
+        state.values.addcdiv_(-rate / bias * state.first, spread).clamp_(*self._limits)
+        state.average.lerp_(state.values, share)
 
     def _vector(self, value_of: Callable[[str], tuple[float, ...]]) -> tuple[Tensor, ...]:
         """Numbers of every parameter as vectors over all their elements."""
@@ -299,25 +261,3 @@ class _Kernel(NamedTuple):
     log_signal: Tensor
     log_noise: Tensor
     mean: Tensor
-
-
-class _Graph(NamedTuple):
-    """A recorded step: it reads its inputs where they were, and leaves its result where it was."""
-
-    graph: torch.cuda.CUDAGraph
-    inputs: StepInputs
-    factored: Tensor
-
-
-def _tensors(inputs: StepInputs) -> list[Tensor]:
-    return [each for each in (*inputs[:3], *inputs.kept, *inputs[4:]) if each is not None]
-
-
-def _map(change: Callable[[Tensor], Tensor], inputs: StepInputs) -> StepInputs:
-    """The inputs with every tensor changed."""
-    return StepInputs(
-        *(
-            tuple(map(change, each)) if isinstance(each, tuple) else None if each is None else change(each)
-            for each in inputs
-        )
-    )

@@ -3,9 +3,10 @@
 A check gives the averaged network of a member the exact posterior of many training rows, and measures the negative log
 predictive density (NLPD) of the held-out rows, with the noise that is best for them. The best network is kept.
 
-The learning rate of a member is constant until the held-out density has stopped improving, and then falls to zero like
-half a cosine; then its training is over. So few rows are trained on for some hundred steps, and rows that still teach
-something for as long as they do, up to a limit.
+The learning rate falls to zero like half a cosine over as many steps as the member is expected to take. Half way, that
+number doubles if the held-out density still improves much, up to a limit; and the training ends where nothing better
+follows for a while. So few rows are trained on for some hundred steps, and rows that still teach something for as long
+as they do.
 
 All random numbers are drawn on the CPU, from streams of the member's own.
 """
@@ -38,8 +39,7 @@ from prismgp.vae import BatchRows, ElboTerms, Indices, TrainingResult, draw_rows
 
 _LEARNING_RATE = 1e-2
 _WARM_UP = 50  # steps over which the learning rate rises
-_FALL = 0.5  # steps over which it falls, for each step before
-_LEAST_GAIN = 0.01  # nats of held-out density in `patience` steps below which it has stopped improving
+_LEAST_GAIN = 0.1  # nats of held-out density by the second quarter of these steps for which they are doubled
 _AVERAGE = 0.98  # share of the past in the running average of the weights
 _CONTEXT_ROWS = 4_096  # training rows behind the posterior of a check
 _WIDE_CONTEXT_ROWS = 2_048  # the same for wide features
@@ -55,8 +55,9 @@ class MemberSettings:
     beta: float
     elbo_weight: float
     batch_size: int
+    first_steps: int  # that a member is expected to take at first, at most max_steps
     max_steps: int
-    patience: int | None  # steps without a gain after which the learning rate falls; None: as late as possible
+    patience: int | None  # steps without a better check after which to stop, of the first steps; None: never
     learn_kernel: bool
 
 
@@ -101,8 +102,7 @@ class _Course:
     result: TrainingResult
     draws: dict[str, np.random.Generator]
     generators: dict[str, torch.Generator]
-    fall: int  # the step after which the learning rate falls, at the latest
-    end: int  # the step after which it is zero
+    end: int  # the step after which the learning rate is zero
     scores: list[tuple[int, float]] = field(default_factory=list)  # of all checks
 
 
@@ -134,21 +134,24 @@ class MemberTraining:
         self.held_weights = None if self.held_noise is None else self.held_noise.weight.cpu().numpy()
 
     def _begin(self, number: int, member: Member) -> _Course:
-        most = self.settings.max_steps
         return _Course(
             number,
             member.dropout,
             TrainingResult(held_out_rows=len(self.rows.held_out), early=True),
             {name: member.streams.generator(name) for name in ("batches", "context")},
             {name: torch_generator(member.streams, name) for name in ("dropout", "latent noise")},
-            fall=math.ceil(most / (1.0 + _FALL)),
-            end=most,
+            end=self.settings.first_steps,
         )
 
     @property
     def results(self) -> list[TrainingResult]:
         """Of all members."""
         return [course.result for course in self.courses]
+
+    @property
+    def expected_steps(self) -> int:
+        """Steps of all members until they are over, as far as that is known."""
+        return sum(course.end if course in self.active else course.result.steps for course in self.courses)
 
     # -- steps ---------------------------------------------------------------------------------------
 
@@ -170,15 +173,14 @@ class MemberTraining:
             # For the history also where the ELBO's weight is zero.
             self._draw_noise(min(ELBO_ROWS, n)) if (number - 1) % ELBO_EVERY == 0 else None,
         )
-        self.members.step(inputs, number)
+        self.members.step(inputs)
         self.steps = number
         for course in self.active:
             course.result.steps = number
 
     def _learning_rate(self, course: _Course, step: int) -> float:
         """Of a step, counted from one; a time limit makes it fall sooner."""
-        fallen = max(0, step - 1 - course.fall) / max(1, course.end - course.fall)
-        angle = math.pi * max(fallen, self.ending.share)
+        angle = math.pi * max((step - 1) / course.end, self.ending.share)
         return _LEARNING_RATE * min(1.0, step / _WARM_UP) * 0.5 * (1.0 + math.cos(angle))
 
     def _draw_dropout(self, n: int) -> tuple[Tensor, ...]:
@@ -259,24 +261,19 @@ class MemberTraining:
     def review(self, course: _Course) -> None:
         """Say how a member goes on after a check."""
         step, value = course.scores[-1]
-        patience, result = self.settings.patience, course.result
+        patience = math.inf
+        if self.settings.patience is not None:
+            patience = self.settings.patience * course.end / self.settings.first_steps
         if not math.isfinite(value):
             self.end(course, f"the objective left the range of floating-point numbers at step {step}")
-        elif step >= course.end:
-            limit = course.end == self.settings.max_steps
-            self.end(course, f"all {step} steps taken" if limit else "the held-out density has stopped improving")
-        elif patience is not None and step > patience:
-            if step - result.best_step >= patience and step > course.fall:
-                self.end(course, f"no better held-out density for {patience} steps")
-            elif step < course.fall:
-                before = min(score for at, score in course.scores if at <= step - patience)
-                if before - result.score < _LEAST_GAIN:
-                    course.fall = step
-                    course.end = min(course.end, step + self._fall_steps(step))
-
-    def _fall_steps(self, step: int) -> int:
-        every = 2 * self.check_every
-        return max(every, every * round(_FALL * step / every))
+        elif step == course.end:
+            self.end(course, f"all {step} steps taken")
+        elif step - course.result.best_step >= patience:
+            self.end(course, f"no better held-out density for {step - course.result.best_step} steps")
+        elif 2 * step == course.end < self.settings.max_steps:
+            before = min(score for at, score in course.scores if 2 * at <= step)
+            if before - course.result.score >= _LEAST_GAIN:
+                course.end = min(2 * course.end, self.settings.max_steps)
 
     def end(self, course: _Course, message: str) -> None:
         """End the training of a member, which is over."""
@@ -317,7 +314,6 @@ class MemberTraining:
                     # Their integers are longer than JSON readers promise to keep, so they are stored as text.
                     "draws": {name: json.dumps(draw.bit_generator.state) for name, draw in course.draws.items()},
                     "scores": [(at, value if math.isfinite(value) else None) for at, value in course.scores],
-                    "fall": course.fall,
                     "end": course.end,
                 }
             )
@@ -334,7 +330,7 @@ class MemberTraining:
             course.result.early = about["early"]
             course.result.began -= about["seconds"]
             course.scores = [(at, math.nan if value is None else value) for at, value in about["scores"]]
-            course.fall, course.end = about["fall"], about["end"]
+            course.end = about["end"]
             for name, draw in course.draws.items():
                 draw.bit_generator.state = json.loads(about["draws"][name])
             for name, state in select_tensors(tensors, f"generator {course.number}").items():
