@@ -93,7 +93,7 @@ class TrainingRows:
         return draw_rows(len(self.x), self.held_out, count, rng)
 
 
-@dataclass
+@dataclass(eq=False)
 class _Course:
     """How far the training of one member is."""
 
@@ -199,8 +199,11 @@ class MemberTraining:
 
     def _draw_noise(self, n: int) -> Tensor:
         shape = (n, 1, self.members.sizes.latent)
-        parts = [torch.randn(shape, generator=course.generators["latent noise"]) for course in self.active]
-        return torch.stack(parts).float().to(self.rows.x.device)
+        drawn = [
+            torch.randn(shape, generator=course.generators["latent noise"], dtype=torch.float32)
+            for course in self.active
+        ]
+        return torch.stack(drawn).to(self.rows.x.device)
 
     # -- checks --------------------------------------------------------------------------------------
 
@@ -368,7 +371,7 @@ def train_members(
                 monitor(values)
             if due and observe is not None:
                 observe(task.results)
-            if due and checkpoint is not None:
+            if due and checkpoint is not None and not task.dropped:  # it is for a fit with all members
                 checkpoint.put(_STATE_NAME, task.save, now=not task.active)
     if task.active and task.steps and not ending.interrupted:
         with ending.allow():
