@@ -86,9 +86,7 @@ def test_steps_are_those_of_torch(learn_kernel, noise):
             index = rows.draw(settings.batch_size, batches)
             x, y = rows.x[index], rows.y[index]
             with_elbo = (step - 1) % ELBO_EVERY == 0
-            drawn = (
-                torch.randn(20, 1, network.sizes.latent, generator=draws) if with_elbo else None
-            )
+            drawn = torch.randn(20, 1, network.sizes.latent, generator=draws) if with_elbo else None
             output, terms = expected(x, (), drawn, settings.alpha, settings.beta)
             loss = -batch_log_evidence(network, output, y, rows.row_noise(index)) / 20
             if terms is not None:
