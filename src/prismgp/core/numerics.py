@@ -73,6 +73,7 @@ def factor(a: Tensor) -> Factor:
 
 def factor_all(a: Tensor) -> Tensor:
     """Factor matrices as :func:`factor` does, (M, k, k) float64; one with NaN or infinity has a factor of NaN."""
+    lower: Tensor
     lower, info = torch.linalg.cholesky_ex(a)
     failed = (info != 0) | ~torch.isfinite(lower[:, -1, -1])
     if bool(failed.any()):

@@ -76,7 +76,7 @@ def _inverse(lower: Tensor, ratio: Tensor, dtype: torch.dtype) -> Tensor:
     """Invert the factored matrices, (M, k, k), for a gradient."""
     if lower.is_cuda:
         eye = torch.eye(lower.shape[-1], dtype=lower.dtype, device=lower.device)
-        root = torch.linalg.solve_triangular(lower, eye.expand_as(lower), upper=False)
+        root: Tensor = torch.linalg.solve_triangular(lower, eye.expand_as(lower), upper=False)
         return root.mT @ root
     # The factor has half the digits of the matrix's condition: its inverse may be in the network's precision, unless
     # the noise is very low. Transposed, which changes nothing but the order in memory: that of what it meets.
@@ -103,6 +103,7 @@ class _WhitenedDensity(_Density):
     @staticmethod
     def forward(ctx: Any, phi: Tensor, gates: Tensor | None, log_ratio: Tensor, rho: Tensor) -> Tensor:
         parts = [_whitened(phi[m], None if gates is None else gates[m], log_ratio[m], rho[m]) for m in _turns(phi)]
+        value: Tensor
         value, *gradients = _join(parts)
         ctx.save_for_backward(*gradients)
         return value
@@ -118,6 +119,7 @@ class _FeatureDensity(_Density):
     @staticmethod
     def forward(ctx: Any, features: Tensor, log_ratio: Tensor, rho: Tensor) -> Tensor:
         parts = [_by_features(features[m], log_ratio[m], rho[m]) for m in _turns(features)]
+        value: Tensor
         value, *gradients = _join(parts)
         ctx.save_for_backward(*gradients)
         return value

@@ -211,7 +211,7 @@ class Members:
 
         given = (parameters | self.state.fixed, inputs.x, inputs.kept, inputs.noise)
         present, found = torch.vmap(one, in_dims=(0, 0, 0, None if inputs.noise is None else 0))(*given)
-        output = NetworkOutput(**{name: present.get(name) for name in NetworkOutput._fields})
+        output = NetworkOutput(present["latent"], present["phi"], present.get("gates"), present.get("log_noise"))
         return output, ElboTerms(**found, alpha=self.alpha, beta=self.beta) if found else None
 
     def _adam(self, gradient: Tensor, numbers: Tensor) -> None:
@@ -248,9 +248,9 @@ class Members:
 
     def _unpack(self, rows: Tensor) -> dict[str, Tensor]:
         """Parameters by name, (M, ...), as views of rows, (M, P)."""
-        parts = rows.split([shape.numel() for shape in self._shapes.values()], 1)
+        parts = torch.split(rows, [shape.numel() for shape in self._shapes.values()], 1)
         return {
-            name: part.unflatten(1, shape) if len(shape) else part[:, 0]
+            name: part.reshape(len(rows), *shape)
             for (name, shape), part in zip(self._shapes.items(), parts, strict=True)
         }
 

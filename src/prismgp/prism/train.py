@@ -159,15 +159,15 @@ class MemberTraining:
         """Take a step of Adam on a new batch of every member."""
         drawn = [self.rows.draw(self.settings.batch_size, course.draws["batches"]) for course in self.active]
         index = np.concatenate(drawn)
-        shape, n = (len(drawn), -1), len(drawn[0])
-        x, y = self.rows.x[index].unflatten(0, shape), self.rows.y[index].unflatten(0, shape)
+        shape, n = (len(drawn), len(drawn[0]), -1), len(drawn[0])
+        x, y = self.rows.x[index].reshape(shape), self.rows.y[index].reshape(shape)
         noise = self.rows.noise_columns(index)
         share = 1.0 - min(_AVERAGE, number / (9.0 + number))
         numbers = [step_numbers(number, self._learning_rate(course, number), share) for course in self.active]
         inputs = StepInputs(
             x,
             y,
-            None if noise is None else noise.unflatten(0, shape),
+            None if noise is None else noise.reshape(shape),
             self._draw_dropout(n),
             torch.tensor(numbers, dtype=torch.float32).to(x.device),
             # For the history also where the ELBO's weight is zero.
