@@ -194,7 +194,7 @@ class JointRecipe:
         self, task: MemberTraining, values: Sequence[float], scale: float, context: FitContext, share: _NetworkTime
     ) -> None:
         """Show a step, and give members up that there is no time for."""
-        text = None if not values else f"held-out NLPD of the members, best {min(values) + scale:.4f}"
+        text = None if not values else f"held-out NLPD of the best member {min(values) + scale:.4f}"
         context.advance(text, to=sum(each.steps for each in task.results) - 1, total=task.expected_steps)
         if task.steps == _PROBE_STEPS:
             task.drop(task.active[share.members(len(task.active)) :])
