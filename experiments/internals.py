@@ -29,7 +29,7 @@ from prismgp.datasets.gas_simulation import Order, simulate_rows
 from prismgp.plots import FAINT, INK, drawing_style
 from prismgp.prism import InformedMap, NetworkSizes, ReconfiguredMap, RevisedMap
 from prismgp.prism.fit import MANY_ROWS
-from prismgp.prism.train import MemberSettings, MemberTraining, TrainingRows, held_out_rows
+from prismgp.prism.train import Member, MemberSettings, MemberTraining, TrainingRows, held_out_rows
 from prismgp.vae import BatchRows, torch_generator
 
 __all__ = [
@@ -44,6 +44,7 @@ __all__ = [
     "ArraySource",
     "BatchRows",
     "Chunks",
+    "Member",
     "MemberSettings",
     "MemberTraining",
     "NetworkSizes",

@@ -44,8 +44,8 @@ class FitEvent:
     """What the callback of a fit is told.
 
     ``stage`` is "start", "exact GP start", "race", "l-bfgs", "quasi-newton", "fitted SSGP" where more is to come,
-    "member 0" and so on, or "final". ``model`` returns the fitted model on all training rows at the present
-    parameters. Networks change after the callback returns, so it must be called before.
+    "members", or "final". ``model`` returns the fitted model on all training rows at the present parameters. Networks
+    change after the callback returns, so it must be called before.
     """
 
     stage: str
@@ -130,8 +130,10 @@ class FitContext(Callback):
             finally:
                 self._bar = tqdm(disable=True)
 
-    def advance(self, text: str | None = None, *, to: int | None = None) -> None:
-        """Move the progress bar on by one, or first to a number of steps; ``text`` stands behind it."""
+    def advance(self, text: str | None = None, *, to: int | None = None, total: int | None = None) -> None:
+        """Move the progress bar on by one, or first to a number of steps, of a new total; ``text`` stands behind it."""
+        if total is not None:
+            self._bar.total = total
         if to is not None:
             self._bar.update(to - self._bar.n)
         if text is not None:
