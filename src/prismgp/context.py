@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from os import PathLike
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -22,7 +23,7 @@ import numpy as np
 import safetensors
 import safetensors.torch
 import torch
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 from prismgp._system import atomic_path
 from prismgp._types import Array, Tensor
@@ -123,7 +124,9 @@ class FitContext(Callback):
     @contextmanager
     def progress(self, unit: str, total: int | None = None) -> Iterator[None]:
         """Show a progress bar, if the user has asked for one, until the block ends."""
-        with tqdm(desc=self.label, unit=unit, total=total, disable=not self.verbose, leave=True) as bar:
+        # Of notebooks too, but only for a bar that is shown: the import warns where there are no ipywidgets.
+        make_bar: Any = import_module("tqdm.auto").tqdm if self.verbose else tqdm
+        with make_bar(desc=self.label, unit=unit, total=total, disable=not self.verbose, leave=True) as bar:
             self._bar = bar
             try:
                 yield
