@@ -14,8 +14,9 @@ import safetensors.torch
 import torch
 
 from prismgp import PrismGPRegressor, SSGPRegressor, load
-from prismgp import context as module
-from prismgp.context import Checkpoint, FitContext
+from prismgp import checkpoint as module
+from prismgp.checkpoint import Checkpoint
+from prismgp.context import FitContext
 from prismgp.exceptions import DataError, ModelFileError, PrismGPWarning
 from prismgp.model.state import predictor_tensors
 from tests.prism.small import SHORT_LOCAL, SHORT_ROUNDS
@@ -41,11 +42,11 @@ SCRIPT = """
 import json, os, random, signal, sys, time
 from dataclasses import replace
 import numpy as np
-import prismgp.context
+import prismgp.checkpoint
 import sklearn.cluster, torch._dynamo  # fits import them; here, they do it once
 from prismgp import PrismGPRegressor, SSGPRegressor
 from prismgp.prism import local_fit
-prismgp.context.WRITE_SECONDS = 0.05
+prismgp.checkpoint.WRITE_SECONDS = 0.05
 local_fit.FEW = replace(local_fit.FEW, **SHORT_LOCAL)
 local_fit.EXACT_ROUNDS = SHORT_ROUNDS
 folder = sys.argv[1]
@@ -234,6 +235,7 @@ def test_a_full_disk_does_not_end_a_fit(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.warns(PrismGPWarning, match="No space left"):
         one.put("y", lambda: ({"t": torch.arange(4.0)}, {}))
     one.put("z", lambda: ({}, {}))  # said once
+    one.close()
     monkeypatch.undo()
     assert path.read_bytes() == content
     assert [each.name for each in tmp_path.iterdir()] == ["c"]

@@ -54,7 +54,8 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _run(argv: list[str], interrupts: _Interrupts) -> int:
-    from prismgp.cli.common import complain
+    from prismgp._system import name_errors, refuse_too_large
+    from prismgp.cli.common import STDOUT, complain
 
     try:
         args = _parser(argv).parse_args(argv)
@@ -62,11 +63,12 @@ def _run(argv: list[str], interrupts: _Interrupts) -> int:
         return stop.code if isinstance(stop.code, int) else _BAD_INPUT
     try:
         interrupts.stop_waiting()
-        with warnings.catch_warnings(), ExitStack() as args.at_exit:
+        with warnings.catch_warnings(), ExitStack() as args.at_exit, refuse_too_large("the command"):
             warnings.simplefilter("always", PrismGPWarning)
             warnings.showwarning = _show_warning
             code = int(args.run(args))
-            sys.stdout.flush()
+            with name_errors(STDOUT):
+                sys.stdout.flush()
             return code
     except BrokenPipeError:
         _abandon_stdout()
@@ -76,8 +78,8 @@ def _run(argv: list[str], interrupts: _Interrupts) -> int:
     except OSError as error:
         place = f"{error.filename}: " if error.filename is not None else ""
         complain(f"error: {place}{error.strerror or error}")
-    except MemoryError:
-        complain("error: out of memory; use fewer rows or columns, or fewer frequencies (-p)")
+        if error.filename == STDOUT:
+            _abandon_stdout()
     return _BAD_INPUT
 
 

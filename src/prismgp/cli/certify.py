@@ -202,8 +202,9 @@ def _report(
         if args.json == "-":
             say(common.json_text(found))
             return
-        with atomic_path(args.json) as path:
-            path.write_text(common.json_text(found, indent=None) + "\n", encoding="utf-8")
+        text = (common.json_text(found, indent=None) + "\n").encode()
+        with atomic_path(args.json, len(text)) as path:
+            path.write_bytes(text)
     if not args.quiet:
         _print(args, model, certificate, where, seconds)
 

@@ -67,6 +67,7 @@ def add_parser(subparsers: Subparsers) -> None:
         meaning="rows with missing inputs: predict them, with wider intervals, leave their predictions empty, or end "
         "with an error (default: %(default)s)",
     )
+    common.add_escape_formulas(parser)
     common.add_device(parser)
     common.add_format_options(parser)
     common.add_output_options(parser)
@@ -90,13 +91,21 @@ def run(args: argparse.Namespace) -> int:
     delimiter = files.csv_delimiter if kind.startswith(".csv") else None
     with (
         common.destination(args.output) as place,
-        open_writer(place, kind, prediction.schema, delimiter=delimiter, decimal=args.decimal) as writer,
+        open_writer(
+            place,
+            kind,
+            prediction.schema,
+            delimiter=delimiter,
+            decimal=args.decimal,
+            escape_formulas=args.escape_formulas,
+        ) as writer,
     ):
         prediction.run(writer, progress=common.show_progress(args))
     if not to_stdout:
         common.ignore_interrupts()
     summary = prediction.summary() | {"seconds": time.perf_counter() - began}
     warn_unseen(summary["unseen_categories"])
+    common.report_formulas(args, writer.formulas)
     if args.json:
         say(common.json_text(summary))
     elif not args.quiet:

@@ -15,7 +15,8 @@ import torch
 
 from prismgp._system import Streams
 from prismgp._types import Array, Tensor
-from prismgp.context import Checkpoint, FitContext
+from prismgp.checkpoint import Checkpoint
+from prismgp.context import FitContext
 from prismgp.core.ending import Ending, time_twice
 from prismgp.core.features import Statistics
 from prismgp.core.kernels import Kernel, Parameters, draw_frequencies, get_kernel
@@ -176,10 +177,9 @@ class JointRecipe:
         member = RevisedMap(sizes, start, drawn, torch_generator(own, "initial network")).to(self.rows.device)
         # The checkpoint is for a fit that is done: if the SSGP has ended early, members start elsewhere.
         checkpoint = Checkpoint() if context.ending.early else context.checkpoint.scope(f"member {number}")
-        if (saved := checkpoint.get(_TRAINED)) is not None:
-            trained = TrainingResult()
-            trained.take_up(saved[1], member, saved[0])
-            return trained
+        known = checkpoint.recall(_TRAINED, lambda saved: TrainingResult.restore(saved[1], member, saved[0]))
+        if known is not None:
+            return known
         scale = float(np.log(self.rows.standardiser.y_scale).mean())
         begin: int | None = number * settings.max_steps  # the member before may have stopped early
         ending = share.begin(number, lambda: self._time_statistics(member))
