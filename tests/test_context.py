@@ -17,8 +17,10 @@ from prismgp import PrismGPRegressor, SSGPRegressor, load
 from prismgp import checkpoint as module
 from prismgp.checkpoint import Checkpoint
 from prismgp.context import FitContext
+from prismgp.estimators import sources
 from prismgp.exceptions import DataError, ModelFileError, PrismGPWarning
 from prismgp.model.state import predictor_tensors
+from prismgp.neighbors import fit as fit_module
 from tests.prism.small import SHORT_LOCAL, SHORT_ROUNDS
 
 pytestmark = pytest.mark.usefixtures("short_local")
@@ -164,7 +166,9 @@ def test_a_finished_fit_is_only_recalled(tmp_path: Path, monkeypatch: pytest.Mon
     np.testing.assert_array_equal(model.fit(x, y).predict(x), before)
 
 
-def test_other_data_and_other_settings_are_refused(tmp_path: Path, finished: tuple[SSGPRegressor, bytes]) -> None:
+def test_other_data_settings_and_code_are_refused(
+    tmp_path: Path, finished: tuple[SSGPRegressor, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
     x, y = data()
     path = tmp_path / "c"
     _, content = finished
@@ -180,6 +184,13 @@ def test_other_data_and_other_settings_are_refused(tmp_path: Path, finished: tup
         SSGPRegressor(8, random_state=1, checkpoint=path).fit(x, y)
     with pytest.raises(DataError, match="estimator='SSGPRegressor'"):
         PrismGPRegressor(8, random_state=0, checkpoint=path).fit(x, y)
+    monkeypatch.setattr(sources, "_digest_code", lambda: "other")
+    with pytest.raises(DataError, match="of a fit by other code of PrismGP; remove the file"):
+        model_of("ssgp", path).fit(x, y)
+    monkeypatch.setattr(sources, "__version__", "99")
+    with pytest.raises(DataError, match=r"of a fit by version '\S+' of PrismGP \(here '99'\); remove the file"):
+        model_of("ssgp", path).fit(x, y)
+    monkeypatch.undo()
     assert path.read_bytes() == content
     SSGPRegressor(8, random_state=0, checkpoint=path, verbose=1).fit(x, y)  # what has no effect may differ
 
@@ -192,7 +203,9 @@ def test_bad_arguments(tmp_path: Path) -> None:
         SSGPRegressor(4, random_state=0, checkpoint=3).fit(x, y)
 
 
-@pytest.mark.parametrize("how", ["empty", "text", "truncated", "flipped header", "version", "foreign entry", "model"])
+@pytest.mark.parametrize(
+    "how", ["empty", "text", "truncated", "flipped header", "flipped number", "version", "foreign entry", "model"]
+)
 def test_damaged_files_are_refused(tmp_path: Path, finished: tuple[SSGPRegressor, bytes], how: str) -> None:
     x, y = data()
     path = tmp_path / "c"
@@ -206,6 +219,8 @@ def test_damaged_files_are_refused(tmp_path: Path, finished: tuple[SSGPRegressor
         path.write_bytes(content[: len(content) // 2])
     elif how == "flipped header":
         path.write_bytes(content[:3] + b"\xff" + content[4:])
+    elif how == "flipped number":
+        path.write_bytes(content[:-3] + bytes([content[-3] ^ 1]) + content[-2:])
     elif how == "model":
         model.save(path)
     else:
@@ -215,8 +230,9 @@ def test_damaged_files_are_refused(tmp_path: Path, finished: tuple[SSGPRegressor
             about["format_version"] = 99
         else:
             about["entries"] = {}
-        tensors = safetensors.torch.load(content)
-        path.write_bytes(safetensors.torch.save(tensors, metadata={"prismgp_checkpoint": json.dumps(about)}))
+        tensors, text = safetensors.torch.load(content), json.dumps(about)
+        metadata = {"prismgp_checkpoint": text, "sha256": module._digest(text, tensors)}
+        path.write_bytes(safetensors.torch.save(tensors, metadata=metadata))
     with pytest.raises(ModelFileError, match="remove the file"):
         model_of("ssgp", path).fit(x, y)
 
@@ -271,3 +287,59 @@ def test_size_does_not_grow_with_the_rows(tmp_path: Path, monkeypatch: pytest.Mo
         SSGPRegressor(8, random_state=0, checkpoint=path, max_iter=20).fit(x, np.sin(x[:, 0]))
         sizes.append(path.stat().st_size)
     assert max(sizes) < 150_000
+
+
+def test_entries_that_are_not_as_they_should_be_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind a valid checksum, as a hostile writer could make them."""
+    x, y = data()
+    for how in ("no numbers", "sizes", "statistics"):
+        path = tmp_path / how
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "WRITE_SECONDS", 0.0)
+            model_of("ssgp", path).fit(x, y)
+        with safetensors.safe_open(path, framework="pt") as file:
+            text = file.metadata()["prismgp_checkpoint"]
+        tensors = safetensors.torch.load(path.read_bytes())
+        name = next(each for each in tensors if each.endswith("evaluations:numbers"))
+        if how == "no numbers":
+            del tensors[name]
+        elif how == "sizes":
+            tensors[name] = tensors[name][:-1].clone()
+        else:
+            about = json.loads(text)
+            about["entries"]["statistics"]["blocks"] = 7
+            text = json.dumps(about)
+        metadata = {"prismgp_checkpoint": text, "sha256": module._digest(text, tensors)}
+        path.write_bytes(safetensors.torch.save(tensors, metadata=metadata))
+        with pytest.raises(ModelFileError, match=rf"{how}: '.*' is not usable \(.*\); remove the file"):
+            model_of("ssgp", path).fit(x, y)
+
+
+@pytest.mark.slow
+def test_neighbours_of_a_mixture_are_not_learned_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fit that ends in the middle of learning a view goes on from there, with the evaluations it has made."""
+    monkeypatch.setattr(module, "WRITE_SECONDS", 0.0)
+    x, y = data()
+    evaluate, counts = fit_module.log_density_and_gradient, [0, 0]
+
+    def count(which: int, last: int) -> object:
+        def wrapped(*args: object, **options: object) -> object:
+            counts[which] += 1
+            if counts[which] == last:
+                raise KeyboardInterrupt
+            return evaluate(*args, **options)
+
+        return wrapped
+
+    expected = undisturbed("joint").predict(x)
+    monkeypatch.setattr(fit_module, "log_density_and_gradient", count(0, 40))
+    with pytest.raises(KeyboardInterrupt):
+        model_of("joint", tmp_path / "c").fit(x, y)
+    assert counts[0] == 40
+    monkeypatch.setattr(fit_module, "log_density_and_gradient", count(1, -1))
+    np.testing.assert_array_equal(model_of("joint", tmp_path / "c").fit(x, y).predict(x), expected)
+    monkeypatch.setattr(fit_module, "log_density_and_gradient", evaluate)
+    counts.append(0)
+    monkeypatch.setattr(fit_module, "log_density_and_gradient", count(2, -1))
+    model_of("joint").fit(x, y)
+    assert counts[1] == counts[2] - 39  # all but the last of the forty were in the checkpoint
