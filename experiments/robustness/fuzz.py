@@ -75,9 +75,12 @@ def read_once(target: Target, data: bytes, folder: Path) -> str | None:
     before = reset_peak()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        _watch.on = True
         try:
-            target.read(path)
+            _watch.on = True
+            try:
+                target.read(path)
+            finally:
+                _watch.on = False
         except PrismGPError as error:
             if "\n" in str(error):
                 return f"the message has several lines: {error}"
@@ -88,8 +91,6 @@ def read_once(target: Target, data: bytes, folder: Path) -> str | None:
             return f"code was run: {error}"
         except Exception:  # noqa: BLE001  whatever it is, it is what is looked for
             return " | ".join(traceback.format_exc().strip().splitlines()[-5:])
-        finally:
-            _watch.on = False
     used = peak_bytes() - before
     if used > 2 * len(data) + _CONSTANT:
         return f"{used:,} bytes of memory for a file of {len(data):,}"

@@ -21,6 +21,7 @@ __all__ = ["add_options", "run"]
 
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _SAY_SECONDS = 20.0
+_END_SECONDS = 10.0
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -114,9 +115,10 @@ class _Worker:
         self.pipe.send(seed)
 
     def end(self) -> None:
+        self.pipe.close()  # which tells it that there are no more
+        self.process.join(0 if self.seed is not None else _END_SECONDS)
         self.process.kill()
         self.process.join()
-        self.pipe.close()
 
 
 def _work(pipe: Connection, device: str | None) -> None:

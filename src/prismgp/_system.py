@@ -24,6 +24,7 @@ from prismgp.exceptions import DataError, PrismGPError, TooLargeError
 DEVICES = ("cpu", "cuda", "auto")  # and "cuda:1" and the like
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # a disk, a quota, a limit on the size of files
+_FLOOR = 128 * 2**20  # bytes beside the loaded libraries
 _UNKNOWN = 8 * 2**30  # assumed where the system does not tell
 
 
@@ -167,6 +168,16 @@ def _limit_available() -> int | None:
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     used = _proc_bytes("/proc/self/status", "VmSize")
     return None if limit == resource.RLIM_INFINITY or used is None else max(0, limit - used)
+
+
+def check_floor() -> None:
+    """Refuse to begin where so little memory is left that libraries hang: Arrow and BLAS wait for more without an end."""
+    there = available_bytes(torch.device("cpu"))
+    if there < _FLOOR:
+        raise TooLargeError(
+            f"{format_bytes(there)} of memory are available, and at least {format_bytes(_FLOOR)} are needed; raise the "
+            "limit of the process or of the container"
+        )
 
 
 @contextmanager

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from prismgp import _system
-from tests.faults.commands import COMMANDS, MAIN, OLD, Bench, fail_at, make_table, refused
+from tests.faults.commands import COMMANDS, MAIN, OLD, Bench, fail_at, make_table, refused, run
 
 # A process that has loaded everything and computed nothing; it forks a child for every order, which is cheap. The
 # child limits its address space, as ulimit -v does, to what it has now and some more.
@@ -52,7 +52,7 @@ for line in sys.stdin:
     status = os.waitpid(pid, 0)[1]
     print(json.dumps([status, json.loads(found or "null")]), flush=True)
 """
-MEGABYTES = (0, 4, 16, 64, 256)
+MEGABYTES = (0, 8, 32, 120, 160, 256, 512)
 
 
 @pytest.fixture(scope="module")
@@ -97,14 +97,14 @@ def test_a_limit_of_the_process(bench: Bench, limited: Any, name: str, megabytes
     assert output.read_bytes() == OLD
 
 
-@pytest.mark.parametrize("rows", [2_000, 4_000])
+@pytest.mark.parametrize("rows", [4_000, 6_000])
 def test_an_exact_fit_is_refused_before_it_allocates(bench: Bench, limited: Any, rows: int) -> None:
     data, output = bench.folder / "large.csv", bench.folder / "o.prism"
     make_table(rows).to_csv(data, index=False)
     output.write_bytes(OLD)
     argv = ["fit", str(data), "-t", "y", "--model", "exact", "-q", "-o", str(output)]
     with bench.unharmed():
-        status, (code, _, err) = limited(argv, 90 * 2**20)
+        status, (code, _, err) = limited(argv, 200 * 2**20)
     assert (status, code) == (0, 2)
     assert f"an exact GP on {rows:,} rows needs about" in err
     assert "are available on cpu" in err
@@ -135,22 +135,20 @@ def test_a_limit_of_the_container(
     bench: Bench, tmp_path: Path, version: int, group: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An exact fit is refused before the kernel would kill it; an SSGP has room."""
-    files = container(tmp_path, version, group, str(40 * 2**20), 39 * 2**20, 2**18)
+    files = container(tmp_path, version, group, str(400 * 2**20), 200 * 2**20, 2**18)
     original = _system._cgroup_available
     monkeypatch.setattr(_system, "_cgroup_available", lambda: original(*files))
-    assert _system.available_bytes(torch.device("cpu")) == 2**20 + 2**18
+    assert _system.available_bytes(torch.device("cpu")) == 200 * 2**20 + 2**18
     data = bench.folder / "large.csv"
-    make_table(400).to_csv(data, index=False)
+    make_table(4_000).to_csv(data, index=False)
     output = bench.prepare("fit csv")
-    from tests.faults.commands import run
-
     options = ["-p", "2"] if name == "ssgp" else []
     with bench.unharmed("o.prism"):
         outcome = run(["fit", str(data), "-t", "y", "--model", name, *options, "-q", "-o", str(output)])
     if name == "ssgp":
         assert outcome.code == 0
         return
-    refused(outcome, "an exact GP on 400 rows needs about", "1.2 MiB are available")
+    refused(outcome, "an exact GP on 4,000 rows needs about", "200.2 MiB are available")
     assert output.read_bytes() == OLD
 
 

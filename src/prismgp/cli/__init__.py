@@ -54,7 +54,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _run(argv: list[str], interrupts: _Interrupts) -> int:
-    from prismgp._system import name_errors, refuse_too_large
+    from prismgp._system import check_floor, name_errors, refuse_too_large
     from prismgp.cli.common import STDOUT, complain
 
     try:
@@ -66,6 +66,7 @@ def _run(argv: list[str], interrupts: _Interrupts) -> int:
         with warnings.catch_warnings(), ExitStack() as args.at_exit, refuse_too_large("the command"):
             warnings.simplefilter("always", PrismGPWarning)
             warnings.showwarning = _show_warning
+            check_floor()
             code = int(args.run(args))
             with name_errors(STDOUT):
                 sys.stdout.flush()
