@@ -231,11 +231,6 @@ def _quartiles(values: list[float]) -> str:
     return f"{middle:.3g} ({low:.3g} to {high:.3g})"
 
 
-def _quartiles(values: list[float]) -> str:
-    low, middle, high = np.quantile(values, [0.25, 0.5, 0.75])
-    return f"{middle:.3g} ({low:.3g} to {high:.3g})"
-
-
 def _table(found: dict[str, list[Record]], labels: dict[str, str], columns: dict[str, Any], absent: Any) -> str:
     """A line for each model, medians and quartiles of every column over seeds, the least median in bold."""
     medians: dict[int, list[float | None]] = {2 + k: [] for k in range(len(columns) + 1)}

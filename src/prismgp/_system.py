@@ -171,7 +171,7 @@ def _limit_available() -> int | None:
 
 
 def check_floor() -> None:
-    """Refuse to begin where so little memory is left that libraries hang: Arrow and BLAS wait for more without an end."""
+    """Refuse to begin with so little memory that libraries hang: Arrow and BLAS wait for more without an end."""
     there = available_bytes(torch.device("cpu"))
     if there < _FLOOR:
         raise TooLargeError(

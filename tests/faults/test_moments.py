@@ -44,7 +44,7 @@ MOMENTS: dict[str, list[tuple[str, int]]] = {
         ("prismgp.data.writers:ParquetWriter._flush", 1),
         ("prismgp.data.writers:ParquetWriter.close", 1),
     ],
-    "certify": [(_LOAD, 1), (_READ, 1), ("prismgp.cli.certify:certify", 1), ("prismgp.cli.common:json_text", 1)],
+    "certify": [(_LOAD, 1), (_READ, 1), ("prismgp.cli.certify:certify", 1), ("prismgp.cli.certify:json_text", 1)],
     "certify figure": [("prismgp.cli.certify:certify", 1), ("prismgp.cli.certify:draw_certificate", 1)],
     "report": [
         (_LOAD, 1),

@@ -12,6 +12,7 @@ PATH = Path(__file__).resolve().parents[2] / "examples" / "near_and_far.py"
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("short_local")
 def test_near_and_far(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     spec = importlib.util.spec_from_file_location("near_and_far", PATH)
     assert spec is not None

@@ -297,6 +297,7 @@ def rmse(fit, x, y):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("short_local")
 @pytest.mark.parametrize("seed", range(3))
 def test_neighbours_see_what_few_frequencies_cannot(seed):
     x, y = rough(1_500, seed)

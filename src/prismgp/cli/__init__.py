@@ -1,6 +1,6 @@
 """The command ``prismgp``.
 
-Every subcommand is a module with ``add_parser``, which declares its arguments, and ``run``, which
+Every command is a module with ``add_parser``, which declares its arguments, and ``run``, which
 does the work and returns the exit code. Errors and signals are handled here, in one place.
 """
 
@@ -14,17 +14,22 @@ import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import prismgp
+from prismgp.cli.console import STDOUT, Parser, complain, one_line
 from prismgp.exceptions import PrismGPError, PrismGPWarning
-
-if TYPE_CHECKING:  # loading the numerical libraries takes seconds, in which Ctrl-C must work too
-    from prismgp.cli.common import Parser
 
 __all__ = ["main"]
 
-_SUBCOMMANDS = ("fit", "predict", "suggest", "certify", "report", "info")
+_COMMANDS = {
+    "fit": "learn a model from a table",
+    "predict": "predict the rows of a table",
+    "suggest": "suggest the rows of a table to measure next",
+    "certify": "bound how far a model is from the exact GP",
+    "report": "write a page about a model on the rows of a table",
+    "info": "show the contents of a model file",
+}
 
 _BAD_INPUT = 2
 _INTERRUPTED = 130
@@ -54,13 +59,12 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _run(argv: list[str], interrupts: _Interrupts) -> int:
-    from prismgp._system import check_floor, name_errors, refuse_too_large
-    from prismgp.cli.common import STDOUT, complain
-
     try:
         args = _parser(argv).parse_args(argv)
     except SystemExit as stop:  # argparse leaves this way, also after --help
         return stop.code if isinstance(stop.code, int) else _BAD_INPUT
+    from prismgp._system import check_floor, name_errors, refuse_too_large  # loaded with the command
+
     try:
         interrupts.stop_waiting()
         with warnings.catch_warnings(), ExitStack() as args.at_exit, refuse_too_large("the command"):
@@ -127,9 +131,10 @@ def _interrupts() -> Iterator[_Interrupts]:
 
 
 def _parser(argv: list[str]) -> Parser:
-    """The parser of the given command only, if there is one: commands load what they need, and predict needs little."""
-    from prismgp.cli.common import Parser
+    """The parser, with the arguments of the given command only.
 
+    A command loads the numerical libraries that it needs, which takes seconds: the list of commands must not wait.
+    """
     parser = Parser(
         prog="prismgp",
         description="Gaussian process regression on tables: fit, predict with uncertainty, suggest rows to measure, "
@@ -139,14 +144,15 @@ def _parser(argv: list[str]) -> Parser:
     )
     parser.add_argument("--version", action="version", version=f"prismgp {prismgp.__version__}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for name in argv[:1] if argv and argv[0] in _SUBCOMMANDS else _SUBCOMMANDS:
-        import_module(f"prismgp.cli.{name}").add_parser(subparsers)
+    for name, summary in _COMMANDS.items():
+        if argv[:1] == [name]:
+            import_module(f"prismgp.cli.{name}").add_parser(subparsers, summary)
+        else:
+            subparsers.add_parser(name, help=summary)
     return parser
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    from prismgp.cli.common import complain, one_line
-
     complain(f"warning: {one_line(str(message))}")
 
 

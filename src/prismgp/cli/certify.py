@@ -12,7 +12,18 @@ import numpy as np
 from prismgp._system import atomic_path
 from prismgp.certificates import MEMBER_HEADER, PARTS, Certificate, certificate_lines, certify, member_rows
 from prismgp.cli import common
-from prismgp.cli.common import Parser, Subparsers, complain, printable, say
+from prismgp.cli.console import (
+    Parser,
+    Subparsers,
+    complain,
+    json_text,
+    one_line,
+    print_rows,
+    printable,
+    say,
+    show_progress,
+    ticking,
+)
 from prismgp.cli.rows import TableRows, read_rows
 from prismgp.data import TableFiles
 from prismgp.estimators import ExactGPRegressor, GPRegressor, load
@@ -28,11 +39,11 @@ TEST_POINTS = 1_000  # training rows at which predictions are certified if no te
 _ROWS = 16_384  # of a file at a time
 
 
-def add_parser(subparsers: Subparsers) -> None:
+def add_parser(subparsers: Subparsers, summary: str) -> None:
     """Declare the command."""
     parser: Parser = subparsers.add_parser(
         "certify",
-        help="bound how far a model is from the exact GP",
+        help=summary,
         description="Bound how far a model is from the exact Gaussian process that it approximates, one with the same "
         "kernel, parameters and noise: its predicted means and standard deviations, its evidence, its kernel matrix. "
         "DATA is the table the model was fitted on. Predictions are certified at the rows of --test; without it, at "
@@ -115,7 +126,7 @@ def run(args: argparse.Namespace) -> int:
     train, test, where = _read_tables(args, model, files, test_files)
     options = {name: getattr(args, name) for name in _DEFAULTS}
     began = time.perf_counter()
-    with common.ticking("certifying", shown=common.show_progress(args)):
+    with ticking("certifying", shown=show_progress(args)):
         try:
             points = test.inputs if _predictions(args) else None
             certificate = certify(model, train.inputs, None if train.is_table else train.target, points, **options)
@@ -200,9 +211,9 @@ def _report(
         found = {"model": args.model, "data": args.data, "test": args.test, "test_rows": rows}
         found |= certificate.to_dict()
         if args.json == "-":
-            say(common.json_text(found))
+            say(json_text(found))
             return
-        text = (common.json_text(found, indent=None) + "\n").encode()
+        text = (json_text(found, indent=None) + "\n").encode()
         with atomic_path(args.json, len(text)) as path:
             path.write_bytes(text)
     if not args.quiet:
@@ -213,10 +224,10 @@ def _print(args: argparse.Namespace, model: GPRegressor, certificate: Certificat
     verdict = "Certified" if certificate.holds else "NOT CERTIFIED:"
     say(f"{verdict} {args.model} ({certificate.name}, {certificate.rows:,} training rows) in {seconds:.1f} s")
     say()
-    rows = [(subject, common.one_line(text)) for subject, text in certificate_lines(certificate)]
+    rows = [(subject, one_line(text)) for subject, text in certificate_lines(certificate)]
     if _predictions(args):
         rows.insert(1, ("Test points", where))
-    common.print_rows(rows, wrapped=True)
+    print_rows(rows, wrapped=True)
     if certificate.members:
         say()
         _print_members(model, certificate)

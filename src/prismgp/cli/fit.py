@@ -15,7 +15,8 @@ import numpy as np
 from prismgp._system import format_bytes
 from prismgp._types import Array
 from prismgp.cli import common
-from prismgp.cli.common import Parser, Scores, Subparsers, printable, say
+from prismgp.cli.common import Scores
+from prismgp.cli.console import Parser, Subparsers, json_text, print_rows, printable, say, show_progress
 from prismgp.core.kernels import KERNELS
 from prismgp.data import Source, file_source
 from prismgp.data.scan import MAX_CATEGORIES, is_saved_index
@@ -31,11 +32,11 @@ _ENDS = {"interrupt": "an interrupt", "time limit": "the time limit"}
 _LARGE_FILE = 100 * 10**6  # bytes
 
 
-def add_parser(subparsers: Subparsers) -> None:
+def add_parser(subparsers: Subparsers, summary: str) -> None:
     """Declare the command."""
     parser: Parser = subparsers.add_parser(
         "fit",
-        help="learn a model from a table",
+        help=summary,
         description="Learn a model from a table and write it to a file. Text, dates, times and missing values are "
         "encoded by the model, and the encoding is saved with it. In CSV files an empty cell, NA, N/A, NaN or null is "
         "a missing value. Rows without a target are left out.",
@@ -135,12 +136,7 @@ def add_parser(subparsers: Subparsers) -> None:
         help="Ctrl-C and SIGTERM end the fit, and the best model so far is saved (default: exit code 130, and MODEL is "
         "left as it was)",
     )
-    parser.add_argument(
-        "--scheduler",
-        metavar="ADDRESS",
-        help="let the workers of a Dask cluster read and compute, e.g. tcp://host:8786; they must reach DATA by the "
-        "same path",
-    )
+    common.add_scheduler(parser)
     common.add_format_options(parser)
     common.add_output_options(parser)
     parser.set_defaults(run=run)
@@ -184,7 +180,7 @@ def run(args: argparse.Namespace) -> int:
             f"{_LEVEL:.0%} need at least {rows_needed(_LEVEL)}: keep a larger part"
         )
     model = _new_model(args)
-    model.set_params(verbose=int(common.show_progress(args)))
+    model.set_params(verbose=int(show_progress(args)))
     if args.max_seconds is not None:  # reading counts too
         model.set_params(max_seconds=max(args.max_seconds - (time.perf_counter() - began), 1e-3))
     began = time.perf_counter()
@@ -217,7 +213,7 @@ def run(args: argparse.Namespace) -> int:
     summary |= _description(model, train)
     summary |= {"output": args.output, "output_bytes": output.stat().st_size}
     if args.json:
-        say(common.json_text(summary))
+        say(json_text(summary))
     elif not args.quiet:
         _print(summary)
     return 0
@@ -313,12 +309,12 @@ def _print(summary: dict[str, Any]) -> None:
     frequencies = f", {summary['frequencies']} frequencies" if summary["frequencies"] else ""
     say(f"Fitted {summary['estimator']} ({summary['kernel']}{frequencies}) in {summary['seconds']:.1f} s")
     say()
-    common.print_rows(_facts(summary))
+    print_rows(_facts(summary))
     if summary["relative_lengthscales"]:
         say()
         say("  Most relevant inputs: shortest length-scales, in standard deviations of the column")
         shown = list(summary["relative_lengthscales"].items())[:_SHOWN_INPUTS]
-        common.print_rows([(printable(name), f"{value:.3g}") for name, value in shown if np.isfinite(value)], indent=4)
+        print_rows([(printable(name), f"{value:.3g}") for name, value in shown if np.isfinite(value)], indent=4)
     conformal = "conformal, " if summary["conformal_rows"] else ""
     for target, scores in _by_target(summary, "holdout").items():
         say()
@@ -329,7 +325,7 @@ def _print(summary: dict[str, Any]) -> None:
             ("NLPD", f"{scores['nlpd']:.4g}"),
             (f"{scores['level']:.0%} intervals", f"{conformal}cover {scores['coverage']:.1%}"),
         ]
-        common.print_rows(rows, indent=4)
+        print_rows(rows, indent=4)
     say()
     without = ", fitted without the held-out rows" if "holdout" in summary or summary["conformal_rows"] else ""
     say(f"Saved {summary['output']} ({format_bytes(summary['output_bytes'])}){without}")

@@ -11,7 +11,7 @@ import numpy as np
 
 from prismgp._system import format_bytes
 from prismgp.cli import common
-from prismgp.cli.common import Parser, Subparsers, printable, say
+from prismgp.cli.console import Parser, Subparsers, json_text, one_line, print_rows, printable, say
 from prismgp.core.models import SpectralModel
 from prismgp.model import FORMAT_VERSION, FittedModel, load_model
 from prismgp.neighbors.model import NeighborModel
@@ -26,11 +26,9 @@ _ESTIMATORS = {
 }
 
 
-def add_parser(subparsers: Subparsers) -> None:
+def add_parser(subparsers: Subparsers, summary: str) -> None:
     """Declare the command."""
-    parser: Parser = subparsers.add_parser(
-        "info", help="show the contents of a model file", description="Show the contents of a model file."
-    )
+    parser: Parser = subparsers.add_parser("info", help=summary, description="Show the contents of a model file.")
     parser.add_argument("model", metavar="MODEL", help="model file")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(run=run)
@@ -40,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     """Load and describe."""
     description = _describe(load_model(args.model, device="cpu"), args.model)
     if args.json:
-        say(common.json_text(description))
+        say(json_text(description))
     else:
         _print(description)
     return 0
@@ -143,7 +141,7 @@ def _print(info: dict[str, Any]) -> None:
         rows.append(("Fit", "interrupted: the best state until then"))
     elif status.get("timed_out"):
         rows.append(("Fit", f"ended by its time limit, after {status.get('seconds', math.nan):.1f} s"))
-    common.print_rows(rows)
+    print_rows(rows)
     say()
     _print_inputs(info["inputs"])
     stages = _stages(info["fit_status"])
@@ -188,5 +186,5 @@ def _stages(status: dict[str, Any]) -> list[str]:
             parts.append(f"{seconds:.1f} s")
         if "message" in stage:
             parts.append(str(stage["message"]))
-        lines.append(common.one_line(f"{stage.get('method', 'stage')}: {', '.join(parts)}"))
+        lines.append(one_line(f"{stage.get('method', 'stage')}: {', '.join(parts)}"))
     return lines

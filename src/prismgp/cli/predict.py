@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,8 +14,9 @@ from tqdm import tqdm
 
 from prismgp._types import Array
 from prismgp.cli import common
-from prismgp.cli.common import Parser, Scores, Subparsers, printable, say
-from prismgp.data import RowBlock, TableFiles, TableReader
+from prismgp.cli.common import Scores
+from prismgp.cli.console import Parser, Subparsers, json_text, print_rows, printable, say, show_progress
+from prismgp.data import RowBlock, TableReader
 from prismgp.data.cells import from_floats, to_numbers, to_numbers_or_nan
 from prismgp.data.encoder import warn_unseen
 from prismgp.data.encodings import BOOLEAN, NUMBER
@@ -29,11 +32,11 @@ _ROWS = 2_048
 _CELLS = 2**22
 
 
-def add_parser(subparsers: Subparsers) -> None:
+def add_parser(subparsers: Subparsers, summary: str) -> None:
     """Declare the command."""
     parser: Parser = subparsers.add_parser(
         "predict",
-        help="predict the rows of a table",
+        help=summary,
         description="Predict the rows of a table. The output has the rows and columns of DATA, in their order, and "
         "four more columns: mean, std, lower and upper, the last two being the ends of the prediction interval. "
         "They are quantiles of the model's predictive distribution, which may be skewed or have heavy tails, and not "
@@ -69,6 +72,7 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     common.add_escape_formulas(parser)
     common.add_device(parser)
+    common.add_scheduler(parser)
     common.add_format_options(parser)
     common.add_output_options(parser)
     parser.set_defaults(run=run)
@@ -86,7 +90,10 @@ def run(args: argparse.Namespace) -> int:
     model = load_model(args.model, device=args.device)
     if model.conformal is not None and not args.no_noise:
         model.conformal.check(args.level)
-    prediction = _Prediction(args, model, files, typed=kind in PARQUET_SUFFIXES)
+    reader = TableReader.for_model(files, model.encoder, model.feature_names or model.n_inputs, missing=args.missing)
+    prediction = _Prediction(
+        model, reader, level=args.level, include_noise=not args.no_noise, typed=kind in PARQUET_SUFFIXES
+    )
     began = time.perf_counter()
     delimiter = files.csv_delimiter if kind.startswith(".csv") else None
     with (
@@ -100,37 +107,37 @@ def run(args: argparse.Namespace) -> int:
             escape_formulas=args.escape_formulas,
         ) as writer,
     ):
-        prediction.run(writer, progress=common.show_progress(args))
+        prediction.run(writer, scheduler=args.scheduler, progress=show_progress(args))
     if not to_stdout:
         common.ignore_interrupts()
-    summary = prediction.summary() | {"seconds": time.perf_counter() - began}
+    about = {"model": args.model, "data": args.data, "output": args.output}
+    summary = about | prediction.summary() | {"seconds": time.perf_counter() - began}
     warn_unseen(summary["unseen_categories"])
     common.report_formulas(args, writer.formulas)
     if args.json:
-        say(common.json_text(summary))
+        say(json_text(summary))
     elif not args.quiet:
         _print(summary, error=to_stdout)
     return 0
 
 
 class _Prediction:
-    """One pass over a table; ``typed``: the output has types, so cells of text that the model uses are converted."""
+    """One pass over a table, or over a part of it on a worker.
 
-    def __init__(self, args: argparse.Namespace, model: FittedModel, files: TableFiles, *, typed: bool) -> None:
-        self.args, self.model, self.files = args, model, files
-        self.reader = TableReader.for_model(
-            files,
-            model.encoder,
-            model.feature_names or model.n_inputs,
-            missing=args.missing,
-        )
-        self.encoder = self.reader.encoder
-        self.typed = typed and files.is_text
+    ``typed``: the output has types, so cells of text that the model uses are converted.
+    """
+
+    def __init__(
+        self, model: FittedModel, reader: TableReader, *, level: float, include_noise: bool, typed: bool
+    ) -> None:
+        self.model, self.level, self.include_noise = model, level, include_noise
+        self.reader, self.files, self.encoder = reader, reader.files, reader.encoder
+        self.typed = typed and self.files.is_text
         wanted = [f"{each}{suffix}" for suffix in common.output_suffixes(model) for each in _STATISTICS]
-        self.columns = common.free_names(files.names, wanted)
+        self.columns = common.free_names(self.files.names, wanted)
         # Scores of the targets that the table has, by their number.
         known = enumerate(self.encoder.targets)
-        self.scores = {output: Scores(args.level) for output, name in known if name in files.names}
+        self.scores = {output: Scores(level) for output, name in known if name in self.files.names}
         self.schema = self._schema()
         self.incomplete = 0
 
@@ -149,16 +156,38 @@ class _Prediction:
             schema = schema.append(pa.field(name, pa.float64()))
         return schema
 
-    def run(self, writer: ParquetWriter | TextWriter, *, progress: bool) -> None:
-        """Predict and write all rows."""
-        width = max(len(self.schema), len(self.encoder.feature_names))
-        rows = max(256, min(_ROWS, _CELLS // width))
+    def run(self, writer: ParquetWriter | TextWriter, *, scheduler: str | None, progress: bool) -> None:
+        """Predict and write all rows; those of a cluster come as tables of the parts of the files."""
+        tables = self._tables() if scheduler is None else self._tables_of_parts(scheduler)
         with tqdm(total=self.files.n_rows, unit="rows", unit_scale=True, disable=not progress) as bar:
-            for block in self.reader.blocks(rows, all_columns=True):
-                writer.write(self._add_predictions(block))
-                bar.update(block.table.num_rows)
+            for table in tables:
+                writer.write(table)
+                bar.update(table.num_rows)
         if not self.reader.rows_read:
             raise self.reader.no_rows_error()
+
+    def _tables(self) -> Iterator[pa.Table]:
+        width = max(len(self.schema), len(self.encoder.feature_names))
+        rows = max(256, min(_ROWS, _CELLS // width))
+        return map(self._add_predictions, self.reader.blocks(rows, all_columns=True))
+
+    def _tables_of_parts(self, scheduler: str) -> Iterator[pa.Table]:
+        from prismgp.data.dask import map_file_parts  # Dask is an optional extra
+
+        settings = {"level": self.level, "include_noise": self.include_noise, "typed": self.typed}
+        work = partial(_predict_part, self.model, **settings)
+        for tables, part in map_file_parts(self.reader, work, scheduler):
+            self._absorb(part)
+            yield from tables
+
+    def _absorb(self, part: _Prediction) -> None:
+        """Add the counts and scores of a part of the table."""
+        own, other = self.reader, part.reader
+        own.rows_read += other.rows_read
+        own.missing_cells.update(other.missing_cells)
+        own.unseen.update(other.unseen)
+        self.incomplete += part.incomplete
+        self.scores = {output: scores.merge(part.scores[output]) for output, scores in self.scores.items()}
 
     def _add_predictions(self, block: RowBlock) -> pa.Table:
         table, columns = block.table, self._predict(block)
@@ -177,7 +206,7 @@ class _Prediction:
         result = np.full((len(_STATISTICS), rows, len(self.columns) // len(_STATISTICS)), np.nan)
         if len(block.positions):
             mean, std, ends = self.model.predict_interval(
-                self._inputs(block), self.args.level, include_noise=not self.args.no_noise
+                self._inputs(block), self.level, include_noise=self.include_noise
             )
             result[:, block.positions] = np.stack([mean, std, ends[:, :, 0], ends[:, :, 1]])
         return [result[index, :, output] for output in range(result.shape[2]) for index in range(len(_STATISTICS))]
@@ -192,7 +221,7 @@ class _Prediction:
         for output, column in zip(self.scores, cells.columns, strict=True):
             truth[:, output] = to_numbers_or_nan(column)
         density = None
-        if not self.args.no_noise:
+        if self.include_noise:
             density = np.full(truth.shape, np.nan)
             if len(block.positions):
                 density[block.positions] = self.model.marginal_log_density(self._inputs(block), truth[block.positions])
@@ -219,26 +248,31 @@ class _Prediction:
 
     def summary(self) -> dict[str, Any]:
         """What was done."""
-        args = self.args
+        conformal = self.model.conformal if self.include_noise else None
         return {
-            "model": args.model,
-            "data": args.data,
-            "output": args.output,
             "columns": self.columns,
             "rows": self.reader.rows_read,
             "rows_not_predicted": self.incomplete,
             "missing": dict(self.reader.missing_cells),
             "unseen_categories": dict(self.reader.unseen),
-            "level": args.level,
-            "include_noise": not args.no_noise,
-            "conformal_rows": None if args.no_noise or self.model.conformal is None else self.model.conformal.rows,
+            "level": self.level,
+            "include_noise": self.include_noise,
+            "conformal_rows": None if conformal is None else conformal.rows,
             "target": self._one_or_all(self.targets),
-            "scores": self._one_or_all([scores.to_dict(density=not args.no_noise) for scores in self.scores.values()]),
+            "scores": self._one_or_all([scores.to_dict(density=self.include_noise) for scores in self.scores.values()]),
         }
 
     def _one_or_all(self, values: list[Any]) -> Any:
         """One value for a model of one target, None if the table does not have it; else a list."""
         return values if self.model.target_ndim > 1 else values[0] if values else None
+
+
+def _predict_part(model: FittedModel, reader: TableReader, **settings: Any) -> tuple[list[pa.Table], _Prediction]:
+    """The tables of a part of the files, and what was counted; done by a worker."""
+    part = _Prediction(model, reader, **settings)
+    tables = list(part._tables())
+    del part.model  # it need not come back
+    return tables, part
 
 
 def _print(summary: dict[str, Any], *, error: bool) -> None:
@@ -269,7 +303,7 @@ def _print(summary: dict[str, Any], *, error: bool) -> None:
         if "coverage" in scores:
             text += f", NLPD {scores['nlpd']:.4g}, intervals cover {scores['coverage']:.1%}"
         rows.append((f"Against {printable(target)}", f"{text} ({scores['rows']:,} rows)"))
-    common.print_rows(rows, error=error)
+    print_rows(rows, error=error)
     if summary["output"] != "-":
         say(error=error)
         say(f"Wrote {summary['output']}", error=error)

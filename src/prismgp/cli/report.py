@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from prismgp._types import AnyArray
 from prismgp.cli import common
-from prismgp.cli.common import Parser, Subparsers, say
+from prismgp.cli.console import Parser, Subparsers, say
 from prismgp.cli.rows import TableRows, read_rows
 from prismgp.data import TableFiles
 from prismgp.data.encodings import NUMBER
@@ -26,11 +26,11 @@ _REPORTED, _CERTIFIED = 20_000, 100_000
 _ROWS = 16_384  # of a file at a time
 
 
-def add_parser(subparsers: Subparsers) -> None:
+def add_parser(subparsers: Subparsers, summary: str) -> None:
     """Declare the command."""
     parser: Parser = subparsers.add_parser(
         "report",
-        help="write a page about a model on the rows of a table",
+        help=summary,
         description="Write one self-contained HTML page about a model on the rows of a table: accuracy with and "
         "without error bars, calibration, where the model is worst, the inputs that matter with their partial "
         "dependence, the most uncertain rows, and how far the model is from the exact GP. DATA has the target; give "

@@ -13,7 +13,7 @@ import pyarrow as pa
 from prismgp._types import AnyArray
 from prismgp.active import CRITERIA, Selected, select_rows
 from prismgp.cli import common
-from prismgp.cli.common import Parser, Subparsers, printable, say
+from prismgp.cli.console import Parser, Subparsers, json_text, printable, say, show_progress, terminal_width, ticking
 from prismgp.data import FileSource, MappedSource, Source, TableFiles, TableReader
 from prismgp.data.tables import file_format
 from prismgp.data.writers import open_writer
@@ -24,11 +24,11 @@ _CELLS = 2**22  # of a block of the table
 _CELL_WIDTH = 16  # of a column that is printed
 
 
-def add_parser(subparsers: Subparsers) -> None:
+def add_parser(subparsers: Subparsers, summary: str) -> None:
     """Declare the command."""
     parser: Parser = subparsers.add_parser(
         "suggest",
-        help="suggest the rows of a table to measure next",
+        help=summary,
         description="Suggest the rows of a table whose measurement would tell the model the most. They are chosen one "
         "by one, each given those before it. The output has these rows, best first, with all columns of DATA, and "
         "before them: row, the number of the row in DATA, counting from 0; score, what it is worth by the criterion; "
@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
     model = load_model(args.model, device=args.device)
     began = time.perf_counter()
     reader = _reader(args, model, files)
-    with warnings.catch_warnings(), common.ticking("selecting", shown=common.show_progress(args)):
+    with warnings.catch_warnings(), ticking("selecting", shown=show_progress(args)):
         warnings.simplefilter("once", PrismGPWarning)  # every pass over the table would repeat them
         reference = None
         if args.reference is not None:
@@ -128,7 +128,7 @@ def run(args: argparse.Namespace) -> int:
         "seconds": time.perf_counter() - began,
     }
     if args.json:
-        say(common.json_text(summary))
+        say(json_text(summary))
     elif not args.quiet or args.output is None:
         _print(summary, table, error=to_stdout)
     return 0
@@ -184,7 +184,7 @@ def _print(summary: dict[str, Any], table: pa.Table, *, error: bool) -> None:
 
 def _print_table(table: pa.Table) -> None:
     """The leading columns, as many as fit a terminal."""
-    shown = common.terminal_width() // (_CELL_WIDTH + 2)
+    shown = terminal_width() // (_CELL_WIDTH + 2)
     names = table.column_names[:shown]
     rows = [names, *zip(*(table[name].to_pylist() for name in names), strict=True)]
     for row in rows:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property, reduce
+from functools import cached_property, partial, reduce
 from typing import Any, Self, TypeVar
 
 import numpy as np
@@ -34,6 +34,7 @@ from prismgp.exceptions import DataError
 
 T = TypeVar("T")
 SHARD_ROWS = 65_536  # row groups are combined up to this number: every task costs milliseconds
+_PARTS_AT_ONCE = 16  # of files whose results are whole tables
 
 
 class DaskSource(Source):
@@ -178,6 +179,24 @@ class DaskFileSource(DaskSource):
 
     def encode_with(self, encoder: TableEncoder) -> DaskFileSource:
         return DaskFileSource(self._reader.encode_with(encoder), self._cluster, single=self.single)
+
+
+def map_file_parts(reader: TableReader, function: Callable[[TableReader], T], client: Any) -> Iterator[T]:
+    """Apply a function to readers of parts of the files, on the workers; the results in the order of the files.
+
+    A few parts at a time, so that this process holds no more of them, however large the files are.
+    """
+    cluster, work = Cluster(client), partial(_apply_to_reader, function=function)
+    shards = [Shard(FileLoader(part, single=True)) for part, _ in reader.split(SHARD_ROWS)]
+    for start in range(0, len(shards), _PARTS_AT_ONCE):
+        for outcome in cluster.map(work, shards[start : start + _PARTS_AT_ONCE]):
+            if outcome.error is not None:
+                raise outcome.error
+            yield outcome.value  # type: ignore[misc]  # a value, as there is no error
+
+
+def _apply_to_reader(source: Source, *, function: Callable[[TableReader], T]) -> T:
+    return function(source.reader)  # type: ignore[attr-defined]  # rows of a file have one
 
 
 def _load_rows(source: Source) -> Block:

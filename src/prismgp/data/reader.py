@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,10 +22,6 @@ from prismgp.data.row_noise import NoiseColumns
 from prismgp.data.scan import empty_error
 from prismgp.data.tables import TableFiles
 from prismgp.exceptions import DataError, ModelFileError
-
-if TYPE_CHECKING:
-    pass  # the same
-
 
 MISSING = ("impute", "drop", "error")  # what to do with missing cells
 

@@ -1,4 +1,4 @@
-"""``prismgp fit --scheduler``."""
+"""``prismgp fit --scheduler`` and ``prismgp predict --scheduler``."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ import gc
 import json
 import subprocess
 import sys
+import warnings
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from prismgp import load
+from prismgp import SSGPRegressor, load
 from prismgp.cli import main
+from prismgp.data import from_csv, from_parquet
+from prismgp.exceptions import PrismGPWarning
 
 INPUTS = ["a", "b", "c"]
 
@@ -65,3 +69,34 @@ def test_a_wrong_address(folder, tmp_path, capsys, monkeypatch):
 def test_nothing_of_dask_is_loaded_before_it_is_needed():
     code = "import sys, prismgp, prismgp.cli, prismgp.data; assert not {'dask', 'distributed'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("small_shards")
+def test_predict_with_a_scheduler(folder, frame, cluster, tmp_path, capsys):
+    """The same table as without one, from several files and from text with categories, missing cells and all."""
+    table = frame.assign(kind=np.where(frame.a > 0, "up", "down"))
+    table.loc[::7, "b"] = np.nan
+    table.loc[3, "kind"] = "sideways"
+    text = tmp_path / "text"
+    text.mkdir()
+    for number in range(3):
+        table[200 * number :][:200].to_csv(text / f"{number}.csv", index=False)
+    for data, source in ((folder, from_parquet(folder, "y")), (text, from_csv(text / "1.csv", "y"))):
+        SSGPRegressor(4, random_state=0, optimize=False).fit(source).save(tmp_path / "m.prism")
+        suffix = "csv" if data == text else "parquet"
+        found = []
+        for name, more in (("here", []), ("there", ["--scheduler", cluster.scheduler_address])):
+            out = tmp_path / f"{name}.{suffix}"
+            argv = ["predict", tmp_path / "m.prism", data, "-o", out, "--json", *more]
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", PrismGPWarning)  # a category that the fit did not see
+                assert main([str(each) for each in argv]) == 0
+            summary = json.loads(capsys.readouterr().out)
+            rows = pd.read_parquet(out) if suffix == "parquet" else pd.read_csv(out)
+            found.append((rows, summary.pop("scores"), {**summary, "seconds": 0, "output": ""}))
+        (rows, scores, summary), (other_rows, other_scores, other_summary) = found
+        pd.testing.assert_frame_equal(other_rows, rows, rtol=1e-9)  # chunks are cut elsewhere
+        assert other_scores == pytest.approx(scores, rel=1e-9)
+        assert other_summary == summary
+        assert summary["rows"] == 600
