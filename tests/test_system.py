@@ -14,6 +14,7 @@ from prismgp._system import (
     _cgroup_available,
     atomic_path,
     available_bytes,
+    check_floor,
     compute_device,
     is_device,
     refuse_too_large,
@@ -140,7 +141,22 @@ def test_failed_allocations_become_one_error(error, monkeypatch):
     monkeypatch.setattr("prismgp.estimators.exact.fit_exact", lambda *_, **__: (_ for _ in ()).throw(error))
     with pytest.raises(TooLargeError, match=r"the fit of ExactGPRegressor needs more .* \(a piece of 800 bytes was"):
         ExactGPRegressor().fit(np.arange(30.0)[:, None], np.arange(30.0))
+    monkeypatch.undo()
+    model = ExactGPRegressor(optimize=False).fit(np.arange(30.0)[:, None], np.arange(30.0))
+    monkeypatch.setattr("prismgp.model.fitted.FittedModel.predict", lambda *_, **__: (_ for _ in ()).throw(error))
+    with pytest.raises(TooLargeError, match="a prediction needs more memory than there is"):
+        model.predict([[1.0]])
     with pytest.raises(RuntimeError, match="a mistake"), refuse_too_large("it"):
         raise RuntimeError("a mistake")
     with pytest.raises(TooLargeError, match="says so itself"), refuse_too_large("it"):
         raise TooLargeError("says so itself")
+
+
+def test_so_little_memory_that_libraries_hang(monkeypatch):
+    monkeypatch.setattr("prismgp._system.available_bytes", lambda _: 5 * 2**20)
+    with pytest.raises(
+        TooLargeError, match=r"5.0 MiB of memory are available, and at least 128.0 MiB are needed; raise"
+    ):
+        check_floor()
+    monkeypatch.setattr("prismgp._system.available_bytes", lambda _: 2**30)
+    check_floor()
