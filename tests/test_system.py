@@ -14,10 +14,10 @@ from prismgp._system import (
     _cgroup_available,
     atomic_path,
     available_bytes,
-    check_floor,
     compute_device,
     is_device,
     refuse_too_large,
+    reserve_memory,
 )
 from prismgp.exceptions import DataError, PrismGPError, PrismGPWarning, TooLargeError
 
@@ -152,11 +152,10 @@ def test_failed_allocations_become_one_error(error, monkeypatch):
         raise TooLargeError("says so itself")
 
 
-def test_so_little_memory_that_libraries_hang(monkeypatch):
-    monkeypatch.setattr("prismgp._system.available_bytes", lambda _: 5 * 2**20)
-    with pytest.raises(
-        TooLargeError, match=r"5.0 MiB of memory are available, and at least 128.0 MiB are needed; raise"
-    ):
-        check_floor()
-    monkeypatch.setattr("prismgp._system.available_bytes", lambda _: 2**30)
-    check_floor()
+def test_so_low_a_limit_that_libraries_hang(monkeypatch):
+    monkeypatch.setattr("prismgp._system._limit_available", lambda: 5 * 2**20)
+    with pytest.raises(TooLargeError, match=r"leaves 5.0 MiB of memory, and at least 256.0 MiB are needed; raise it"):
+        reserve_memory()
+    for enough in (2**30, None):
+        monkeypatch.setattr("prismgp._system._limit_available", lambda enough=enough: enough)
+        reserve_memory()

@@ -24,7 +24,8 @@ from prismgp.exceptions import DataError, PrismGPError, TooLargeError
 DEVICES = ("cpu", "cuda", "auto")  # and "cuda:1" and the like
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # a disk, a quota, a limit on the size of files
-_FLOOR = 128 * 2**20  # bytes beside the loaded libraries
+_FLOOR = 256 * 2**20  # bytes beside the loaded libraries
+_SQUARE = 200  # rows of matrices whose product needs buffers
 _UNKNOWN = 8 * 2**30  # assumed where the system does not tell
 
 
@@ -170,14 +171,24 @@ def _limit_available() -> int | None:
     return None if limit == resource.RLIM_INFINITY or used is None else max(0, limit - used)
 
 
-def check_floor() -> None:
-    """Refuse to begin with so little memory that libraries hang: Arrow and BLAS wait for more without an end."""
-    there = available_bytes(torch.device("cpu"))
+def reserve_memory() -> None:
+    """Refuse to begin where the limit of the process is too low for the libraries, and let them take what they need.
+
+    Where an allocation fails, OpenBLAS tries it again without an end, and Arrow waits for a thread that never begins.
+    Limits of containers do not make allocations fail.
+    """
+    there = _limit_available()
+    if there is None:
+        return
     if there < _FLOOR:
         raise TooLargeError(
-            f"{format_bytes(there)} of memory are available, and at least {format_bytes(_FLOOR)} are needed; raise the "
-            "limit of the process or of the container"
+            f"the limit of the process leaves {format_bytes(there)} of memory, and at least {format_bytes(_FLOOR)} are "
+            "needed; raise it (ulimit -v)"
         )
+    square = np.ones((_SQUARE, _SQUARE))
+    np.dot(square, square)
+    if "scipy.linalg" in sys.modules:  # with an OpenBLAS of its own; not all commands load it
+        sys.modules["scipy.linalg"].blas.dgemm(1.0, square, square)
 
 
 @contextmanager

@@ -52,7 +52,7 @@ for line in sys.stdin:
     status = os.waitpid(pid, 0)[1]
     print(json.dumps([status, json.loads(found or "null")]), flush=True)
 """
-MEGABYTES = (0, 8, 32, 120, 160, 256, 512)
+MEGABYTES = (0, 16, 64, 250, 260, 320, 512)
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +104,7 @@ def test_an_exact_fit_is_refused_before_it_allocates(bench: Bench, limited: Any,
     output.write_bytes(OLD)
     argv = ["fit", str(data), "-t", "y", "--model", "exact", "-q", "-o", str(output)]
     with bench.unharmed():
-        status, (code, _, err) = limited(argv, 200 * 2**20)
+        status, (code, _, err) = limited(argv, 300 * 2**20)
     assert (status, code) == (0, 2)
     assert f"an exact GP on {rows:,} rows needs about" in err
     assert "are available on cpu" in err

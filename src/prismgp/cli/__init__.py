@@ -63,14 +63,14 @@ def _run(argv: list[str], interrupts: _Interrupts) -> int:
         args = _parser(argv).parse_args(argv)
     except SystemExit as stop:  # argparse leaves this way, also after --help
         return stop.code if isinstance(stop.code, int) else _BAD_INPUT
-    from prismgp._system import check_floor, name_errors, refuse_too_large  # loaded with the command
+    from prismgp._system import name_errors, refuse_too_large, reserve_memory  # loaded with the command
 
     try:
         interrupts.stop_waiting()
         with warnings.catch_warnings(), ExitStack() as args.at_exit, refuse_too_large("the command"):
             warnings.simplefilter("always", PrismGPWarning)
             warnings.showwarning = _show_warning
-            check_floor()
+            reserve_memory()
             code = int(args.run(args))
             with name_errors(STDOUT):
                 sys.stdout.flush()

@@ -174,7 +174,7 @@ class _Prediction:
     def _tables_of_parts(self, scheduler: str) -> Iterator[pa.Table]:
         from prismgp.data.dask import map_file_parts  # Dask is an optional extra
 
-        settings = {"level": self.level, "include_noise": self.include_noise, "typed": self.typed}
+        settings: dict[str, Any] = {"level": self.level, "include_noise": self.include_noise, "typed": self.typed}
         work = partial(_predict_part, self.model, **settings)
         for tables, part in map_file_parts(self.reader, work, scheduler):
             self._absorb(part)
