@@ -99,52 +99,61 @@ def read_once(target: Target, data: bytes, folder: Path) -> str | None:
 
 def fuzz(target: Target, seconds: float, seed: int, keep: Path) -> tuple[int, list[str]]:
     """Read mutations for some seconds; how many, and what failed. Inputs that fail are stored in the folder."""
-    from hypothesis import HealthCheck, Phase, given, settings
-    from hypothesis import seed as with_seed
-
-    from experiments.robustness.mutations import mutations
-
     corpus = target.corpus()
-    end, count, found = time.monotonic() + seconds, 0, []
+    end, count, rounds, found = time.monotonic() + seconds, 0, 0, []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for data in corpus:  # loads everything that good files need
             wrong = read_once(target, data, folder)
             if wrong is not None:
                 raise AssertionError(f"{target.name}: a good file is refused: {wrong}")
-        round_ = 0
         while time.monotonic() < end:
-            failing: dict[str, Any] = {}
-
-            @with_seed(1_000_003 * seed + round_)
-            @settings(
-                max_examples=_EXAMPLES,
-                deadline=None,
-                database=None,
-                phases=(Phase.generate, Phase.shrink),
-                suppress_health_check=list(HealthCheck),
-            )
-            @given(mutations(corpus))
-            def check(data: bytes, failing: dict[str, Any] = failing) -> None:
-                nonlocal count
-                if time.monotonic() > end and not failing:
-                    return
-                count += 1
-                wrong = read_once(target, target.seal(data), folder)
-                if wrong is not None:
-                    failing.update(data=target.seal(data), wrong=wrong)
-                    raise AssertionError(wrong)
-
-            try:
-                check()
-            except Exception:
-                if failing:
-                    place = _store(keep, target, failing["data"], failing["wrong"])
-                    found.append(f"{target.name}: {failing['wrong']:.400} ({place})")
-                else:
-                    raise
-            round_ += 1
+            own, failing = _one_call(target, corpus, folder, end, 1_000_003 * seed + rounds)
+            count, rounds = count + own, rounds + 1
+            if failing is not None:
+                data, wrong = failing
+                found.append(f"{target.name}: {wrong:.400} ({_store(keep, target, data, wrong)})")
     return count, found
+
+
+def _one_call(
+    target: Target, corpus: list[bytes], folder: Path, end: float, seed: int
+) -> tuple[int, tuple[bytes, str] | None]:
+    """One call of hypothesis: how many files were read, and the smallest that failed, with what is wrong."""
+    from hypothesis import HealthCheck, Phase, given, settings
+    from hypothesis import seed as with_seed
+
+    from experiments.robustness.mutations import mutations
+
+    count, failing = 0, None
+
+    @with_seed(seed)
+    @settings(
+        max_examples=_EXAMPLES,
+        deadline=None,
+        database=None,
+        phases=(Phase.generate, Phase.shrink),
+        suppress_health_check=list(HealthCheck),
+        report_multiple_bugs=False,
+    )
+    @given(mutations(corpus))
+    def check(mutated: bytes) -> None:
+        nonlocal count, failing
+        if time.monotonic() > end and failing is None:
+            return
+        count += 1
+        data = target.seal(mutated)
+        wrong = read_once(target, data, folder)
+        if wrong is not None:
+            failing = data, wrong
+            raise AssertionError(wrong.split(" | ")[-1])
+
+    try:
+        check()
+    except Exception:
+        if failing is None:
+            raise
+    return count, failing
 
 
 def _store(keep: Path, target: Target, data: bytes, wrong: str) -> Path:

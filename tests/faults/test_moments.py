@@ -75,7 +75,7 @@ def test_a_signal(
     before = [signal.getsignal(each) for each in SIGNALS]
     with bench.unharmed():
         outcome = bench.run(name)
-    assert len(calls) == call, "the command does not come by there"
+    assert len(calls) == call, f"the command does not come by there: {outcome}"
     assert outcome == (130, "", INTERRUPTED)
     assert [signal.getsignal(each) for each in SIGNALS] == before
 
