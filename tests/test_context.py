@@ -289,17 +289,17 @@ def test_size_does_not_grow_with_the_rows(tmp_path: Path, monkeypatch: pytest.Mo
     assert max(sizes) < 150_000
 
 
-def test_entries_that_are_not_as_they_should_be_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entries_that_are_not_as_they_should_be_are_refused(
+    tmp_path: Path, finished: tuple[SSGPRegressor, bytes]
+) -> None:
     """Behind a valid checksum, as a hostile writer could make them."""
     x, y = data()
     for how in ("no numbers", "sizes", "statistics"):
         path = tmp_path / how
-        with monkeypatch.context() as patch:
-            patch.setattr(module, "WRITE_SECONDS", 0.0)
-            model_of("ssgp", path).fit(x, y)
+        path.write_bytes(finished[1])
         with safetensors.safe_open(path, framework="pt") as file:
             text = file.metadata()["prismgp_checkpoint"]
-        tensors = safetensors.torch.load(path.read_bytes())
+        tensors = safetensors.torch.load(finished[1])
         name = next(each for each in tensors if each.endswith("evaluations:numbers"))
         if how == "no numbers":
             del tensors[name]
@@ -316,30 +316,36 @@ def test_entries_that_are_not_as_they_should_be_are_refused(tmp_path: Path, monk
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("small_defaults")
 def test_neighbours_of_a_mixture_are_not_learned_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A fit that ends in the middle of learning a view goes on from there, with the evaluations it has made."""
     monkeypatch.setattr(module, "WRITE_SECONDS", 0.0)
     x, y = data()
-    evaluate, counts = fit_module.log_density_and_gradient, [0, 0]
+    evaluate = fit_module.log_density_and_gradient
 
-    def count(which: int, last: int) -> object:
-        def wrapped(*args: object, **options: object) -> object:
-            counts[which] += 1
-            if counts[which] == last:
+    def fit(path: Path | None, last: int | None = None) -> tuple[int, np.ndarray | None]:
+        """How often the density of neighbours is evaluated, until an interrupt if there is one; predictions."""
+        count = 0
+
+        def counted(*args: object, **options: object) -> object:
+            nonlocal count
+            count += 1
+            if count == last:
                 raise KeyboardInterrupt
             return evaluate(*args, **options)
 
-        return wrapped
+        monkeypatch.setattr(fit_module, "log_density_and_gradient", counted)
+        try:
+            return count, PrismGPRegressor(2, random_state=0, checkpoint=path).fit(x, y).predict(x)
+        except KeyboardInterrupt:
+            return count, None
+        finally:
+            counts.append(count)
 
-    expected = undisturbed("joint").predict(x)
-    monkeypatch.setattr(fit_module, "log_density_and_gradient", count(0, 40))
-    with pytest.raises(KeyboardInterrupt):
-        model_of("joint", tmp_path / "c").fit(x, y)
-    assert counts[0] == 40
-    monkeypatch.setattr(fit_module, "log_density_and_gradient", count(1, -1))
-    np.testing.assert_array_equal(model_of("joint", tmp_path / "c").fit(x, y).predict(x), expected)
-    monkeypatch.setattr(fit_module, "log_density_and_gradient", evaluate)
-    counts.append(0)
-    monkeypatch.setattr(fit_module, "log_density_and_gradient", count(2, -1))
-    model_of("joint").fit(x, y)
-    assert counts[1] == counts[2] - 39  # all but the last of the forty were in the checkpoint
+    counts: list[int] = []
+    _, expected = fit(None)
+    half = counts[0] // 2
+    assert fit(tmp_path / "c", half)[1] is None
+    _, found = fit(tmp_path / "c")
+    np.testing.assert_array_equal(found, expected)
+    assert counts == [counts[0], half, counts[0] - half + 1]  # the one that was interrupted is done again

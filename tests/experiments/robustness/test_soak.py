@@ -46,7 +46,7 @@ def cheap(name: str, count: int) -> list[int]:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["exact", "ssgp", "gated", "neighbors"])
 def test_the_invariants_hold(name: str) -> None:
-    for seed in cheap(name, 2):
+    for seed in cheap(name, 1):
         assert check_problem(make_problem(seed)) == [], seed
 
 
@@ -56,7 +56,7 @@ def test_the_invariants_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def wrong(self: object, x: object, **options: object) -> object:
         mean, std = predict(self, x, **options)  # type: ignore[arg-type]
-        return mean + len(x), std - std  # type: ignore[arg-type]
+        return (1.0 + abs(mean)) * len(x), std - std  # type: ignore[arg-type]
 
     monkeypatch.setattr(type(problem.model), "predict", wrong)
     complaints = check_problem(problem)
