@@ -48,7 +48,7 @@ test: $(STAMP) ## run all tests
 test-fast: $(STAMP) ## run the quick tests, in about a minute
 	$(PYTEST) -m "not slow"
 
-test-faults: $(STAMP) ## disturb the commands in more than 400 ways; its own run, in under ten minutes
+test-faults: $(STAMP) ## disturb the commands in more than 300 ways; a run of its own, under ten minutes
 	$(PYTEST) tests/faults
 
 # Nightly; make soak PROBLEMS=500 for fewer.
