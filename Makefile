@@ -40,6 +40,7 @@ bench-accuracy: $(STAMP) ## run what is missing of the published accuracy benchm
 
 tables: $(STAMP) ## make the published tables and figures from the results in experiments/results
 	$(BIN)/python -m experiments tables
+	$(BIN)/python tools/check_results.py --write
 
 # One thread per worker: the workers would otherwise compete for the cores.
 test: $(STAMP) ## run all tests
@@ -58,18 +59,22 @@ soak: $(STAMP) ## check 10,000 random small problems on all cores; failures go t
 fuzz: $(STAMP) ## read mutated model files, checkpoints and tables for SECONDS=1800; failures go to runs/fuzz
 	$(BIN)/python -m experiments fuzz --seconds $(or $(SECONDS),1800) $(ARGS)
 
-lint: $(STAMP) ## check style, formatting, types and the layers of imports
+lint: $(STAMP) ## check style, formatting, types, the layers of imports, and which stored results are stale
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m ruff format --check .
 	$(BIN)/python -m mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tools/check_results.py
 
-docs: $(STAMP) ## build the documentation into docs/_build, warnings are errors
-	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build
+# From scratch, so that outputs in the pages are those of this source and no page of a removed name stays. Without the
+# notebooks: make docs ARGS="-D nb_execution_mode=off".
+docs: $(STAMP) ## execute the tutorials and build the documentation into docs/_build/html, warnings are errors
+	rm -rf docs/_build docs/api
+	$(BIN)/python -m sphinx -W --keep-going -b html $(ARGS) docs docs/_build/html
 
 dist: $(STAMP) ## build wheel and source archive into dist/, and try the wheel in an empty environment
 	$(BIN)/python tools/check_dist.py
 
 clean: ## remove .venv and everything the other targets made
-	rm -rf $(VENV) demo docs/_build build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) demo docs/_build docs/api build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find src tests examples experiments tools docs -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -16,12 +16,15 @@ from experiments.benchmarks.bayes_opt import BAYES_OPT
 from experiments.benchmarks.dask_scaling import DASK
 from experiments.benchmarks.efficiency import EFFICIENCY
 from experiments.benchmarks.flights import FLIGHTS
+from experiments.benchmarks.large_certificates import LARGE_CERTIFICATES
 from experiments.benchmarks.scale import SCALE
 from experiments.benchmarks.speed import SPEED
+from experiments.benchmarks.starts import STARTS
 from experiments.benchmarks.tightness import TIGHTNESS
+from experiments.benchmarks.trees import TREES
 from experiments.benchmarks.variants import VARIANTS_OF_PRISM
 from experiments.comparison import BENCH
-from experiments.machine import ROOT
+from experiments.machine import ROOT, format_bytes
 from experiments.page import render
 from experiments.paper import REPRODUCE
 from experiments.plan import Parser, run, say, write_outputs
@@ -44,6 +47,9 @@ _ALL = (
     DASK,
     ACTIVE,
     BAYES_OPT,
+    TREES,
+    STARTS,
+    LARGE_CERTIFICATES,
 )
 EXPERIMENTS = {each.kind: each for each in _ALL}
 PAGES = {each.kind: each.page for each in _ALL if each.page is not None}
@@ -110,6 +116,10 @@ def _parser() -> Parser:
     command.add_argument("studies", nargs="*", metavar="STUDY", help="default: all in the folder")
     _add_folder(command)
     command.set_defaults(run=write_tables)
+    command = commands.add_parser("compact", help="leave out stored results that newer ones have replaced")
+    command.add_argument("studies", nargs="*", metavar="STUDY", help="default: all in the folder")
+    _add_folder(command)
+    command.set_defaults(run=compact_studies)
     command = commands.add_parser("report", help="write the HTML page of a study, also while it goes on")
     command.add_argument("study", metavar="STUDY", help="for instance abalone or bench")
     _add_folder(command)
@@ -132,6 +142,14 @@ def write_tables(args: argparse.Namespace) -> int:
         experiment = EXPERIMENTS[_kind_of(study, EXPERIMENTS)]
         for path in write_outputs(experiment, study, only=[f"{name}.md", *PUBLISHED_FIGURES]):
             print(f"wrote {path}")
+    return 0
+
+
+def compact_studies(args: argparse.Namespace) -> int:
+    """``compact``: rewrite files of results, one line for each result."""
+    for name in args.studies or sorted(path.stem for path in args.results.glob("*.jsonl")):
+        study = Study.read(args.results, name)
+        print(f"{study.path}: {format_bytes(study.compact())} saved")
     return 0
 
 

@@ -13,10 +13,12 @@ from typing import Any
 from prismgp import PrismGPRegressor, SSGPRegressor
 from prismgp._system import DEVICES, Streams, compute_device
 from prismgp._types import AnyArray, Array
+from prismgp.cli.common import split_rows
 from prismgp.context import FitEvent
 from prismgp.core.evidence import SpectralEvidence
 from prismgp.core.exact import check_memory, required_bytes
 from prismgp.core.kernels import default_start, draw_frequencies, get_kernel, squared_distance
+from prismgp.core.shape_fit import fit_shape
 from prismgp.data import ArraySource, Chunks, Source, Standardiser, auto_chunk_rows
 from prismgp.data import chunks as chunks_module
 from prismgp.datasets.cache import search_folders
@@ -27,7 +29,7 @@ from prismgp.datasets.gas_simulation import Order, simulate_rows
 from prismgp.plots import FAINT, INK, drawing_style
 from prismgp.prism import InformedMap, NetworkSizes, ReconfiguredMap, RevisedMap
 from prismgp.prism.fit import MANY_ROWS
-from prismgp.prism.train import MemberSettings, MemberTraining, TrainingRows, held_out_rows
+from prismgp.prism.train import Member, MemberSettings, MemberTraining, TrainingRows, held_out_rows
 from prismgp.vae import BatchRows, torch_generator
 
 __all__ = [
@@ -42,6 +44,7 @@ __all__ = [
     "ArraySource",
     "BatchRows",
     "Chunks",
+    "Member",
     "MemberSettings",
     "MemberTraining",
     "NetworkSizes",
@@ -61,6 +64,7 @@ __all__ = [
     "drawing_style",
     "evaluate_evidence",
     "find_network",
+    "fit_shape",
     "get_kernel",
     "held_out",
     "held_out_rows",
@@ -70,6 +74,7 @@ __all__ = [
     "required_bytes",
     "search_folders",
     "simulate_rows",
+    "split_rows",
     "squared_distance",
     "standardise",
     "time_waiting",

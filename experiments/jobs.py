@@ -119,6 +119,8 @@ def carry_out(
     describe: Callable[[Record], str] = lambda _: "done",
     retry: bool = False,
     force: bool = False,
+    stale: bool = False,
+    digest: Callable[[Record], str | None] = lambda _: None,
     show: bool = True,
 ) -> list[Job]:
     """Carry out the jobs whose results are not stored; returns those that have none at the end.
@@ -137,6 +139,10 @@ def carry_out(
         Try again also what ran out of time before; what failed is tried again anyway.
     force : bool
         Repeat everything.
+    stale : bool
+        Repeat results whose parts of the source have changed since.
+    digest : callable
+        Of the parts of the source that a result depends on; stored with it as "parts".
     show : bool
         A progress bar, and a line for each job, on stderr.
     """
@@ -162,7 +168,11 @@ def carry_out(
 
         for job in jobs:
             found = None if force else study.get(job.key)
-            if found is None or ("failed" in found and (retry or not found.get("timed_out"))):
+            if (
+                found is None
+                or ("failed" in found and (retry or not found.get("timed_out")))
+                or (stale and found.get("parts") != digest(found))
+            ):
                 queue.append(job)
             else:
                 report(job, found, "kept, ")
@@ -178,7 +188,7 @@ def carry_out(
                     break
                 time.sleep(_POLL_SECONDS)
                 for item in list(running):
-                    if (result := _collect(study, item, limits)) is not None:
+                    if (result := _collect(study, item, limits, digest)) is not None:
                         running.remove(item)
                         report(item.job, result)
                         if "failed" in result:
@@ -215,7 +225,7 @@ def _start(job: Job, limits: Limits, folder: Path) -> _Running:
     return _Running(job, process, log, result, time.perf_counter())
 
 
-def _collect(study: Study, item: _Running, limits: Limits) -> Record | None:
+def _collect(study: Study, item: _Running, limits: Limits, digest: Callable[[Record], str | None]) -> Record | None:
     """Store the result of a job that has ended; None while it runs."""
     late = time.perf_counter() - item.began > limits.job_seconds
     if item.process.poll() is None and not late:
@@ -226,15 +236,16 @@ def _collect(study: Study, item: _Running, limits: Limits) -> Record | None:
     item.log.close()
     if status == 0 and item.result.exists():
         result: Record = json.loads(item.result.read_text(encoding="utf-8"))
-        study.put(item.job.key, result)
+        study.put(item.job.key, {**result, "parts": digest(result)})
         return result
     reason = lines[-1] if lines else f"exit status {status}"
     if late:
         reason = f"timed out after {limits.job_seconds:g} s"
     result = {**item.job.order, "failed": reason, "timed_out": late, "exit_status": status, "log": lines}
-    before = study.get(item.job.key)
-    if before is None or "failed" in before:  # a repetition that fails does not replace a result
-        study.put(item.job.key, result)
+    before, parts = study.get(item.job.key), digest(result)
+    # A repetition that fails does not replace a result, unless that was made by other code.
+    if before is None or "failed" in before or before.get("parts") != parts:
+        study.put(item.job.key, {**result, "parts": parts})
     return result
 
 

@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -20,6 +21,7 @@ from experiments.internals import DEVICES, compute_device
 from experiments.jobs import Job, Limits, carry_out
 from experiments.machine import Lock, atomic_path, available_bytes, format_bytes
 from experiments.page import Page, render, save_png
+from experiments.parts import digest_of
 from experiments.results import RUNS, Record, Study
 from prismgp.exceptions import DataError
 
@@ -126,7 +128,8 @@ def _run_plan(experiment: Experiment, plan: Plan, limits: Limits, args: argparse
     study.begin(kind=experiment.kind, options=plan.options, command=args.command, planned=keys, skipped=plan.skipped)
     if not args.quiet:
         say(f"{len(keys)} jobs, {limits.at_a_time} at a time, {limits.job_threads} threads each")
-    how = {"describe": experiment.describe, "retry": args.retry, "force": args.force, "show": not args.quiet}
+    how: dict[str, Any] = {"describe": experiment.describe, "retry": args.retry, "force": args.force}
+    how |= {"stale": args.stale, "digest": partial(digest_of, experiment.kind), "show": not args.quiet}
     first, jobs = (
         [replace(job, order={**job.order, "jobs": args.jobs}) for job in part] for part in (plan.first, plan.jobs)
     )
@@ -229,6 +232,7 @@ def add_run_options(parser: argparse.ArgumentParser, *, job_seconds: float = flo
     how = parser.add_argument_group("how")
     how.add_argument("--list", action="store_true", help="show the plan and what is done of it, run nothing")
     how.add_argument("--force", action="store_true", help="repeat what is stored")
+    how.add_argument("--stale", action="store_true", help="repeat what was made by code that has changed since")
     how.add_argument("--retry", action="store_true", help="try again what ran out of time")
     how.add_argument("--jobs", type=positive, default=1, metavar="N", help="jobs at a time (default: 1)")
     how.add_argument("--threads", type=positive, metavar="N", help="of each job (default: the cores divided equally)")

@@ -1,8 +1,9 @@
 """Results on disk: one file for each study, ``STUDY.jsonl``, a line for each finished piece of work.
 
-Lines are only ever appended. Every line has a "key"; of several lines with the same key the last one counts. The line
-with the key "study" says what was asked for. Each record names the commit, the digest of the source, the versions and
-the machine it was made with.
+Lines are only ever appended, until `Study.compact` leaves out what no longer counts. Every line has a "key"; of several
+lines with the same key the last one counts. The line with the key "study" says what was asked for. Each record names
+the commit, the digest of the source, the versions and the machine it was made with. A list of objects that have the
+same names is stored by columns, ``{"@columns": {name: values}}``, which takes half the room.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from experiments.machine import ROOT
+from experiments.machine import ROOT, atomic_path
 from prismgp.exceptions import DataError
 
 __all__ = ["FORMAT", "RESULTS", "RUNS", "Record", "Study"]
@@ -28,6 +29,7 @@ FORMAT = 1
 _ABOUT = "study"
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=+-]*")
 _DIGITS = 6  # significant, of numbers in arrays; others are stored in full
+_COLUMNS = "@columns"
 
 Record = dict[str, Any]
 
@@ -88,6 +90,14 @@ class Study:
             raise ValueError(f"{key!r} cannot be the key of a result")
         self._records[key] = self._append(key, record)
 
+    def compact(self) -> int:
+        """Write the file anew with one line for each key; the bytes that were saved."""
+        before = self.path.stat().st_size
+        everything = {_ABOUT: self.about, **self._records}
+        with atomic_path(self.path) as temporary:
+            temporary.write_bytes(b"".join(_to_line(key, record) for key, record in everything.items() if record))
+        return before - self.path.stat().st_size
+
     def sibling(self, name: str) -> Study:
         """Another study in the same folder."""
         return Study(self.folder, name)
@@ -119,15 +129,14 @@ class Study:
             self.about = self._append(_ABOUT, about)
 
     def _append(self, key: str, record: Record) -> Record:
-        stored: Record = _compact(record)
-        line = json.dumps({"key": key, **stored}, allow_nan=False, separators=(",", ":"), ensure_ascii=False) + "\n"
+        line = _to_line(key, record)
         self.folder.mkdir(parents=True, exist_ok=True)
         with self.path.open("a+b") as file:
             _drop_incomplete_line(file)
-            file.write(line.encode())
+            file.write(line)
             file.flush()
             os.fsync(file.fileno())
-        return stored
+        return _from_line(line)[1]
 
 
 def _read(path: Path) -> Iterator[tuple[str, Record]]:
@@ -137,8 +146,7 @@ def _read(path: Path) -> Iterator[tuple[str, Record]]:
     lines = path.read_bytes().split(b"\n")
     for number, line in enumerate(lines[:-1], start=1):
         try:
-            record = json.loads(line)
-            key = record.pop("key")
+            key, record = _from_line(line)
         except (ValueError, RecursionError, AttributeError, KeyError, TypeError) as error:
             raise DataError(
                 f"{path}, line {number}: is not a JSON object with a key ({error}); remove the line, and the command "
@@ -156,12 +164,32 @@ def _drop_incomplete_line(file: Any) -> None:
         file.truncate(file.read().rfind(b"\n") + 1)
 
 
+def _to_line(key: str, record: Record) -> bytes:
+    text = json.dumps({"key": key, **_compact(record)}, allow_nan=False, separators=(",", ":"), ensure_ascii=False)
+    return f"{text}\n".encode()
+
+
+def _from_line(line: bytes) -> tuple[str, Record]:
+    record = json.loads(line, object_hook=_expand)
+    return record.pop("key"), record
+
+
 def _compact(value: Any, *, in_array: bool = False) -> Any:
-    """The same with numbers inside of lists rounded, which is where most of the bytes are."""
+    """The same with numbers inside of lists rounded, and tables by columns: most of the bytes are there."""
     if isinstance(value, dict):
         return {str(key): _compact(item, in_array=in_array) for key, item in value.items()}
     if isinstance(value, list | tuple):
+        if len(value) > 1 and all(isinstance(row, dict) and row and row.keys() == value[0].keys() for row in value):
+            return {_COLUMNS: {str(name): _compact([row[name] for row in value]) for name in value[0]}}
         return [_compact(item, in_array=True) for item in value]
     if in_array and isinstance(value, float):
         return float(f"{value:.{_DIGITS}g}")
     return value
+
+
+def _expand(value: Record) -> Any:
+    """Rows from columns; any other object as it is."""
+    if value.keys() != {_COLUMNS}:
+        return value
+    columns = value[_COLUMNS]
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]

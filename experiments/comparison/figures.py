@@ -24,8 +24,10 @@ _COLOURS = {
     "gpytorch": PALETTE["purple"],
     "gpboost": PALETTE["green"],
     "xgpr": PALETTE["vermillion"],
+    **dict.fromkeys(("catboost", "lightgbm", "ngboost"), PALETTE["sky"]),
 }
 _MARKERS = {"prismgp": "o", "scikit-learn": "s", "gpytorch": "^", "gpboost": "D", "xgpr": "v"}
+_MARKERS |= {"catboost": "P", "lightgbm": "X", "ngboost": "*"}
 _CALIBRATED = 5  # curves beside ours
 _NAME = "PrismGP"  # what stands beside our default
 

@@ -13,7 +13,7 @@ from experiments.comparison.entries import ENTRIES
 from experiments.comparison.peers import fit_function, library_version
 from experiments.internals import Array
 from experiments.machine import peak_bytes, reset_peak
-from experiments.scores import score
+from experiments.scores import recalibrated_nlpd, score
 
 __all__ = ["measure"]
 
@@ -71,6 +71,8 @@ def measure(order: dict[str, Any]) -> dict[str, Any]:
     density = getattr(fitted, "log_density", None)
     if density is not None:  # of the predictive distribution itself, which need not be normal
         result["nlpd_own"] = float(-np.mean(density(rows.X_test, rows.y_test)))
+    if entry.shaped:  # what it has learned from its training rows is not replaced
+        result["nlpd_shaped"] = result["nlpd_own"]
     variants = getattr(fitted, "variants", None)
     if variants is not None:
         found = {name: _scores(rows.y_test, *each) for name, each in variants(mean, std).items()}
@@ -83,4 +85,5 @@ def _scores(y: Array, mean: Array, std: Array) -> dict[str, Any]:
     bad = int((~np.isfinite(mean) | ~np.isfinite(std)).sum())
     if bad:
         raise ArithmeticError(f"{bad:,} of {len(y):,} predictions are not finite")
-    return score(y, mean, np.maximum(std, _LEAST_STD), 1.0)
+    std = np.maximum(std, _LEAST_STD)
+    return {**score(y, mean, std, 1.0), "nlpd_shaped": recalibrated_nlpd(y, mean, std)}

@@ -16,7 +16,7 @@ from prismgp.exceptions import DataError, PrismGPError
 __all__ = ["AGREEMENT", "add_options", "describe", "make_plan", "plan_jobs"]
 
 AGREEMENT = "agreement"  # the key of the check that comes before all fits
-_JOB_SECONDS, _MEMORY_GIB = 1_800.0, 8.0
+_JOB_SECONDS, _MEMORY_GIB = 420.0, 12.0
 _NOMINAL = 2**30  # memory set aside for the libraries and the data of a job
 _QUICK_DATASETS = ["simulated"]  # needs no file and no network
 
@@ -31,7 +31,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--peers",
         type=parse_names,
         metavar="A,B",
-        help="entries or libraries, see --list; default: all that are installed",
+        help="entries (see --list), libraries, or 'main', those of the main table; default: all that are installed",
     )
     what.add_argument(
         "--splits", type=parse_splits, metavar="N", help="3: the first three; 0-2 or 1,4: these; default: by data set"

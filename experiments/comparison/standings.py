@@ -15,7 +15,13 @@ from experiments.pareto import dominators, front
 
 __all__ = ["METRICS", "Row", "beaten_by", "collect", "points_of", "summarise", "where_others_win"]
 
-METRICS = {"rmse": "RMSE", "nlpd": "NLPD", "mae": "MAE", "coverage": "95% coverage"}
+METRICS = {
+    "rmse": "RMSE",
+    "nlpd": "NLPD",
+    "nlpd_shaped": "NLPD, learned shape",
+    "mae": "MAE",
+    "coverage": "95% coverage",
+}
 _MEANS = (
     "rmse",
     "nlpd",
@@ -30,12 +36,13 @@ _MEANS = (
     "rows_used",
     "test_rows",
     "nlpd_own",
+    "nlpd_shaped",
 )
 
 
 @dataclass(frozen=True)
 class Row:
-    """An entry on a data set, over all splits it has finished.
+    """An entry on a data set, over the splits it has finished.
 
     Attributes
     ----------
@@ -46,7 +53,8 @@ class Row:
     calibration : list of float
         Shares of targets inside the central intervals of `LEVELS`.
     complete : bool
-        Whether it has every split that any entry has finished on this data set; others do not compete.
+        Whether it has every split that our default has finished on this data set, or, without our default, any entry;
+        others do not compete. Further splits do not count.
     """
 
     name: str
@@ -62,8 +70,8 @@ class Row:
         return self.name in OURS
 
     def loss(self, metric: str) -> float:
-        """The metric as something of which less is better."""
-        return abs(self.values[metric] - 0.95) if metric == "coverage" else self.values[metric]
+        """The metric as something of which less is better; infinite where it was not measured."""
+        return abs(self.values[metric] - 0.95) if metric == "coverage" else self.values.get(metric, np.inf)
 
 
 def collect(results: Mapping[str, dict[str, Any]]) -> tuple[dict[str, list[Row]], dict[str, dict[str, str]]]:
@@ -85,18 +93,19 @@ def collect(results: Mapping[str, dict[str, Any]]) -> tuple[dict[str, list[Row]]
 
 
 def _rows(entries: dict[str, dict[int, dict[str, Any]]]) -> list[Row]:
-    every = set().union(*(by_split for by_split in entries.values()))
+    every = set(entries.get(DEFAULT, ())) or set().union(*entries.values())
     order = list(LABELS)
     rows = []
     for name in sorted(entries, key=order.index):
-        each = list(entries[name].values())
+        by_split = {split: each for split, each in entries[name].items() if split in every} or entries[name]
+        each = list(by_split.values())
         values = {
             metric: float(np.mean([result[metric] for result in each]))
             for metric in _MEANS
             if all(metric in result for result in each)
         }
         calibration = np.mean([result["calibration"] for result in each], axis=0).tolist()
-        splits = tuple(sorted(entries[name]))
+        splits = tuple(sorted(by_split))
         rows.append(Row(name, LABELS[name], values, splits, calibration, set(splits) == every))
     return rows
 
@@ -135,7 +144,7 @@ def summarise(rows: Mapping[str, list[Row]]) -> dict[str, Any]:
 def beaten_by(rows: list[Row], metric: str) -> list[Row]:
     """The entries of other libraries that are better than our default, the best first."""
     default = next((row for row in rows if row.name == DEFAULT and row.complete), None)
-    if default is None:
+    if default is None or metric not in default.values:
         return []
     better = [row for row in rows if row.complete and not row.ours and row.loss(metric) < default.loss(metric)]
     return sorted(better, key=lambda row: row.loss(metric))

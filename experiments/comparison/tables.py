@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from experiments.comparison.agreement import disagreements
-from experiments.comparison.entries import DEFAULT, ENTRIES, LABELS, OURS
+from experiments.comparison.entries import DEFAULT, LABELS
+from experiments.comparison.main_table import main_table
 from experiments.comparison.plan import AGREEMENT
 from experiments.comparison.standings import METRICS, Row, collect, summarise, where_others_win
-from experiments.page import markdown_table
-from experiments.results import Record, Study
+from experiments.results import Study
 
 __all__ = [
     "COLUMNS",
@@ -19,7 +20,6 @@ __all__ = [
     "cells",
     "losses",
     "markdown",
-    "overview",
     "progress",
     "rank",
     "skipped_lines",
@@ -28,12 +28,16 @@ __all__ = [
 QUICK = "A quick run: few rows and few steps, a test of the code. It compares nothing."
 
 _NAMED = 5  # better entries that are named; of others the number is given
-_NO_GAUSSIAN_PROCESS = ("trees", "linear")
 
 # Header, text of a row, and what must be least (None: nothing to compete for).
 COLUMNS: tuple[tuple[str, Callable[[Row], str], Callable[[Row], float] | None], ...] = (
     ("RMSE", lambda row: f"{row.values['rmse']:.3f}", lambda row: round(row.loss("rmse"), 3)),
     ("NLPD", lambda row: f"{row.values['nlpd']:.3f}", lambda row: round(row.loss("nlpd"), 3)),
+    (
+        "NLPD, shape",
+        lambda row: f"{row.values['nlpd_shaped']:.3f}" if "nlpd_shaped" in row.values else "",
+        lambda row: round(row.loss("nlpd_shaped"), 3),
+    ),
     ("MAE", lambda row: f"{row.values['mae']:.3f}", lambda row: round(row.loss("mae"), 3)),
     ("95% coverage", lambda row: f"{100 * row.values['coverage']:.1f}%", lambda row: round(row.loss("coverage"), 3)),
     ("fit, s", lambda row: _seconds(row.values["fit_seconds"]), lambda row: row.values["fit_seconds"]),
@@ -61,6 +65,7 @@ def best_of(rows: list[Row]) -> frozenset[tuple[int, int]]:
     best = set()
     for column, (_, _, least) in enumerate(COLUMNS, start=1):
         values = {} if least is None else {k: least(row) for k, row in enumerate(rows) if row.complete}
+        values = {k: value for k, value in values.items() if value < math.inf}
         if len(values) > 1:
             best |= {(k, column) for k, value in values.items() if value == min(values.values())}
     return frozenset(best)
@@ -108,30 +113,6 @@ def skipped_lines(study: Study) -> list[tuple[str, str]]:
     return [(label, f"{why} ({', '.join(where)})") for (label, why), where in by_reason.items()]
 
 
-def overview(results: Mapping[str, Record]) -> str:
-    """One line for each data set: our default, the best Gaussian process of other libraries, and trees."""
-    found: dict[str, dict[str, Record]] = {}
-    for result in results.values():
-        if "rmse" in result:
-            found.setdefault(result["dataset"], {})[result["entry"]] = result
-    rows = []
-    for dataset, entries in sorted(found.items(), key=lambda item: next(iter(item[1].values()))["rows"]):
-        others = [r for name, r in entries.items() if name not in OURS and name not in _NO_GAUSSIAN_PROCESS]
-        best = [min(others, key=lambda r: r[score], default=None) for score in ("rmse", "nlpd")]
-        other = "; ".join(_scores(each, named=True) for each in (best[:1] if best[0] is best[1] else best))
-        n = next(iter(entries.values()))["rows"]
-        rows.append([dataset, f"{n:,}", _scores(entries.get(DEFAULT)), other, _scores(entries.get("trees"))])
-    header = ["data set", "rows", LABELS[DEFAULT], "best GP of others, by RMSE and by NLPD", "trees"]
-    return markdown_table(header, rows)
-
-
-def _scores(result: Record | None, *, named: bool = False) -> str:
-    if result is None:
-        return "not run"
-    name = f"{ENTRIES[result['entry']].label}: " if named else ""
-    return f"{name}{result['rmse']:.3f} / {result['nlpd']:.3f} / {result['fit_seconds']:.0f} s"
-
-
 def markdown(study: Study) -> str:
     """The whole comparison."""
     results = study.records
@@ -141,14 +122,18 @@ def markdown(study: Study) -> str:
     parts = ["# PrismGP and other libraries", *([f"**{QUICK}**"] if quick else []), progress(study)]
     parts.append(
         "Scores of held-out rows, in units of the training target's standard deviation, means over splits; sorted by "
-        "NLPD (mean negative log density of the Gaussian with the predicted mean and standard deviation). The best "
+        "NLPD (mean negative log density of the Gaussian with the predicted mean and standard deviation). In the "
+        "column *NLPD, shape* a shape of the noise that was learned from held-out residuals takes the place of the "
+        "Gaussian: for PrismGP the model's own, for all others one that is learned from other test rows. The best "
         f"value of a column is bold; our default, {LABELS[DEFAULT]}, is marked with an arrow. Fit memory is the peak "
         "above what the process held before the fit."
     )
     parts += [f"**{line}**" for line in disagreements(results.get(AGREEMENT, {}))]
-    parts += ["## In short", "RMSE / NLPD / seconds of the fit, of one split.", overview(results)]
+    if not quick:
+        parts += ["## Main table", *main_table(results)]
+    parts.append("## Every data set")
     for dataset, each in rows.items():
-        parts.append(f"## {dataset}")
+        parts.append(f"### {dataset}")
         every = max(len(row.splits) for row in each)
         first = each[0].values
         parts.append(f"{first['rows']:,.0f} training rows, {first['test_rows']:,.0f} test rows, splits: {every}.")
@@ -174,7 +159,7 @@ def markdown(study: Study) -> str:
         )
     for dataset, missing in lost.items():
         if dataset not in rows:
-            parts += [f"## {dataset}", "\n".join(f"- {name}: {what}" for name, what in missing.items())]
+            parts += [f"### {dataset}", "\n".join(f"- {name}: {what}" for name, what in missing.items())]
     if skipped := skipped_lines(study):
         parts += ["## Left out", "\n".join(f"- {label}: {why}" for label, why in skipped)]
     return "\n\n".join(parts) + "\n"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from experiments.page import Figure, Highlight, Notice, Page, Section, Table, best_cells, certificate_section, to_svg
+from experiments.page import Figure, Highlight, Notice, Page, Section, Table, certificate_section, to_svg
 from experiments.paper.figures import captioned_figures
 from experiments.paper.plan import EXPERIMENTS, MODELS, PaperExperiment, title_of
-from experiments.paper.summary import HEADER, Claim, Group, claims, groups, published_rows, table_rows
+from experiments.paper.summary import HEADER, Claim, Group, best_scores, claims, groups, published_rows, table_rows
 from experiments.results import Record, Study
 
 __all__ = ["page"]
@@ -118,19 +118,14 @@ def _claims_section(found: list[Claim]) -> Section:
 
 
 def _tables(found: Mapping[tuple[str, int | None], Group], options: Mapping[str, Any]) -> list[Table]:
-    rows, members = table_rows(found), list(found.values())
-    columns = {
-        3: [round(group.mean("rmse"), 4) for group in members],
-        4: [round(group.mean("nlpd"), 4) for group in members],
-    }
     out = [
         Table(
             f"Held-out rows, {title_of(options)}",
             HEADER,
-            rows,
+            table_rows(found),
             note="Mean over the runs, ± standard error of the mean. Peak memory is that of the whole process.",
-            best=best_cells(columns),
-            groups=[group.model for group in members],
+            best=best_scores(found),
+            groups=[group.model for group in found.values()],
         )
     ]
     beside = published_rows(found, options)

@@ -11,7 +11,7 @@ import numpy as np
 
 from experiments.internals import Array
 from experiments.machine import format_bytes
-from experiments.page import markdown_table
+from experiments.page import best_cells, markdown_table
 from experiments.paper.plan import EXPERIMENTS, MODELS, title_of
 from experiments.results import Study
 
@@ -20,6 +20,7 @@ __all__ = [
     "Claim",
     "Group",
     "Paired",
+    "best_scores",
     "claims",
     "groups",
     "markdown",
@@ -34,6 +35,7 @@ CLOSE = 0.05  # of the full GP's error: within it, an error is "close"
 _ERRORS = 2.0  # standard errors that a difference must exceed
 _TIME_POINTS = 48
 _SEEN, _NOT_SEEN = "seen in this run", "not seen in this run"
+SCORES = ("RMSE", "NLPD")
 HEADER = ["Model", "p", "Runs", "RMSE", "NLPD", "95% intervals cover", "Fit, s", "Predict, s", "Peak memory"]
 
 
@@ -134,6 +136,12 @@ def table_rows(found: Mapping[Any, Group]) -> list[list[str]]:
     return rows
 
 
+def best_scores(found: Mapping[Any, Group]) -> frozenset[tuple[int, int]]:
+    """Row and column of the least RMSE and NLPD of the table, to the digits shown."""
+    scores = {HEADER.index(name): [round(group.mean(name.lower()), 4) for group in found.values()] for name in SCORES}
+    return best_cells(scores)
+
+
 def _with_error(group: Group, name: str) -> str:
     error = group.error(name)
     return f"{group.mean(name):.4f}" + ("" if error is None else f" ± {error:.4f}")
@@ -159,7 +167,10 @@ def published_rows(found: Mapping[Any, Group], options: Mapping[str, Any]) -> li
 def markdown(study: Study) -> str:
     """Tables and verdicts for people who read text."""
     options, found = study.about["options"], groups(study.records)
-    parts = [f"# {title_of(options)}", markdown_table(HEADER, table_rows(found))]
+    rows = table_rows(found)
+    for row, column in best_scores(found):
+        rows[row][column] = f"**{rows[row][column]}**"
+    parts = [f"# {title_of(options)}", markdown_table(HEADER, rows)]
     if beside := published_rows(found, options):
         parts.append(markdown_table(["Model", "RMSE here", "published"], beside))
     if verdicts := claims(found):

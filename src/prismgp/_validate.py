@@ -62,13 +62,14 @@ def check_inputs(estimator: BaseEstimator, x: Any, *, reset: bool = False, allow
     return clean
 
 
-def check_cells(clean: AnyArray, original: Any, what: str) -> None:
-    """Refuse cells, (n, d), that are missing, infinite or too large to be squared.
+def check_cells(clean: AnyArray, original: Any, what: str, *, allow_nan: bool = False) -> None:
+    """Refuse cells, (n, d), that are missing, unless they may be, infinite or too large to be squared.
 
     ``original`` is what they were made from, which may know the names of its columns; ``what`` is "X" or "y".
     """
-    if not np.isfinite(clean).all():
-        found = _first_bad_cell(original, what) or _first_bad_cell(clean, what)
+    if np.isinf(clean).any() if allow_nan else not np.isfinite(clean).all():
+        options = {"allow_nan": allow_nan}
+        found = _first_bad_cell(original, what, **options) or _first_bad_cell(clean, what, **options)
         raise found or DataError(f"{what} holds cells that are missing or infinite")
     _check_range(clean, original, what)
 

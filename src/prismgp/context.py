@@ -12,12 +12,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from types import TracebackType
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 from prismgp._system import too_large
 from prismgp._types import Array
@@ -36,8 +37,8 @@ class FitEvent:
     """What the callback of a fit is told.
 
     ``stage`` is "start", "exact GP start", "race", "l-bfgs", "quasi-newton", "fitted SSGP" where more is to come,
-    "member 0" and so on, or "final". ``model`` returns the fitted model on all training rows at the present
-    parameters. Networks change after the callback returns, so it must be called before.
+    "members", or "final". ``model`` returns the fitted model on all training rows at the present parameters. Networks
+    change after the callback returns, so it must be called before.
     """
 
     stage: str
@@ -137,15 +138,19 @@ class FitContext(Callback):
     @contextmanager
     def progress(self, unit: str, total: int | None = None) -> Iterator[None]:
         """Show a progress bar, if the user has asked for one, until the block ends."""
-        with tqdm(desc=self.label, unit=unit, total=total, disable=not self.verbose, leave=True) as bar:
+        # Of notebooks too, but only for a bar that is shown: the import warns where there are no ipywidgets.
+        make_bar: Any = import_module("tqdm.auto").tqdm if self.verbose else tqdm
+        with make_bar(desc=self.label, unit=unit, total=total, disable=not self.verbose, leave=True) as bar:
             self._bar = bar
             try:
                 yield
             finally:
                 self._bar = tqdm(disable=True)
 
-    def advance(self, text: str | None = None, *, to: int | None = None) -> None:
-        """Move the progress bar on by one, or first to a number of steps; ``text`` stands behind it."""
+    def advance(self, text: str | None = None, *, to: int | None = None, total: int | None = None) -> None:
+        """Move the progress bar on by one, or first to a number of steps, of a new total; ``text`` stands behind it."""
+        if total is not None:
+            self._bar.total = total
         if to is not None:
             self._bar.update(to - self._bar.n)
         if text is not None:

@@ -324,3 +324,32 @@ def test_typical_points(run: Run, model: Path, train: Path) -> None:
     assert np.mean(100 * most <= float(half) * 1.01) >= 0.5
     assert np.mean(100 * most <= float(nearly) * 1.01) >= 0.95
     assert float(half) < float(nearly) <= 100 * most.max()
+
+
+@pytest.mark.usefixtures("short_race")
+def test_weights_of_the_fit(run: Run, refused: Refused, tmp_path: Path) -> None:
+    frame = make_frame(150, seed=5).drop(columns="id").assign(w=np.arange(150) % 3, v=0.01)
+    frame.to_csv(tmp_path / "d.csv", index=False)
+    command = (tmp_path / "m.prism", tmp_path / "d.csv", "--holdout", 0.2)
+    columns = ("--weight-column", "w", "--noise-column", "v")
+    assert (
+        run(
+            "fit", command[1], "-t", "price", "--model", "ssgp", "-p", 4, "-o", *command[:1], *command[2:], *columns
+        ).code
+        == 0
+    )
+    found = certify(run, *command, *columns)
+    assert found["rows"] == prismgp.load(command[0]).model_.n_rows == 80
+    message = refused("certify", *command)
+    assert "fitted with sample_weight or noise_variance" in message
+    assert "columns of weights or noise, repeat them here" in message
+    assert "there is no column 'x'" in refused("certify", *command, "--weight-column", "x")
+    # A model that was saved from Python without an encoder.
+    inputs = frame[["size", "count"]].astype(float)
+    model = SSGPRegressor(4, random_state=0, optimize=False).fit(inputs, frame["price"], frame["w"], frame["v"])
+    model.save(tmp_path / "p.prism")
+    found = certify(run, tmp_path / "p.prism", tmp_path / "d.csv", "-t", "price", *columns)
+    kept = frame["w"] > 0
+    noise = {"sample_weight": frame["w"][kept], "noise_variance": frame["v"][kept]}
+    expected = model.certify(inputs[kept], frame["price"][kept], inputs[kept], random_state=0, **noise)
+    np.testing.assert_allclose(found["log_evidence"]["lower"], expected.log_evidence.lower)

@@ -161,3 +161,13 @@ def test_certificates_see_the_rows_of_the_fit() -> None:
     x = model.table_encoder_.encode(model.table_encoder_.read(pa.Table.from_pandas(table)).values)
     assert not np.array_equal(model.read_training_rows(table, y).x, x)
     np.testing.assert_array_equal(model.read_rows(table, y).x, x)
+
+
+def test_files_with_text_for_a_model_of_numbers(tmp_path: Path) -> None:
+    table = frame()[["number", "whole"]].astype(float)
+    model = make().fit(table, target())
+    table.assign(whole=frame()["text"]).to_csv(tmp_path / "text.csv", index=False)
+    with pytest.raises(DataError, match="column 'whole': text or times; the model was fitted with numbers"):
+        model.predict(from_csv(tmp_path / "text.csv"))
+    table.to_csv(tmp_path / "numbers.csv", index=False)
+    np.testing.assert_allclose(model.predict(from_csv(tmp_path / "numbers.csv")), model.predict(table))

@@ -65,6 +65,16 @@ def folder(tmp_path: Path) -> Path:
     return place
 
 
+def test_compacting_leaves_out_what_was_replaced(run: Run, tmp_path: Path) -> None:
+    study = Study(tmp_path, "mine")
+    for value in range(5):
+        study.put("a", {"value": value, "text": "x" * 400})
+    found = run("compact", "--results", tmp_path)
+    assert (found.code, found.err) == (0, "")
+    assert found.out == f"{study.path}: 1.7 KiB saved\n"
+    assert Study(tmp_path, "mine").records == study.records
+
+
 @pytest.mark.slow
 @published
 def test_tables_and_figures(run: Run, folder: Path) -> None:

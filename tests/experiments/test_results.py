@@ -7,10 +7,13 @@ import json
 import numpy as np
 import pytest
 from scipy.stats import norm
+from scipy.stats import t as student
 
 from experiments.machine import provenance
 from experiments.results import Study
-from experiments.scores import LEVELS, score
+from experiments.scores import LEVELS, recalibrated_nlpd, score
+from prismgp.core.shape import NormalShape
+from prismgp.core.shape_fit import ShapeFit
 from prismgp.exceptions import DataError
 
 ASKED = {"kind": "bench", "options": {"threads": 2}, "command": "c", "planned": ["a"], "skipped": {}}
@@ -37,6 +40,35 @@ def test_scalars_are_stored_in_full_and_arrays_to_six_digits(tmp_path):
     assert found == study.get("a")
     assert found["curve"] == [{"rmse": 0.333333, "stage": "l-bfgs"}]
     assert found["tiny"] == [3.33333e-13, 7, None]
+
+
+TABLES = {
+    "curve": [{"stage": "race", "rmse": 0.5, "more": [1, {"a": 2}]}, {"stage": "end", "rmse": 0.25, "more": []}],
+    "nested": {"of": [[{"x": 1}, {"x": None}], [{"x": 1}]]},
+    "unequal": [{"x": 1}, {"y": 1}],
+    "mixed": [{"x": 1}, 2],
+    "empty": [{}, {}],
+}
+
+
+def test_tables_are_stored_by_columns_and_read_as_they_were(tmp_path):
+    study = Study(tmp_path, "s")
+    study.put("a", TABLES)
+    assert study.path.read_text().count("stage") == 1
+    assert study.get("a") == Study(tmp_path, "s").get("a") == TABLES
+
+
+def test_compacting_keeps_what_counts(tmp_path):
+    study = Study(tmp_path, "s")
+    study.begin(**ASKED)
+    for rmse in (0.5, 1 / 3):
+        study.put("a", {"rmse": rmse, "curve": [{"rmse": rmse}] * 3})
+    study.put("b", TABLES)
+    about, records, size = study.about, study.records, study.path.stat().st_size
+    assert study.compact() == size - study.path.stat().st_size > 0
+    again = Study(tmp_path, "s")
+    assert (again.about, again.records) == (about, records)
+    assert again.compact() == 0
 
 
 @pytest.mark.parametrize("key", ["", "../a", "a/b", ".hidden", "a b", "a\n", "study"])
@@ -127,6 +159,40 @@ def test_scores_are_those_of_the_normal_density(rng):
     for level, share in zip(LEVELS, found["calibration"], strict=True):
         low, high = norm.interval(level, mean, std)
         assert share == pytest.approx(np.mean((low < y) & (y < high)))
+
+
+@pytest.mark.slow
+def test_a_learned_shape_takes_the_place_of_the_normal(rng):
+    mean, std = rng.standard_normal(4_000), rng.uniform(0.5, 2, 4_000)
+    degrees = 3.0
+    y = mean + std * rng.standard_t(degrees, 4_000) * np.sqrt((degrees - 2) / degrees)
+    scale = std * np.sqrt((degrees - 2) / degrees)
+    true = -np.mean(student.logpdf(y, degrees, mean, scale))
+    found, normal = recalibrated_nlpd(y, mean, std), score(y, mean, std, 1.0)["nlpd"]
+    assert found == pytest.approx(true, abs=0.03)
+    assert normal > true + 0.1
+    y = mean + std * rng.standard_normal(4_000)
+    assert recalibrated_nlpd(y, mean, std) == pytest.approx(score(y, mean, std, 1.0)["nlpd"], abs=0.005)
+    few = slice(20)  # which say nothing about a shape
+    assert recalibrated_nlpd(y[few], mean[few], std[few]) == pytest.approx(
+        score(y[few], mean[few], std[few], 1.0)["nlpd"]
+    )
+
+
+def test_no_row_is_scored_with_a_shape_that_it_helped_to_learn(rng, monkeypatch):
+    seen = []
+
+    def learn(z):
+        seen.append(set(z))
+        return ShapeFit(NormalShape())
+
+    monkeypatch.setattr("experiments.scores.fit_shape", learn)
+    y = rng.standard_normal(103)
+    recalibrated_nlpd(y, np.zeros(103), np.ones(103))
+    held_out = [set(y) - each for each in seen]
+    assert len(seen) == 5
+    assert set().union(*held_out) == set(y)
+    assert sum(map(len, held_out)) == 103
 
 
 def test_provenance_names_versions_and_source():

@@ -10,20 +10,30 @@ from importlib.util import find_spec
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 
 import prismgp
 from experiments.internals import Array
 
 __all__ = [
+    "PATIENCE",
+    "ROUNDS",
+    "ConstantStd",
     "Fitted",
     "Library",
     "blocks",
+    "boosting_rate",
     "explain_absence",
     "fit_function",
     "library_version",
     "predict_blocks",
     "split_off",
+    "usable_threads",
 ]
+
+ROUNDS = 3_000  # of boosting, at most
+PATIENCE = 100  # rounds without progress on held-out rows that end it
+_LEAST_STD = 1e-6
 
 
 class Fitted(Protocol):
@@ -101,3 +111,27 @@ def split_off(n: int, share: float, seed: int, most: int = 10_000) -> tuple[Any,
     order = np.random.default_rng(seed).permutation(n)
     held_out = min(max(1, round(share * n)), most)
     return order[held_out:], order[:held_out]
+
+
+def usable_threads() -> int:
+    """Threads of this job, for libraries that would otherwise take all cores."""
+    return torch.get_num_threads()
+
+
+def boosting_rate(n: int) -> float:
+    """The learning rate of boosted trees for n rows: few rows have time for small steps, many need large ones."""
+    return 0.03 if n < 5_000 else 0.05 if n < 100_000 else 0.1
+
+
+class ConstantStd:
+    """Predictions of a library that has no variance; residuals of held-out rows give one for all rows."""
+
+    def __init__(self, predict_mean: Callable[[Array], Any], residuals: Array, facts: dict[str, Any]) -> None:
+        self.predict_mean = predict_mean
+        self.std = max(float(np.sqrt(np.mean(np.square(residuals)))), _LEAST_STD)
+        self.facts = {**facts, "std": self.std}
+
+    def predict(self, X: Array) -> tuple[Array, Array]:
+        """Mean, and the same standard deviation for each row."""
+        mean = np.asarray(self.predict_mean(X), dtype=np.float64)
+        return mean, np.full(len(mean), self.std)

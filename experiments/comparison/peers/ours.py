@@ -42,9 +42,9 @@ def _fit(kind: str, X: Array, y: Array, seed: int, settings: dict[str, Any]) -> 
     return _Ours(model, {"log_evidence": float(model.log_evidence_)})
 
 
-def fit_exact(X: Array, y: Array, *, seed: int, **settings: Any) -> _Ours:
-    """The exact GP."""
-    return _fit("exact", X, y, seed, settings)
+def fit_exact(X: Array, y: Array, *, seed: int, seconds: float, **settings: Any) -> _Ours:
+    """The exact GP; ``seconds`` end its search for parameters early."""
+    return _fit("exact", X, y, seed, {"max_seconds": seconds, **settings})
 
 
 def fit_ssgp(X: Array, y: Array, *, seed: int, **settings: Any) -> _Ours:

@@ -1,4 +1,4 @@
-"""scikit-learn: its Gaussian process, kernel approximations with Bayesian ridge regression, boosted trees.
+"""scikit-learn: its Gaussian process, kernel approximations with Bayesian ridge regression, boosted trees, forest.
 
 The kernel approximations have one length-scale for all inputs, as scikit-learn's ``gamma`` has. It is the median of the
 distances between rows, or chosen around it by held-out density. Bayesian ridge regression holds all features of
@@ -13,20 +13,29 @@ from typing import Any
 
 import numpy as np
 from scipy.spatial.distance import pdist
-from sklearn.ensemble import HistGradientBoostingRegressor
+from sklearn.ensemble import HistGradientBoostingRegressor, RandomForestRegressor
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 from sklearn.kernel_approximation import Nystroem, RBFSampler
 from sklearn.linear_model import BayesianRidge
 
-from experiments.comparison.peers.library import predict_blocks, split_off
+from experiments.comparison.peers.library import (
+    PATIENCE,
+    ROUNDS,
+    ConstantStd,
+    boosting_rate,
+    predict_blocks,
+    split_off,
+    usable_threads,
+)
 from experiments.internals import Array
 from prismgp.metrics import nlpd
 
-__all__ = ["fit_features", "fit_gpr", "fit_linear", "fit_trees", "median_distance"]
+__all__ = ["fit_features", "fit_forest", "fit_gpr", "fit_linear", "fit_trees", "median_distance"]
 
 _MEDIAN_ROWS = 1_000
+_OUT_OF_BAG_ROWS = 10_000
 
 
 # -- the exact GP ----------------------------------------------------------------------------------
@@ -149,28 +158,35 @@ def fit_linear(X: Array, y: Array, *, seed: int) -> _Linear:  # noqa: ARG001  no
     return _Linear(BayesianRidge().fit(X, y))
 
 
-@dataclass
-class _Trees:
-    model: HistGradientBoostingRegressor
-    std: float
-    facts: dict[str, Any]
-
-    def predict(self, X: Array) -> tuple[Array, Array]:
-        mean = self.model.predict(X)
-        return mean, np.full(len(mean), self.std)
-
-
-def fit_trees(X: Array, y: Array, *, seed: int, max_iter: int = 2_000, learning_rate: float = 0.05) -> _Trees:
-    """Gradient-boosted trees, stopped early on held-out rows, whose residuals give one standard deviation for all."""
-    train, held_out = split_off(len(y), 0.1, seed)
+def fit_trees(X: Array, y: Array, *, seed: int, rounds: int = ROUNDS) -> ConstantStd:
+    """Histogram gradient boosting, stopped early on held-out rows, whose residuals give the standard deviation."""
+    train, held_out = split_off(len(y), 0.1, seed, most=len(y))
+    rate = boosting_rate(len(y))
     model = HistGradientBoostingRegressor(
-        max_iter=max_iter,
-        learning_rate=learning_rate,
-        early_stopping=True,
-        n_iter_no_change=30,
-        random_state=seed,
+        max_iter=rounds, learning_rate=rate, early_stopping=True, n_iter_no_change=PATIENCE, random_state=seed
     )
     model.fit(X[train], y[train], X_val=X[held_out], y_val=y[held_out])
-    residual = y[held_out] - model.predict(X[held_out])
-    std = float(np.sqrt(np.mean(np.square(residual))))
-    return _Trees(model, max(std, 1e-6), {"trees": int(model.n_iter_), "std": std})
+    facts = {"trees": int(model.n_iter_), "learning_rate": rate}
+    return ConstantStd(model.predict, y[held_out] - model.predict(X[held_out]), facts)
+
+
+def fit_forest(X: Array, y: Array, *, seed: int, trees: int = 300, tree_rows: int = 100_000) -> ConstantStd:
+    """A random forest; what its trees predict of rows they have not seen gives the standard deviation.
+
+    Parameters
+    ----------
+    tree_rows : int
+        At most so many rows, drawn at random, grow a tree: with all of millions the forest would not fit into memory.
+    """
+    model = RandomForestRegressor(
+        trees, max_samples=min(tree_rows, len(y)), n_jobs=usable_threads(), random_state=seed
+    ).fit(X, y)
+    some = np.random.default_rng(seed).permutation(len(y))[:_OUT_OF_BAG_ROWS]
+    total, count = np.zeros(len(some)), np.zeros(len(some))
+    for tree, bag in zip(model.estimators_, model.estimators_samples_, strict=True):
+        unseen = ~np.isin(some, bag)
+        total[unseen] += tree.predict(X[some[unseen]])
+        count[unseen] += 1
+    known = count > 0
+    facts = {"trees": trees, "out_of_bag_rows": int(known.sum())}
+    return ConstantStd(model.predict, y[some[known]] - total[known] / count[known], facts)

@@ -129,10 +129,9 @@ def run(args: argparse.Namespace) -> int:
     with ticking("certifying", shown=show_progress(args)):
         try:
             points = test.inputs if _predictions(args) else None
-            certificate = certify(model, train.inputs, None if train.is_table else train.target, points, **options)
+            certificate = certify(model, X_test=points, **{**options, **train.of_fit})
         except DataError as error:
-            hint = "if the fit had --holdout, --conformal or --seed, repeat them here"
-            raise DataError(f"{args.data}: {error}; {hint}") from error
+            raise DataError(f"{args.data}: {error}; {common.REPEAT_OPTIONS}") from error
     seconds = time.perf_counter() - began
     if args.figure is not None:
         draw_certificate(certificate, args.figure, **_figure_data(train, test))

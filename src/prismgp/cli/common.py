@@ -20,7 +20,6 @@ from typing import IO, TYPE_CHECKING, Any, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from prismgp import metrics
 from prismgp._system import atomic_path, is_device, name_errors, unknown_device
 from prismgp._types import Array
 from prismgp.cli.console import STDOUT, Parser, complain, printable
@@ -135,6 +134,9 @@ def _encoding(text: str) -> str:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
+REPEAT_OPTIONS = "if the fit had --holdout, --conformal, --seed or columns of weights or noise, repeat them here"
+
+
 def add_split_of_fit(parser: Parser, purpose: str = "") -> None:
     """Add the options by which a command finds the rows of a fit in its table; ``purpose``: of the held-out rows."""
     parser.add_argument("--holdout", type=fraction, metavar="FRACTION", help=f"that of the fit{purpose}")
@@ -142,6 +144,8 @@ def add_split_of_fit(parser: Parser, purpose: str = "") -> None:
     parser.add_argument(
         "--seed", type=seed, default=0, help="that of the fit; only for --holdout and --conformal (default: 0)"
     )
+    parser.add_argument("--weight-column", metavar="COLUMN", help="that of the fit")
+    parser.add_argument("--noise-column", metavar="COLUMN", help="that of the fit")
 
 
 def add_missing(parser: Parser, *, default: str | None, meaning: str) -> None:
@@ -339,7 +343,7 @@ class Scores:
     def __init__(self, level: float) -> None:
         self.level = level
         self.rows = 0
-        self._squares = self._covered = self._log_density = 0.0
+        self._weight = self._squares = self._covered = self._log_density = 0.0
 
     def add(
         self,
@@ -348,33 +352,33 @@ class Scores:
         std: Array,
         log_density: Array | None = None,
         interval: tuple[Array, Array] | None = None,
+        weight: Array | None = None,
     ) -> None:
         """Compare predictions with observations, (n,); pairs with a NaN do not count.
 
         The log densities are those of the observations under the model, and the interval is the model's; None: those of
-        normal distributions.
+        normal distributions. A row of weight w counts as w rows.
         """
         scored = np.isfinite(y) & np.isfinite(mean)
-        rows = int(scored.sum())
-        if not rows:
+        if not scored.any():
             return
         if interval is None:
             margin = half_width(self.level) * std
             interval = mean - margin, mean + margin
-        lower, upper = (end[scored] for end in interval)
-        y, mean, std = y[scored], mean[scored], std[scored]
-        self.rows += rows
-        self._squares += rows * metrics.rmse(y, mean) ** 2
-        self._covered += rows * metrics.coverage(y, lower, upper)
         if log_density is None:
-            self._log_density -= rows * metrics.nlpd(y, mean, std)
-        else:
-            self._log_density += float(log_density[scored].sum())
+            log_density = -0.5 * (np.square((y - mean) / std) + np.log(2 * np.pi * np.square(std)))
+        own = np.ones(len(y)) if weight is None else weight
+        own, inside = own[scored], (interval[0] <= y) & (y <= interval[1])
+        self.rows += len(own)
+        self._weight += float(own.sum())
+        self._squares += float(own @ np.square(y - mean)[scored])
+        self._covered += float(own @ inside[scored])
+        self._log_density += float(own @ log_density[scored])
 
     def merge(self, other: Scores) -> Scores:
         """Scores of both sets of rows."""
         both = Scores(self.level)
-        for name in ("rows", "_squares", "_covered", "_log_density"):
+        for name in ("rows", "_weight", "_squares", "_covered", "_log_density"):
             setattr(both, name, getattr(self, name) + getattr(other, name))
         return both
 
@@ -382,8 +386,8 @@ class Scores:
         """RMSE, and for predictions of observations NLPD (mean negative log density) and coverage."""
         if not self.rows:
             return {"rows": 0}
-        scores: dict[str, Any] = {"rows": self.rows, "rmse": math.sqrt(self._squares / self.rows)}
+        scores: dict[str, Any] = {"rows": self.rows, "rmse": math.sqrt(self._squares / self._weight)}
         if density:
-            nlpd, coverage = -self._log_density / self.rows, self._covered / self.rows
+            nlpd, coverage = -self._log_density / self._weight, self._covered / self._weight
             scores |= {"nlpd": nlpd, "level": self.level, "coverage": coverage}
         return scores

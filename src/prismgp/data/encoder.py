@@ -215,9 +215,14 @@ class TableEncoder:
         return any(each.name == name and each.kind == CATEGORY and not each.categories for each in self.columns)
 
     @property
+    def non_numeric_names(self) -> list[str]:
+        """Columns that hold neither numbers nor booleans."""
+        return [column.name for column in self.columns if column.kind not in (NUMBER, BOOLEAN)]
+
+    @property
     def is_numeric(self) -> bool:
         """Whether all columns are numbers or booleans."""
-        return all(column.kind in (NUMBER, BOOLEAN) for column in self.columns)
+        return not self.non_numeric_names
 
     @property
     def is_identity(self) -> bool:

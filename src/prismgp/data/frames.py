@@ -10,7 +10,6 @@ import pyarrow.compute as pc
 
 from prismgp.data.cells import check_unique, is_numeric
 from prismgp.data.encoder import TableBatch, TableEncoder
-from prismgp.data.encodings import BOOLEAN, NUMBER
 from prismgp.data.scan import scan_table
 from prismgp.exceptions import DataError
 
@@ -45,8 +44,7 @@ def _is_plain(column: Any) -> bool:
 
 def non_numeric_columns(frame: Any) -> list[str]:
     """Columns that hold neither numbers nor booleans."""
-    columns = frame_encoder(frame).columns
-    return [column.name for column in columns if column.kind not in (NUMBER, BOOLEAN)]
+    return frame_encoder(frame).non_numeric_names
 
 
 def frame_encoder(frame: Any) -> TableEncoder:

@@ -90,7 +90,7 @@ class Predictions(ABC):
         check_is_fitted(self)
         if return_std and return_cov:
             raise DataError("ask for return_std or return_cov, not both")
-        X, _ = as_source(X)
+        X, _ = as_source(self, X)
         if isinstance(X, Source) and X.distributed and not return_cov:
             done: AnyArray | tuple[AnyArray, AnyArray] = apply_where_rows_are(
                 self, X, "predict", return_std=return_std, include_noise=include_noise
@@ -125,7 +125,7 @@ class Predictions(ABC):
         """
         check_is_fitted(self)
         central_levels(coverage)
-        X, _ = as_source(X)
+        X, _ = as_source(self, X)
         if isinstance(X, Source) and X.distributed:
             return np.asarray(apply_where_rows_are(self, X, "predict_interval", coverage=coverage))
         model = self.current_model()
@@ -147,7 +147,7 @@ class Predictions(ABC):
         """
         check_is_fitted(self)
         levels = check_levels(q)
-        X, _ = as_source(X)
+        X, _ = as_source(self, X)
         if isinstance(X, Source) and X.distributed:
             return np.asarray(apply_where_rows_are(self, X, "predict_quantiles", q=levels))
         model = self.current_model()
@@ -192,7 +192,7 @@ class Predictions(ABC):
         """
         check_is_fitted(self)
         central_levels(coverage)
-        X, y = as_source(X, y)
+        X, y = as_source(self, X, y)
         if isinstance(X, Source) and X.distributed:
             scores = np.asarray(apply_where_rows_are(self, X, "_scores"))
         else:
@@ -220,7 +220,7 @@ class Predictions(ABC):
             Row by row, summed over outputs; minus its average is the NLPD. In the units of y.
         """
         check_is_fitted(self)
-        X, y = as_source(X, y)
+        X, y = as_source(self, X, y)
         if isinstance(X, Source) and X.distributed:
             return np.asarray(apply_where_rows_are(self, X, "log_density"))
         source, model = self.read_rows(X, y), self.current_model()

@@ -44,6 +44,9 @@ MANY_ROWS_DEFAULTS: dict[str, dict[str, Any]] = {
     "joint": {"n_members": 1, "batch_size": 4_096, "max_steps": 1_500, "patience": 450},
     "paper": {},
 }
+# Few rows are learned in the steps that a member of the joint recipe is expected to take; with more rows, it may take a
+# multiple of them where the held-out rows gain by it.
+FEW_ROWS, MOST_STEPS = 5_000, 4
 _ENCODED_ROWS = 2_048  # at a time
 _SSGP_SHARE, _VAE_SHARE = 0.3, 0.5  # of the time, where that is limited, before the networks, or before the SSGP
 _LEAST_ROWS = 50  # with fewer, a held-out part is too small to decide anything
@@ -100,6 +103,13 @@ class PrismSettings:
         """Units of the hidden layers."""
         hidden = self.value("hidden")
         return (int(hidden),) if np.ndim(hidden) == 0 else tuple(int(each) for each in hidden)
+
+    def member_steps(self, rows: int) -> tuple[int, int]:
+        """The steps that a member of the joint recipe takes, and those that it takes if they are worth it."""
+        given, usual = self.max_steps, self.value("max_steps", rows)
+        if given is None:
+            return usual, usual * (MOST_STEPS if rows > FEW_ROWS else 1)
+        return min(given, replace(self, max_steps=None).value("max_steps", rows)), given
 
     def batch_rows(self, rows: int, width: int) -> int:
         """Rows of a step; a default larger than usual takes account of the number of features."""
@@ -256,6 +266,7 @@ class _Fit:
 
     def _make_joint_recipe(self, plain: Expert, start: Parameters) -> JointRecipe:
         rows, settings = self.rows, self.settings
+        first_steps, max_steps = settings.member_steps(rows.n_rows)
         sizes = NetworkSizes(
             inputs=rows.n_inputs,
             outputs=rows.n_outputs,
@@ -278,9 +289,9 @@ class _Fit:
                 alpha=float(settings.alpha),
                 beta=float(settings.beta),
                 elbo_weight=float(settings.elbo_weight),
-                dropout=0.0,
                 batch_size=settings.batch_rows(rows.n_rows, sizes.width),
-                max_steps=settings.value("max_steps", rows.n_rows),
+                first_steps=first_steps,
+                max_steps=max_steps,
                 patience=settings.value("patience", rows.n_rows),
                 learn_kernel=settings.optimize,
             ),

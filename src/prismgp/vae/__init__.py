@@ -24,6 +24,7 @@ from prismgp.vae.training import (
     TrainingTask,
     draw_rows,
     run_training,
+    select_tensors,
     torch_generator,
 )
 from prismgp.vae.vae import TRAINING_ROWS, MixtureVAE, VAESettings, VAETraining, fit_vae
@@ -46,5 +47,6 @@ __all__ = [
     "elbo_terms",
     "fit_vae",
     "run_training",
+    "select_tensors",
     "torch_generator",
 ]

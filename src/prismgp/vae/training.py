@@ -125,9 +125,9 @@ class TrainingState:
     def restore(self, tensors: dict[str, Tensor], info: dict[str, Any]) -> None:
         """Set everything to what :meth:`tensors` and :meth:`info` returned."""
         for name, module in self.modules.items():
-            module.load_state_dict(_select(tensors, name))
+            module.load_state_dict(select_tensors(tensors, name))
         state: dict[int, dict[str, Tensor]] = {}
-        for key, value in _select(tensors, "optimiser").items():
+        for key, value in select_tensors(tensors, "optimiser").items():
             index, _, name = key.partition(".")
             state.setdefault(int(index), {})[name] = value
         groups = self.optimiser.state_dict()["param_groups"]
@@ -181,6 +181,23 @@ class TrainingResult:
     held_out_rows: int = 0  # 0 when there were too few rows to hold any out: then training rows are checked
     records: list[dict[str, Any]] = field(default_factory=list)  # an entry for each check
     began: float = field(default_factory=time.perf_counter)  # less the time of a training that is continued
+
+    @property
+    def seconds(self) -> float:
+        """Time since the training began."""
+        return time.perf_counter() - self.began
+
+    def consider(
+        self, value: float, entries: dict[str, Any], model: torch.nn.Module, *, higher_is_better: bool = False
+    ) -> None:
+        """Record a check of the present network, and keep a copy of the network if it is the best so far."""
+        record = {"step": self.steps, "seconds": self.seconds, **entries}
+        if math.isfinite(value) and np.isfinite(np.hstack(list(record.values()))).all():  # the history is for numbers
+            self.records.append(record)
+        better = value > self.score if higher_is_better else value < self.score
+        if math.isfinite(value) and (self.best is None or better):
+            # A new object, so that an interrupt finds either the old network or the new one, never a blend.
+            self.best, self.score, self.best_step = copy.deepcopy(model), value, self.steps
 
     @property
     def history(self) -> dict[str, list[Any]]:
@@ -283,13 +300,7 @@ def _run(
 def _check(task: TrainingTask, result: TrainingResult) -> float:
     """Check the task, record it, and keep the network if it is the best so far."""
     value, entries = task.check()
-    record = {"step": result.steps, "seconds": time.perf_counter() - result.began, **entries}
-    if math.isfinite(value) and np.isfinite(np.hstack(list(record.values()))).all():  # the history is for numbers
-        result.records.append(record)
-    better = value > result.score if task.higher_is_better else value < result.score
-    if math.isfinite(value) and (result.best is None or better):
-        # A new object, so that an interrupt finds either the old network or the new one, never a blend.
-        result.best, result.score, result.best_step = copy.deepcopy(task.model), value, result.steps
+    result.consider(value, entries, task.model, higher_is_better=task.higher_is_better)
     return value
 
 
@@ -297,18 +308,18 @@ def _save(task: TrainingTask, result: TrainingResult) -> Saved:
     state = task.state()
     best = {} if result.best is None else result.best.state_dict()
     tensors = {**state.tensors(), **{f"best.{name}": value.clone() for name, value in best.items()}}
-    return tensors, {"seconds": time.perf_counter() - result.began, "result": result.summary(), **state.info()}
+    return tensors, {"seconds": result.seconds, "result": result.summary(), **state.info()}
 
 
 def _restore(task: TrainingTask, result: TrainingResult, saved: Saved) -> TrainingResult:
     """Set task and result to what :func:`_save` returned; the result."""
     tensors, info = saved
     task.state().restore(tensors, info)
-    result.take_up(info["result"], task.model, _select(tensors, "best"))
+    result.take_up(info["result"], task.model, select_tensors(tensors, "best"))
     result.began -= float(info["seconds"])
     return result
 
 
-def _select(tensors: dict[str, Tensor], name: str) -> dict[str, Tensor]:
+def select_tensors(tensors: dict[str, Tensor], name: str) -> dict[str, Tensor]:
     """The tensors whose names begin with ``name.``, without it."""
     return {key[len(name) + 1 :]: value for key, value in tensors.items() if key.startswith(f"{name}.")}

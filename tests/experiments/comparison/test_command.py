@@ -61,7 +61,7 @@ def test_a_finished_run_has_its_tables(killed):
     folder = killed[0]
     assert "compares nothing" in (folder / "bench-quick.md").read_text()
     study = Study(folder, "bench-quick")
-    assert study.about["options"] == {"quick": True, "threads": 1, "job_seconds": 1800.0, "memory_gib": 8.0}
+    assert study.about["options"] == {"quick": True, "threads": 1, "job_seconds": 420.0, "memory_gib": 12.0}
     assert study.about["planned"] == KEYS
     assert "PrismGP and other libraries" in (folder / "bench-quick.html").read_text()
 

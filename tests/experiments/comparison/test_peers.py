@@ -20,6 +20,10 @@ NOISE = 0.1
 BARS = dict.fromkeys(ENTRIES, 0.3) | {
     "linear": 1.0,
     "trees": 0.5,
+    "forest": 0.5,
+    "catboost": 0.5,
+    "lightgbm": 0.5,
+    "ngboost": 0.5,
     "xgpr-2048": 0.5,
     "gpytorch-svgp-512": 0.5,
     "gpytorch-svgp-1024": 0.5,
@@ -33,6 +37,9 @@ SMALL = {
     "gpytorch-svgp": {"inducing": 40, "ways": (("natural", 0.03),), "steps": 300, "epochs": 1},
     "xgpr": {"features": 512, "tune_features": 256, "variance_features": 256},
     "gpboost": {"neighbours": 15},
+    "trees": {"rounds": 200},
+    "forest": {"trees": 50},
+    "ngboost": {"rounds": 100},
 }
 # One of each kind: the others differ in size only.
 TRIED = [
@@ -43,6 +50,10 @@ TRIED = [
     "nystroem-512-validated",
     "rff-512-median",
     "trees",
+    "forest",
+    "catboost",
+    "lightgbm",
+    "ngboost",
     "linear",
     "gpytorch-exact",
     "gpytorch-svgp-512",
@@ -107,6 +118,18 @@ def test_parameters_of_some_rows_serve_all_of_them():
     assert error < fewer  # the other rows are conditioned on
 
 
+@pytest.mark.parametrize("name", ["catboost", "lightgbm", "ngboost"])
+def test_time_ends_boosting(name):
+    entry = ENTRIES[name]
+    if (why := explain_absence(entry.library)) is not None:
+        pytest.skip(why)
+    X, y = rows(300, 0)
+    late, whole = (fit_function(entry.fit)(X, y, seed=0, seconds=limit, rounds=40) for limit in (0.0, 600.0))
+    assert (late.facts["ended_by_time"], whole.facts["ended_by_time"]) == (True, False)
+    assert (late.facts["trees"], whole.facts["trees"]) == (1, 40)
+    assert np.isfinite(late.predict(X)).all()
+
+
 def test_time_ends_training():
     pytest.importorskip("gpytorch")
     from experiments.comparison.peers.gpytorch_exact import fit_exact
@@ -149,6 +172,7 @@ def test_a_measurement_has_all_that_the_tables_need():
     found = measure({**order, "entry": "ssgp-64"})
     assert {"rmse", "mae", "nlpd", "coverage", "calibration", "nlpd_own", "facts", "settings"} <= set(found)
     assert found["nlpd_own"] == pytest.approx(found["nlpd"], abs=1e-6)  # one normal density
+    assert found["nlpd_shaped"] != found["nlpd_own"]  # the simulated noise is not normal
     assert (found["rows"], found["rows_used"], found["test_rows"]) == (400, 400, 400)
     assert found["fit_seconds"] > 0
     assert found["predict_seconds_per_1000"] == pytest.approx(found["predict_seconds"] / 0.4)

@@ -10,12 +10,12 @@ import pytest
 
 from experiments.comparison.agreement import TOLERANCE, check, disagreements
 from experiments.comparison.data import DATASETS
-from experiments.comparison.entries import DEFAULT, ENTRIES, LABELS, LIBRARIES, Entry, select, selectable_names
+from experiments.comparison.entries import DEFAULT, ENTRIES, LABELS, LIBRARIES, MAIN, Entry, select, selectable_names
 from experiments.comparison.peers import explain_absence, fit_function
 from experiments.comparison.plan import AGREEMENT, describe, plan_jobs
 
 GIB = 2**30
-OPTIONS = {"quick": False, "threads": 1, "job_seconds": 1800.0, "memory_gib": 8.0}
+OPTIONS = {"quick": False, "threads": 1, "job_seconds": 420.0, "memory_gib": 12.0}
 
 
 @pytest.mark.filterwarnings("ignore")  # of other libraries, when they are imported
@@ -36,8 +36,25 @@ def test_plan_has_every_pair_once_and_small_sets_first():
     assert keys[0] == AGREEMENT
     assert keys[1:5] == ["energy-s0-linear", "energy-s0-trees", "energy-s3-linear", "energy-s3-trees"]
     assert len(keys) == len(set(keys)) == 9
-    assert plan.jobs[1].order["limit_seconds"] == 1800
+    assert plan.jobs[1].order["limit_seconds"] == 420
     assert plan_jobs(["energy"], entries, OPTIONS).jobs[-1].key == f"energy-s{DATASETS['energy'].splits - 1}-trees"
+
+
+def test_the_main_table_has_no_holes():
+    entries = [ENTRIES[name] for name in MAIN]
+    names = [name for name, shape in DATASETS.items() if shape.default]
+    plan = plan_jobs(names, entries, OPTIONS)
+    assert plan.skipped == {}
+    jobs = {(job.order["dataset"], job.order["entry"], job.order["split"]) for job in plan.jobs[1:]}
+    assert jobs == {
+        (name, entry, split)
+        for name in names
+        for entry in MAIN
+        for split in range(3 if DATASETS[name].rows < 100_000 else 1)
+    }
+    assert len(names) == 11
+    assert {job.order["limit_seconds"] for job in plan.jobs[1:]} == {OPTIONS["job_seconds"]}
+    assert selectable_names()["main"] == list(MAIN)
 
 
 def test_row_limits_by_count_and_by_memory():
@@ -54,8 +71,8 @@ def test_row_limits_by_count_and_by_memory():
 def test_what_is_left_out_has_a_reason():
     plan = plan_jobs(["pol", "energy"], list(ENTRIES.values()), OPTIONS, splits=[0])
     keys = {job.key for job in plan.jobs}
-    assert "energy-s0-exact" in keys
-    assert plan.skipped["pol-s0-exact"]["skipped"] == "takes at most 10,000 rows"
+    assert "energy-s0-gpytorch-exact" in keys
+    assert plan.skipped["pol-s0-gpytorch-exact"]["skipped"] == "takes at most 10,000 rows"
     assert "the same as" in plan.skipped["energy-s0-sklearn-gpr-2000"]["skipped"]
     assert not keys & set(plan.skipped)
     tiny = Entry("x", "x", LIBRARIES["scikit-learn"], "m:f", memory=lambda n, d: 1e9 * n * d)
@@ -64,7 +81,7 @@ def test_what_is_left_out_has_a_reason():
 
 def test_a_missing_library_is_left_out_with_the_remedy(monkeypatch):
     there = find_spec
-    absent = {"gpytorch", "gpboost", "xGPR"}
+    absent = {"gpytorch", "gpboost", "xGPR", "catboost", "lightgbm", "ngboost"}
     monkeypatch.setattr(
         "experiments.comparison.peers.library.find_spec", lambda name: None if name in absent else there(name)
     )
@@ -74,6 +91,8 @@ def test_a_missing_library_is_left_out_with_the_remedy(monkeypatch):
     assert reasons["gpytorch-exact"] == 'GPyTorch is not installed; pip install "prismgp[compare]" brings it'
     assert '"prismgp[compare]"' in reasons["gpboost-matern"]
     assert '"prismgp[xgpr]"' in reasons["xgpr-2048"]
+    assert '"prismgp[compare]"' in reasons["lightgbm"]
+    assert '"prismgp[ngboost]"' in reasons["ngboost"]
     plan = plan_jobs(["energy"], entries, OPTIONS, splits=[0], absent=left_out)
     assert plan.skipped["energy-s0-xgpr-2048"]["skipped"] == reasons["xgpr-2048"]
 

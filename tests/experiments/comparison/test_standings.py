@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from experiments.comparison import BENCH
-from experiments.comparison.entries import DEFAULT, ENTRIES, LABELS
+from experiments.comparison.entries import DEFAULT, ENTRIES, LABELS, MAIN
+from experiments.comparison.main_table import main_table
 from experiments.comparison.page import agreement_section
 from experiments.comparison.plan import AGREEMENT, plan_jobs
 from experiments.comparison.standings import beaten_by, collect, points_of, summarise, where_others_win
-from experiments.comparison.tables import best_of, losses, markdown, rank
+from experiments.comparison.tables import COLUMNS, best_of, losses, markdown, rank
 from experiments.plan import write_outputs
 from experiments.results import Study
 from experiments.scores import LEVELS
@@ -30,6 +31,7 @@ def result(entry, dataset="energy", split=0, **changed):
         "prismgp": "0",
         "commit": None,
         "source": "x",
+        "parts": "y",
     }
     return {**order, **scores, **cost, **about, **changed}
 
@@ -59,10 +61,27 @@ def test_means_over_splits_and_who_competes():
     assert not linear.complete  # one split alone cannot be compared with the mean of two
     assert not trees.complete
     assert list(points_of(rows["energy"], "rmse")) == [DEFAULT]
-    assert lost["energy"] == {"Gradient-boosted trees, split 1": "timed out after 60 s"}
+    assert lost["energy"] == {"HistGradientBoosting, split 1": "timed out after 60 s"}
     assert lost["concrete"] == {"SSGP, p = 64, split 0": "failed: ValueError: no"}
     assert list(rows) == ["energy"]
     assert rank(rows["energy"])[0].name == DEFAULT
+
+
+def test_splits_that_our_default_lacks_do_not_count():
+    rows, _ = collect(keyed(result(DEFAULT), result("trees", rmse=0.2), result("trees", split=1, rmse=0.8)))
+    trees = rows["energy"][1]
+    assert (trees.splits, trees.values["rmse"], trees.complete) == ((0,), 0.2, True)
+
+
+def test_a_score_that_was_not_measured_does_not_compete():
+    rows, _ = collect(keyed(result(DEFAULT, nlpd_shaped=0.3), result("trees", nlpd_shaped=0.2), result("linear")))
+    assert [row.name for row in beaten_by(rows["energy"], "nlpd_shaped")] == ["trees"]
+    table = rank(rows["energy"])
+    column = [header for header, _, _ in COLUMNS].index("NLPD, shape") + 1
+    assert {table[row].name for row, place in best_of(table) if place == column} == {"trees"}
+    assert (
+        beaten_by(collect(keyed(result(DEFAULT), result("trees", nlpd_shaped=0.2)))[0]["energy"], "nlpd_shaped") == []
+    )
 
 
 def test_two_readings_of_one_fit_are_two_rows():
@@ -109,7 +128,7 @@ def test_coverage_is_better_nearer_to_what_is_claimed():
         keyed(result(DEFAULT, coverage=0.93), result("linear", coverage=0.98), result("trees", coverage=0.96))
     )
     assert [row.name for row in beaten_by(rows["energy"], "coverage")] == ["trees"]
-    assert losses(rows) == [["energy", "95% coverage", "93.0%", "Gradient-boosted trees 96.0%"]]
+    assert losses(rows) == [["energy", "95% coverage", "93.0%", "HistGradientBoosting 96.0%"]]
 
 
 def test_best_values_and_ties():
@@ -154,7 +173,7 @@ def test_files_of_a_study(study):
     written = {path.name for path in write_outputs(BENCH, study)}
     assert written == {"bench.md", "bench.html", "bench-pareto-energy.png"}
     text = (study.folder / "bench.md").read_text()
-    assert "Gradient-boosted trees, split 0: timed out after 60 s" in text
+    assert "HistGradientBoosting, split 0: timed out after 60 s" in text
     assert "6 of 8 planned jobs are done" in text  # not the check, and not the last one
     assert "## Where others win" in text
     assert "GPyTorch exact GP: absent (energy)" in text
@@ -187,3 +206,37 @@ def test_a_quick_run_says_that_it_compares_nothing(tmp_path):
         study = begin(tmp_path / name, plan, quick=quick)
         study.put("energy-s0-linear", result("linear", quick=quick))
         assert ("compares nothing" in markdown(study)) is quick
+
+
+# -- the main table --------------------------------------------------------------------------------
+
+
+def table_of(parts, title):
+    """Label to data set to cell."""
+    lines = parts[parts.index(f"**{title}**") + 1].splitlines()
+    header, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in [lines[0], *lines[2:]])
+    return {row[0]: dict(zip((name.split(",")[0] for name in header[1:]), row[1:], strict=True)) for row in rows}
+
+
+def test_the_main_table_shows_means_time_outs_and_what_is_missing():
+    late = {"failed": "timed out after 60 s", "timed_out": True}
+    also = {"corrected": {"nlpd": 0.1, "nlpd_shaped": 0.05, "label": "corrected"}}
+    found = [result(DEFAULT, split=k, rmse=0.1 * k, nlpd=0.7, nlpd_shaped=0.0) for k in range(3)]
+    found += [result("trees", split=k, rmse=0.3, nlpd_shaped=0.2) for k in range(3)]
+    found += [result("forest", rmse=0.01, parts=None), result("gpboost-matern", **late)]
+    found += [result("xgpr-2048", dataset="flights", nlpd=30.0, also=also)]
+    parts = main_table(keyed(*found))
+    # 12 entries; 9 sets with three splits and 2 with one.
+    assert parts[0].startswith("8 of 348 fits are there and 1 ran out of time.")
+    rmse, shaped = table_of(parts, "RMSE"), table_of(parts, "NLPD with a learned shape of the noise")
+    assert list(rmse) == ["→ PrismGP, p = 32", *(LABELS[name] for name in MAIN[1:5]), "xGPR 2,048, std corrected"] + [
+        LABELS[name] for name in MAIN[6:]
+    ]
+    assert len(rmse["Random forest"]) == 11
+    assert rmse["→ PrismGP, p = 32"]["energy"] == "**0.100**"  # the forest has one split, and does not compete
+    assert rmse["Random forest"]["energy"] == "0.010 (1/3)†"
+    assert rmse["GPBoost Vecchia, Matern 3/2"]["energy"] == "> 60 s"
+    assert rmse["SSGP, p = 256"]["energy"] == "-"
+    assert shaped["→ PrismGP, p = 32"]["energy"] == "**0.000**"
+    assert shaped["xGPR 2,048, std corrected"]["flights"] == "0.050"
+    assert table_of(parts, "NLPD of the normal distribution")["xGPR 2,048, std corrected"]["flights"] == "0.100"

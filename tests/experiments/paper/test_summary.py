@@ -11,7 +11,7 @@ from experiments.paper import EXPERIMENTS, REPRODUCE
 from experiments.paper.data import load, prepare
 from experiments.paper.page import page
 from experiments.paper.plan import make_plan
-from experiments.paper.summary import claims, groups, over_iterations, over_time, table_rows
+from experiments.paper.summary import HEADER, best_scores, claims, groups, over_iterations, over_time, table_rows
 from experiments.plan import Parser, Plan, write_outputs
 from experiments.results import Study
 from experiments.scores import LEVELS
@@ -142,6 +142,12 @@ class TestSummaries:
         assert [row[:3] for row in rows[:3]] == [["full GP", "", "4"], ["SSGP", "16", "4"], ["SSGP", "32", "4"]]
         assert rows[1][3].startswith("0.8500 ± 0.06")
         assert rows[1][8] == "512.0 MiB"
+
+    def test_best_scores(self) -> None:
+        found = groups(a_run(0.2, -0.1, exact=0.7))
+        best = {(found_row, HEADER[column]) for found_row, column in best_scores(found)}
+        ours = [row for row, group in enumerate(found.values()) if group.model == "prism1"]
+        assert best == {(row, score) for row in ours for score in ("RMSE", "NLPD")}  # two p with equal scores
 
     def test_failed_jobs_are_left_out(self) -> None:
         results = {"a": made_up("ssgp", 16, 0, 0.5), "b": {"kind": "fit", "model": "ssgp", "p": 16, "failed": "late"}}

@@ -1,0 +1,121 @@
+"""The main table: every entry of `MAIN` on every split of every data set. A time-out is an entry too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from experiments.comparison.data import DATASETS
+from experiments.comparison.entries import DEFAULT, ENTRIES, LABELS, MAIN
+from experiments.page import markdown_table
+from experiments.results import Record
+
+__all__ = ["main_table"]
+
+OLD = "†"
+_SETS = [name for name, shape in DATASETS.items() if shape.default]
+# Of some entries a second reading of the same fit is the one to compare.
+_READINGS = {"xgpr-2048": "corrected"}
+
+
+class _Score(NamedTuple):
+    key: str
+    title: str
+    text: Callable[[float], str]
+    competes: bool = False
+
+
+_SCORES = (
+    _Score("rmse", "RMSE", lambda value: f"{value:.3f}", True),
+    _Score("nlpd", "NLPD of the normal distribution", lambda value: f"{value:.3f}", True),
+    _Score("nlpd_shaped", "NLPD with a learned shape of the noise", lambda value: f"{value:.3f}", True),
+    _Score("coverage", "Coverage of 95% intervals", lambda value: f"{100 * value:.1f}%"),
+    _Score("fit_seconds", "Seconds of the fit", lambda value: f"{value:,.0f}" if value >= 10 else f"{value:.1f}"),
+)
+
+
+class _Cell:
+    """An entry on a data set: the results of its splits, and what is missing."""
+
+    def __init__(self, records: list[Record | None]) -> None:
+        self.splits = len(records)
+        self.tried = [record for record in records if record is not None]
+        self.done = [record for record in self.tried if "failed" not in record]
+        # Whether results are stale today is the question of `experiments.parts`; a table must not change with the code.
+        self.old = any(record.get("parts") is None for record in self.tried)
+
+    def mean(self, key: str) -> float | None:
+        values = [record[key] for record in self.done if key in record]
+        return float(np.mean(values)) if values else None
+
+    def text(self, score: _Score) -> str:
+        value = self.mean(score.key)
+        if value is not None:
+            part = f" ({len(self.done)}/{self.splits})" if len(self.done) < self.splits else ""
+            return score.text(value) + part + (OLD if self.old else "")
+        late = [record for record in self.tried if record.get("timed_out")]
+        if late and not self.done:
+            return f"> {late[0]['limit_seconds']:g} s"
+        return "failed" if self.tried and not self.done else "-"
+
+
+def main_table(results: Mapping[str, Record]) -> list[str]:
+    """Paragraphs of Markdown: what is there, and a table for each score."""
+    found = {(each.get("dataset"), each.get("entry"), each.get("split")): each for each in results.values()}
+    cells = {
+        (name, entry): _Cell([_reading(found.get((name, entry, split))) for split in range(DATASETS[name].splits)])
+        for name in _SETS
+        for entry in MAIN
+    }
+    planned = sum(cell.splits for cell in cells.values())
+    done = sum(len(cell.done) for cell in cells.values())
+    late = sum(bool(record.get("timed_out")) for cell in cells.values() for record in cell.tried)
+    parts = [
+        (
+            f"{done} of {planned} fits are there and {late} ran out of time. Means over the splits; (1/3) where one of "
+            f"three is there, a dash where none is; {OLD} where a result is from before digests were stored. "
+            f"{LABELS['exact']} gets at most {ENTRIES['exact'].max_rows:,} rows. The heads have training rows."
+        )
+    ]
+    for score in _SCORES:
+        lines = [[_label(entry), *(cells[name, entry].text(score) for name in _SETS)] for entry in MAIN]
+        for column, name in enumerate(_SETS, start=1):
+            best = _best([cells[name, entry] for entry in MAIN], score)
+            for line in best:
+                lines[line][column] = f"**{lines[line][column]}**"
+        header = ["", *(f"{name}, {_thousands(DATASETS[name].rows)}" for name in _SETS)]
+        parts += [f"**{score.title}**", markdown_table(header, lines)]
+    return parts
+
+
+def _reading(record: Record | None) -> Record | None:
+    """The result with the scores of the reading that is compared."""
+    reading = None if record is None else _READINGS.get(record["entry"])
+    if record is None or reading is None:
+        return record
+    scores: dict[str, Any] = record.get("also", {}).get(reading, {})
+    return {**record, **scores}
+
+
+def _label(entry: str) -> str:
+    reading = _READINGS.get(entry)
+    label = LABELS[entry if reading is None else f"{entry}-{reading}"]
+    return f"→ {label}" if entry == DEFAULT else label
+
+
+def _best(cells: list[_Cell], score: _Score) -> list[int]:
+    """Which are the best, to the digits shown, of those that have all splits."""
+    values = {
+        k: round(value, 3)
+        for k, cell in enumerate(cells)
+        if len(cell.done) == cell.splits and (value := cell.mean(score.key)) is not None
+    }
+    if not score.competes or len(values) < 2:
+        return []
+    return [k for k, value in values.items() if value == min(values.values())]
+
+
+def _thousands(rows: int) -> str:
+    return f"{rows / 1e6:.1f}M" if rows >= 1e6 else f"{rows / 1e3:.0f}k" if rows >= 1e4 else f"{rows:,}"
