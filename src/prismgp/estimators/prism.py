@@ -268,7 +268,7 @@ class PrismGPRegressor(UpdatableRegressor):
         settings = PrismSettings(kernel=get_kernel(self.kernel), **own)
         # The plain SSGP is the very model that a user who compares the two would fit, where the seed is a number.
         seed = self.random_state if isinstance(self.random_state, Integral) else streams.seed
-        with limit_blas_threads(), torch.inference_mode(False), torch.enable_grad():
+        with limit_blas_threads(), context, torch.inference_mode(False), torch.enable_grad():
             fit = fit_prism(rows, self._start_values(), settings, streams, context, ssgp_seed=int(seed))
         record = {"n_iter": fit.steps, "input_lengthscale": fit.plain_lengthscale, "shapes": fit.shapes}
         return self._conclude(context, fit.predictor, rows, fit.stages, fit.history, fit.status, **record)
