@@ -213,8 +213,9 @@ def _report(
         if args.json == "-":
             say(json_text(found))
             return
-        with atomic_path(args.json) as path:
-            path.write_text(json_text(found, indent=None) + "\n", encoding="utf-8")
+        text = (json_text(found, indent=None) + "\n").encode()
+        with atomic_path(args.json, len(text)) as path:
+            path.write_bytes(text)
     if not args.quiet:
         _print(args, model, certificate, where, seconds)
 
