@@ -9,7 +9,7 @@ WORKERS ?= 2
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo reproduce bench bench-accuracy tables test test-fast lint docs dist clean
+.PHONY: help setup demo reproduce bench bench-accuracy tables test test-fast test-faults soak fuzz lint docs dist clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -49,6 +49,16 @@ test: $(STAMP) ## run all tests
 test-fast: $(STAMP) ## run the quick tests, in about a minute
 	$(PYTEST) -m "not slow"
 
+test-faults: $(STAMP) ## disturb the commands in more than 300 ways; a run of its own, under ten minutes
+	$(PYTEST) tests/faults
+
+# Nightly; make soak PROBLEMS=500 for fewer.
+soak: $(STAMP) ## check 10,000 random small problems on all cores; failures go to runs/soak.jsonl
+	$(BIN)/python -m experiments soak --problems $(or $(PROBLEMS),10000) $(ARGS)
+
+fuzz: $(STAMP) ## read mutated model files, checkpoints and tables for SECONDS=1800; failures go to runs/fuzz
+	$(BIN)/python -m experiments fuzz --seconds $(or $(SECONDS),1800) $(ARGS)
+
 lint: $(STAMP) ## check style, formatting, types, the layers of imports, and which stored results are stale
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m ruff format --check .
@@ -56,12 +66,15 @@ lint: $(STAMP) ## check style, formatting, types, the layers of imports, and whi
 	$(BIN)/lint-imports
 	$(BIN)/python tools/check_results.py
 
-docs: $(STAMP) ## build the documentation into docs/_build, warnings are errors
-	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build
+# From scratch, so that outputs in the pages are those of this source and no page of a removed name stays. Without the
+# notebooks: make docs ARGS="-D nb_execution_mode=off".
+docs: $(STAMP) ## execute the tutorials and build the documentation into docs/_build/html, warnings are errors
+	rm -rf docs/_build docs/api
+	$(BIN)/python -m sphinx -W --keep-going -b html $(ARGS) docs docs/_build/html
 
 dist: $(STAMP) ## build wheel and source archive into dist/, and try the wheel in an empty environment
 	$(BIN)/python tools/check_dist.py
 
 clean: ## remove .venv and everything the other targets made
-	rm -rf $(VENV) demo docs/_build build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) demo docs/_build docs/api build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find src tests examples experiments tools docs -name __pycache__ -type d -prune -exec rm -rf {} +

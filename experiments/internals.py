@@ -13,6 +13,7 @@ from typing import Any
 from prismgp import PrismGPRegressor, SSGPRegressor
 from prismgp._system import DEVICES, Streams, compute_device
 from prismgp._types import AnyArray, Array
+from prismgp.cli.common import split_rows
 from prismgp.context import FitEvent
 from prismgp.core.evidence import SpectralEvidence
 from prismgp.core.exact import check_memory, required_bytes
@@ -24,14 +25,15 @@ from prismgp.datasets.cache import search_folders
 from prismgp.datasets.dataset import check_count, held_out
 from prismgp.datasets.gas_sensor import GAS_INPUTS, GAS_TARGET
 from prismgp.datasets.gas_sensor import read_rows as read_gas_sensor
-from prismgp.datasets.gas_simulation import Order, simulate_rows
+from prismgp.datasets.gas_simulation import CAMPAIGN_SECONDS, Order, simulate, simulate_rows
 from prismgp.plots import FAINT, INK, drawing_style
 from prismgp.prism import InformedMap, NetworkSizes, ReconfiguredMap, RevisedMap
 from prismgp.prism.fit import MANY_ROWS
-from prismgp.prism.train import MemberSettings, MemberTraining, TrainingRows, held_out_rows
+from prismgp.prism.train import Member, MemberSettings, MemberTraining, TrainingRows, held_out_rows
 from prismgp.vae import BatchRows, torch_generator
 
 __all__ = [
+    "CAMPAIGN_SECONDS",
     "DEVICES",
     "FAINT",
     "GAS_INPUTS",
@@ -43,6 +45,7 @@ __all__ = [
     "ArraySource",
     "BatchRows",
     "Chunks",
+    "Member",
     "MemberSettings",
     "MemberTraining",
     "NetworkSizes",
@@ -71,7 +74,9 @@ __all__ = [
     "reconfigure",
     "required_bytes",
     "search_folders",
+    "simulate",
     "simulate_rows",
+    "split_rows",
     "squared_distance",
     "standardise",
     "time_waiting",

@@ -155,7 +155,7 @@ def error_rows(curves: dict[tuple[str, str], np.ndarray]) -> list[list[str]]:
 
 
 def needed_rows(curves: dict[tuple[str, str], np.ndarray]) -> list[list[str]]:
-    """Rows for the error that random rows have at the last sizes."""
+    """Rows for the error that random rows have at the last sizes, the fewest in bold."""
     table = []
     for dataset in NAMES:
         base = curves.get((dataset, RANDOM))
@@ -163,13 +163,15 @@ def needed_rows(curves: dict[tuple[str, str], np.ndarray]) -> list[list[str]]:
             continue
         for size in SIZES[2:]:
             error = base.mean(0)[SIZES.index(size)]
-            cells = []
+            cells, counts = [str(size)], [float(size)]
             for method in CRITERIA:
                 curve = curves.get((dataset, method))
                 needed = None if curve is None else rows_needed(curve.mean(0), error)
                 text = "not run" if curve is None else f"more than {SIZES[-1]}" if needed is None else f"{needed:.0f}"
                 cells.append(text)
-            table.append([dataset, f"{error:.3f}", str(size), *cells])
+                counts.append(np.inf if needed is None else round(needed))
+            marked = [f"**{text}**" if n == min(counts) else text for text, n in zip(cells, counts, strict=True)]
+            table.append([dataset, f"{error:.3f}", *marked])
     return table
 
 

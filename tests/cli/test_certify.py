@@ -136,7 +136,7 @@ def test_holdout_and_missing_values(run: Run, frame: pd.DataFrame, tmp_path: Pat
     assert "the 30 rows held out of the fit" in run("certify", model, data, *same).out
     line = refused("certify", model, data, "--drop-missing")
     assert "X has 148 rows, but the model has seen 118" in line
-    assert "--holdout, --conformal or --seed" in line
+    assert "--holdout, --conformal, --seed or columns of weights or noise" in line
     assert "not the rows the model was fitted on" in refused("certify", model, data, *same[:-1], 6)
     assert "'size' (1), 'price' (1)" in refused("certify", model, data, *same[1:], "--missing", "error")
     assert certify(run, model, data, *same[1:])["mean"] == found["mean"]  # rows as the fit had them
@@ -324,3 +324,32 @@ def test_typical_points(run: Run, model: Path, train: Path) -> None:
     assert np.mean(100 * most <= float(half) * 1.01) >= 0.5
     assert np.mean(100 * most <= float(nearly) * 1.01) >= 0.95
     assert float(half) < float(nearly) <= 100 * most.max()
+
+
+@pytest.mark.usefixtures("short_race")
+def test_weights_of_the_fit(run: Run, refused: Refused, tmp_path: Path) -> None:
+    frame = make_frame(150, seed=5).drop(columns="id").assign(w=np.arange(150) % 3, v=0.01)
+    frame.to_csv(tmp_path / "d.csv", index=False)
+    command = (tmp_path / "m.prism", tmp_path / "d.csv", "--holdout", 0.2)
+    columns = ("--weight-column", "w", "--noise-column", "v")
+    assert (
+        run(
+            "fit", command[1], "-t", "price", "--model", "ssgp", "-p", 4, "-o", *command[:1], *command[2:], *columns
+        ).code
+        == 0
+    )
+    found = certify(run, *command, *columns)
+    assert found["rows"] == prismgp.load(command[0]).model_.n_rows == 80
+    message = refused("certify", *command)
+    assert "fitted with sample_weight or noise_variance" in message
+    assert "columns of weights or noise, repeat them here" in message
+    assert "there is no column 'x'" in refused("certify", *command, "--weight-column", "x")
+    # A model that was saved from Python without an encoder.
+    inputs = frame[["size", "count"]].astype(float)
+    model = SSGPRegressor(4, random_state=0, optimize=False).fit(inputs, frame["price"], frame["w"], frame["v"])
+    model.save(tmp_path / "p.prism")
+    found = certify(run, tmp_path / "p.prism", tmp_path / "d.csv", "-t", "price", *columns)
+    kept = frame["w"] > 0
+    noise = {"sample_weight": frame["w"][kept], "noise_variance": frame["v"][kept]}
+    expected = model.certify(inputs[kept], frame["price"][kept], inputs[kept], random_state=0, **noise)
+    np.testing.assert_allclose(found["log_evidence"]["lower"], expected.log_evidence.lower)

@@ -40,3 +40,15 @@ def test_log_densities_of_the_model() -> None:
     scores = Scores(0.5)
     scores.add(np.array([1.0, np.nan, 2.0]), np.zeros(3), np.ones(3), np.array([-1.0, np.nan, -4.0]))
     assert scores.to_dict()["nlpd"] == 2.5
+
+
+def test_weights_repeat_rows() -> None:
+    rng = np.random.default_rng(1)
+    y, mean, std, w = rng.normal(size=50), rng.normal(size=50), rng.uniform(0.5, 2, 50), rng.integers(0, 4, 50)
+    many = np.repeat(np.arange(50), w)
+    weighted, repeated = Scores(0.8), Scores(0.8)
+    weighted.add(y, mean, std, weight=w.astype(float))
+    repeated.add(y[many], mean[many], std[many])
+    found, expected = weighted.to_dict(), repeated.to_dict()
+    assert (found.pop("rows"), expected.pop("rows")) == (50, len(many))
+    assert found == pytest.approx(expected)

@@ -13,6 +13,7 @@ import pytest
 
 import prismgp
 from prismgp import ExactGPRegressor, NeighborGPRegressor, SSGPRegressor
+from prismgp.metrics import coverage, rmse
 from prismgp.neighbors import fit_model
 from prismgp.neighbors.fit import LocalTraining
 from prismgp.prism.fit import DEFAULTS
@@ -198,6 +199,28 @@ def test_drop_missing_drops_exactly_these_rows(run: Run, frame: pd.DataFrame, tm
     clean = fit(run, tmp_path / "clean.parquet", tmp_path / "b.prism", *options)
     assert (dropped["rows_dropped"], dropped["rows_without_target"]) == (4, 1)
     assert dropped["log_evidence"] == clean["log_evidence"]
+
+
+@pytest.mark.usefixtures("short_race")
+def test_scores_count_the_weights(run: Run, tmp_path: Path) -> None:
+    """Against the held-out rows repeated."""
+    frame = make_frame(200, seed=4).drop(columns="id").assign(w=np.random.default_rng(0).integers(1, 6, 200))
+    frame.to_csv(tmp_path / "d.csv", index=False)
+    summary = fit(run, tmp_path / "d.csv", tmp_path / "m.prism", "-p", 4, "--weight-column", "w", "--holdout", 0.3)
+    assert summary["inputs"] == ["size", "grade", "count", "flag"]
+    order = np.random.default_rng(0).permutation(200)
+    test, train = frame.iloc[np.sort(order[:60])], frame.iloc[order[60:]]
+    many = test.loc[np.repeat(test.index, test["w"])]
+    model = prismgp.load(tmp_path / "m.prism")
+    scores = summary["holdout"]
+    y, x = many["price"].to_numpy(), many.drop(columns=["price", "w"])
+    assert scores["rows"] == 60
+    assert scores["rmse"] == pytest.approx(rmse(y, model.predict(x)))
+    assert scores["nlpd"] == pytest.approx(-model.log_density(x, y).mean())
+    assert scores["coverage"] == pytest.approx(coverage(y, *model.predict_interval(x).T))
+    average = np.average(train["price"], weights=train["w"])
+    assert scores["rmse_of_mean"] == pytest.approx(rmse(y, np.full(len(y), average)))
+    assert scores["rmse"] != pytest.approx(rmse(test["price"], model.predict(test.drop(columns=["price", "w"]))))
 
 
 def test_holdout_is_not_seen_by_the_fit(run: Run, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import pandas as pd
 import pytest
 
 import prismgp
-from prismgp import context
+from prismgp import checkpoint as checkpoints
 from prismgp.prism import fit as recipes
 from prismgp.prism import local_fit
 from tests.cli.conftest import Run, make_frame
@@ -36,7 +36,7 @@ MOMENTS = [
     ("prismgp.prism.train:MemberTraining.step", 1),
     ("prismgp.prism.train:MemberTraining.check", 1),
     ("prismgp.prism.train:MemberTraining.step", 12),
-    ("prismgp.prism.joint:run_training", 2),
+    ("prismgp.prism.joint:train_members", 1),
     ("prismgp.prism.experts:MapStatistics.over", 1),
     ("prismgp.prism.joint:stack", 1),
     ("prismgp.prism.local_fit:survey", 1),
@@ -54,7 +54,7 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     for name, value in {"hidden": 8, "n_members": 2, "batch_size": 64, "max_steps": 30}.items():
         monkeypatch.setitem(recipes.DEFAULTS["joint"], name, value)
     monkeypatch.setattr(local_fit, "FEW", replace(local_fit.FEW, steps=5, searches=1, batch_rows=64))
-    monkeypatch.setattr(context, "WRITE_SECONDS", 0.0)
+    monkeypatch.setattr(checkpoints, "WRITE_SECONDS", 0.0)
     make_frame(300, seed=0).drop(columns=["id", "grade"]).to_csv(tmp_path / "d.csv", index=False)
     return tmp_path / "d.csv"
 
@@ -84,16 +84,17 @@ def signal_at(monkeypatch: pytest.MonkeyPatch, place: str, call: int, number: si
 
 
 @pytest.mark.slow
-def test_twenty_moments_of_a_fit(run: Run, small: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", SIGNALS)
+def test_twenty_moments_of_a_fit(run: Run, small: Path, tmp_path: Path, number: signal.Signals) -> None:
     """Signals one after the other; the fit goes on each time, and ends as if nothing had happened."""
     output, checkpoint, whole = tmp_path / "m.prism", tmp_path / "c", tmp_path / "whole.prism"
     command = ["fit", small, "-t", "price", "-p", 4, "-q"]
     assert run(*command, "-o", whole).code == 0
     output.write_bytes(b"the old model")
     files = {small, output, whole}
-    for index, (place, call) in enumerate(MOMENTS):
+    for place, call in MOMENTS:
         with pytest.MonkeyPatch.context() as patch:
-            calls = signal_at(patch, place, call, SIGNALS[index % 2])
+            calls = signal_at(patch, place, call, number)
             outcome = run(*command, "-o", output, "--checkpoint", checkpoint)
         assert len(calls) == call, place
         assert outcome == (130, "", "prismgp: interrupted\n"), place
@@ -101,6 +102,7 @@ def test_twenty_moments_of_a_fit(run: Run, small: Path, tmp_path: Path) -> None:
         assert set(tmp_path.iterdir()) - {checkpoint} == files, "nothing else is left behind"
     assert checkpoint.exists()
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert run(*command, "-o", output, "--checkpoint", checkpoint).code == 0
     assert not checkpoint.exists()
     frame = pd.read_csv(small).drop(columns="price")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from prismgp.core.numerics import factor
+from prismgp.core.numerics import factor, factor_all
 from prismgp.exceptions import NumericalError
 
 
@@ -61,3 +61,16 @@ def test_nan_is_refused():
     a = torch.full((3, 3), np.nan, dtype=torch.float64)
     with pytest.raises(NumericalError, match="NaN"):
         factor(a)
+
+
+def test_several_matrices_are_factored_each_for_itself(rng):
+    """One that needs no help, one that does, and one that cannot be factored."""
+    q = torch.linalg.qr(torch.tensor(rng.normal(size=(10, 10)))).Q
+    values = torch.linspace(1, 10, 10, dtype=torch.float64)
+    values[0] = -5.0
+    plain = torch.eye(10, dtype=torch.float64) + low_rank(rng, 10, 4)
+    repaired, hopeless = (q * values) @ q.T, torch.full((10, 10), np.nan, dtype=torch.float64)
+    found = factor_all(torch.stack([plain, repaired, hopeless]))
+    torch.testing.assert_close(found[0], factor(plain).lower, rtol=1e-14, atol=1e-14)
+    torch.testing.assert_close(found[1], factor(repaired).lower)
+    assert bool(torch.isnan(found[2]).all())

@@ -143,6 +143,64 @@ def test_shrunken_effects_beat_means_and_have_no_bias() -> None:
     assert shrunken < 1.08 * bayes
 
 
+def weighted_sums(codes: Any, y: Any, w: Any) -> tuple[Any, Any, Any]:
+    return np.bincount(codes, w, 60), np.bincount(codes, w * y, 60)[:, None], np.array([w @ y**2])
+
+
+def test_weights_are_repeated_rows() -> None:
+    """Sums of weighted rows are those of repeated rows; degrees of freedom are not, as copies say nothing new."""
+    rng = np.random.default_rng(4)
+    table, y, codes, _ = simulated(rng)
+    w = rng.integers(1, 5, len(y)).astype(float)
+    many = np.repeat(np.arange(len(y)), w.astype(int))
+    repeated = weighted_sums(codes[many], y[many], np.ones(len(many)))
+    np.testing.assert_allclose(shrink_effects(*weighted_sums(codes, y, w)), shrink_effects(*repeated), rtol=1e-9)
+    expected = shrink_effects(*repeated, rows=len(y))
+    encoder = scan_table(table)
+    values = encoder.read(table).values
+    for scale in (1.0, 1e-6, 1e6):  # what all weights have in common does not matter
+        learned = encoder.learn(ArraySource(values, np.column_stack([y, scale * w]), n_noise=1))
+        np.testing.assert_allclose(learned.encode(values)[:, 0], expected[codes, 0], rtol=1e-7)
+        np.testing.assert_allclose(learned.encode(values)[:, 1], np.log(repeated[0][codes] / len(many)), rtol=1e-9)
+        assert np.isfinite(learned.encode_training(values)).all()
+        alone = np.bincount(codes)[codes] == 1  # the other folds have no row of the level
+        assert (learned.encode_training(values)[alone, 0] == 0).all()
+    assert np.abs(encoded(fitted(table, y), table)[:, 0] - expected[codes, 0]).max() > 0.1
+
+
+def test_weighted_effects_are_those_of_rows_with_less_noise() -> None:
+    """With noise of variance s² / w, the error is nearly that of the Bayes rule, and less than without the weights."""
+    weighted = plain = bayes = 0.0
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        _, y, codes, effects = simulated(rng)
+        w = rng.choice([0.2, 5.0], len(y))
+        y = 5.0 + effects[codes] + (y - 5.0 - effects[codes]) / np.sqrt(w)
+        counts, sums, squares = weighted_sums(codes, y, w)
+        there = counts > 0
+        truth = (effects - counts @ effects / counts.sum())[there]
+        mean = (sums[there, 0] / counts[there]) - sums.sum() / counts.sum()
+        found = shrink_effects(counts, sums, squares, len(y))[there, 0]
+        ignored = shrink_effects(*weighted_sums(codes, y, np.ones(len(y))))[there, 0]
+        weighted += float(np.mean((found - truth) ** 2))
+        plain += float(np.mean((ignored - truth) ** 2))
+        bayes += float(np.mean((mean * counts[there] / (counts[there] + 4.0) - truth) ** 2))
+    assert weighted < 0.8 * plain
+    assert weighted < 1.08 * bayes
+
+
+def test_imputed_medians_count_weights() -> None:
+    rng = np.random.default_rng(6)
+    for n in (1, 2, 9, 10):
+        cells, w = rng.normal(size=n), rng.integers(1, 4, n)
+        encoder = scan_table(pa.table({"a": [*cells, None]}))
+        values = encoder.read(pa.table({"a": [*cells, None]})).values
+        for weight, expected in ((np.ones(n), np.median(cells)), (w, np.median(np.repeat(cells, w)))):
+            y = np.column_stack([np.zeros(n + 1), [*weight, 7.0]])
+            learned = encoder.learn(ArraySource(values, y, n_noise=1))
+            assert learned.encode_training(values)[-1, 0] == pytest.approx(expected)
+
+
 def test_effects_without_information_are_zero() -> None:
     ids = pa.table({"k": [f"id {each}" for each in range(50)]})
     encoder = fitted(ids, np.random.default_rng(0).standard_normal(50))

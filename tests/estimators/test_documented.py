@@ -30,7 +30,7 @@ def installed(monkeypatch):
 @pytest.mark.parametrize("estimator", [SSGPRegressor(), Reconfigurer(), SpectralFeatures()], ids=repr)
 def test_links(installed, estimator):
     installed("Source, https://example.org/code", "Documentation, https://example.org/docs/")
-    link = f"https://example.org/docs/api.html#prismgp.{type(estimator).__name__}"
+    link = f"https://example.org/docs/api/prismgp.{type(estimator).__name__}.html"
     assert estimator._get_doc_link() == link
     view = estimator._repr_html_()
     assert f'href="{link}"' in view

@@ -32,12 +32,17 @@ def test_few_rows_warn_and_say_little(name, y):
     assert model.log_density([[10.0]], [np.mean(y) + spread]) > -10
 
 
-@pytest.mark.parametrize("name", ["exact", "ssgp", "neighbors"])
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.usefixtures("small_defaults")
 def test_a_constant_target_warns(name):
     x = np.random.default_rng(0).normal(size=(40, 2))
     with pytest.warns(PrismGPWarning, match="target is constant"):
         model = MODELS[name].fit(x, np.full(40, 5.0))
     np.testing.assert_allclose(model.predict(x), 5.0)
+    lower, upper = model.predict_interval(x).T
+    assert (lower < 5.0).all()
+    assert (upper > 5.0).all()
+    assert (upper - lower < 50.0).all()
 
 
 def covered(model, rng, n, noise, d):
@@ -50,13 +55,19 @@ def covered(model, rng, n, noise, d):
     return np.mean((lower <= y[n:]) & (y[n:] <= upper))
 
 
+SIZES = {"exact": [1, 2, 3, 5, 10, 19], "ssgp": [3, 15], "neighbors": [2, 5, 10, 19], "prism": [3, 15]}
+DRAWS = {"exact": 12, "ssgp": 3, "neighbors": 6, "prism": 2}  # of each noise and dimension: what they cost differs
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*too few to learn:prismgp.exceptions.PrismGPWarning")
-@pytest.mark.parametrize("n", [1, 2, 3, 5, 10, 19])
-def test_intervals_of_few_rows_cover(n):
+@pytest.mark.parametrize(("name", "n"), [(name, n) for name in MODELS for n in SIZES[name]])
+def test_intervals_of_few_rows_cover(name, n):
     rng = np.random.default_rng(n)
-    draws = [(noise, d) for noise in (0.0, 0.1, 0.3) for d in (1, 2)] * 12
-    assert np.mean([covered(MODELS["exact"], rng, n, *each) for each in draws]) > 0.9
+    draws = [(noise, d) for noise in (0.0, 0.1, 0.3) for d in (1, 2)] * DRAWS[name]
+    inside = [covered(MODELS[name], rng, n, *each) for each in draws]
+    # The standard error of few draws is allowed for; with 120 of them all of these are above 0.9.
+    assert np.mean(inside) > 0.9 - (0.0 if name == "exact" else np.std(inside) / len(inside) ** 0.5)
 
 
 def test_priors_fade():

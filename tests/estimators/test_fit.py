@@ -12,7 +12,7 @@ import torch
 from prismgp import ExactGPRegressor, SSGPRegressor
 from prismgp.core import fit
 from prismgp.core.exact import check_memory, required_bytes
-from prismgp.exceptions import DataError, PrismGPError, TooLargeError
+from prismgp.exceptions import DataError, PrismGPError, PrismGPWarning, TooLargeError
 
 
 def wave(rng, n, noise=0.1):
@@ -42,6 +42,32 @@ def test_irrelevant_inputs_are_found(rng):
     rmse = np.sqrt(np.mean((model.predict(x[500:]) - y[500:]) ** 2))
     assert rmse < 0.25  # the standard deviation of y is about 0.7
     assert set(np.argsort(model.lengthscale_)[:2]) == {3, 17}
+
+
+@pytest.mark.usefixtures("short_race")
+def test_a_noise_that_is_far_too_small_is_no_trap(rng):
+    """The exact GP of the start has next to no noise where it explains almost everything; few frequencies cannot."""
+    x = rng.uniform(-1, 1, (400, 12))
+    f = x @ rng.normal(size=12) + 0.2 * (x @ rng.normal(size=12)) ** 2
+    y = f / f.std() + 0.01 * rng.normal(size=400)
+    model = SSGPRegressor(8, lengthscale=3.0, signal_variance=10.0, noise_variance=1e-8, random_state=0).fit(x, y)
+    assert model.log_evidence_ > -1.1 * 400  # that of noise alone is -1.42 for each row
+    assert model.fit_status_["stages"][-1]["converged"]
+
+
+def test_noise_alone_is_said_to_be(rng):
+    x = rng.normal(size=(300, 4))
+    with pytest.warns(PrismGPWarning, match="the fit explains no more than noise would"):
+        SSGPRegressor(8, random_state=0).fit(x, rng.normal(size=300))
+
+
+@pytest.mark.usefixtures("short_race")
+def test_starting_variances_do_not_decide_the_outcome(rng):
+    x, y = wave(rng, 200)
+    given = {"lengthscale": [1.0, 4.0], "random_state": 0}
+    first = SSGPRegressor(8, **given).fit(x, y)
+    other = SSGPRegressor(8, signal_variance=1e-3, noise_variance=1e-6, mean=-50.0, **given).fit(x, y)
+    assert other.log_evidence_ == pytest.approx(first.log_evidence_, abs=1e-6)
 
 
 @pytest.mark.slow

@@ -252,8 +252,15 @@ def test_columns_of_tables(tmp_path):
         assert source.feature_names == ["a", "b"]
         found = fresh(model).fit(source)
         assert_same(found, named, table[["a", "b"]], rtol=1e-12)
-        assert found.score(source) == pytest.approx(expected.score(x[w > 0], y[w > 0]))
+        assert found.score(source) == pytest.approx(expected.score(x, y, w))
+        assert found.score(source) != pytest.approx(expected.score(x[w > 0], y[w > 0]), rel=1e-4)
+        with pytest.raises(DataError, match="sample_weight beside a source"):
+            found.score(source, sample_weight=w)
         np.testing.assert_allclose(found.log_density(source), expected.log_density(x[w > 0], y[w > 0]))
+        np.testing.assert_allclose(
+            found.conformalize(source).predict_interval(table[["a", "b"]]),
+            expected.conformalize(x[w > 0], y[w > 0]).predict_interval(x),
+        )
         with pytest.raises(DataError, match="sample_weight beside a source"):
             found.fit(source, sample_weight=w)
     one = from_csv(tmp_path / "rows.csv", target="y", noise="v", exclude=["w"])
@@ -271,6 +278,8 @@ def test_dask_weights():
     x, y, w, v = rows()
     model = MODELS["ssgp"]
     parts = [da.from_array(each, chunks=(50, *each.shape[1:])) for each in (x, y, w.astype(float), v)]
-    assert_same(fresh(model).fit(*parts), fresh(model).fit(x, y, w, v), x, rtol=1e-10)
+    fitted = fresh(model).fit(*parts)
+    assert_same(fitted, fresh(model).fit(x, y, w, v), x, rtol=1e-10)
+    assert fitted.score(*parts[:3]) == pytest.approx(fitted.score(x, y, w))
     with pytest.raises(DataError, match="sample_weight is ndarray"):
         fresh(model).fit(*parts[:2], w)

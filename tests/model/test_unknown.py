@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 import prismgp
 from prismgp import ExactGPRegressor, NeighborGPRegressor, PrismGPRegressor, SSGPRegressor
+from prismgp.core.normal import Marginals
 from prismgp.exceptions import PrismGPWarning
-from prismgp.model.unknown import fill_from
+from prismgp.model.unknown import average, fill_from
 from prismgp.prism.local import LocalMixture
 
 NOISE = 0.1
@@ -56,7 +58,8 @@ def test_cells_that_training_never_missed(complete: Any) -> None:
     assert np.mean(std**2) == pytest.approx(16 / 12 + NOISE**2, rel=0.25)
     assert (std > 2 * complete.predict(x, return_std=True)[1]).all()
     for level in (0.5, 0.8, 0.95):
-        assert coverage(complete, holes, y, level) == pytest.approx(level, abs=0.12)
+        # The 24 rows that a cell takes its values from are the same for many rows: over seeds it varies by 0.03.
+        assert coverage(complete, holes, y, level) == pytest.approx(level, abs=0.09)
     normal = -0.5 * np.log(2 * np.pi * 16 / 12) - 0.5
     assert complete.log_density(holes, y).mean() == pytest.approx(normal, abs=0.2)
     np.testing.assert_allclose(complete.predict_quantiles(holes, [0.025, 0.975]), complete.predict_interval(holes))
@@ -180,13 +183,30 @@ def test_means_alone_of_a_model_with_neighbours() -> None:
     np.testing.assert_allclose(model.predict(x), model.predict(x, return_std=True)[0])
 
 
+def test_one_more_value_is_covered_on_average() -> None:
+    """A cell may be any value of its distribution, of which the model knows 24: the distribution of one more."""
+    rng = np.random.default_rng(0)
+    inside, squares = [], []
+    for _ in range(300):
+        values = rng.uniform(-2, 2, 24)
+        factor = fill_from(np.full((1, 1), np.nan), values[:, None], np.ones(1))[1]
+        mean, variance = torch.as_tensor(values)[:, None], torch.full((24, 1), NOISE**2, dtype=torch.float64)
+        found = average(Marginals.normal(mean, variance), factor)
+        y = rng.uniform(-2, 2, 100) + NOISE * rng.standard_normal(100)
+        ends = found.quantiles([0.1, 0.9]).numpy().ravel()
+        inside.append(np.mean((ends[0] <= y) & (y <= ends[1])))
+        squares.append(np.mean((y - found.mean.item()) ** 2) / found.variance.item())
+    assert np.mean(squares) == pytest.approx(1.0, abs=0.05)
+    assert np.mean(inside) == pytest.approx(0.8, abs=0.03)  # 0.75 if the 24 were all there is
+
+
 def test_unknown_cells_take_the_values_of_the_nearest_rows() -> None:
     rng = np.random.default_rng(0)
     background = rng.normal(size=(200, 3))
     background[:, 2] = background[:, 0]  # what is known says what is not
     x = np.array([[1.0, 0.3, np.nan], [-1.0, np.nan, np.nan], [0.0, 0.0, 0.0]])
     drawn, factor = fill_from(x, background, np.ones(3))
-    assert (factor == 1).all()
+    np.testing.assert_allclose(factor, 25 / 23)  # one more of 24
     assert drawn.shape == (24, 3, 3)
     np.testing.assert_array_equal(drawn[:, 0, :2], np.tile(x[0, :2], (24, 1)))
     np.testing.assert_array_equal(drawn[:, 2], np.zeros((24, 3)))

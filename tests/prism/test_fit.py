@@ -252,7 +252,7 @@ def test_progress_bar_only_when_asked(capsys):
     shown = capsys.readouterr()
     assert shown.out == ""
     assert "PrismGPRegressor" in shown.err
-    assert "member 2 of 2, held-out NLPD" in shown.err
+    assert "held-out NLPD of the best member" in shown.err
     assert "12/12" in shown.err
 
 

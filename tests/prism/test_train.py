@@ -1,4 +1,4 @@
-"""Training of members: checks, schedule, checkpoints and interrupts."""
+"""Training of members: steps, checks, schedule, checkpoints and interrupts."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ import prismgp
 from prismgp._system import Streams
 from prismgp.core.ending import Ending
 from prismgp.exceptions import PrismGPWarning
-from prismgp.prism import MapStatistics, RevisedMap
-from prismgp.prism.train import MemberSettings, MemberTraining, TrainingRows, held_out_rows
-from prismgp.vae import BatchRows, TrainingResult, VAETraining, run_training
+from prismgp.prism import MapStatistics, RevisedMap, batch_log_evidence
+from prismgp.prism.members import ELBO_EVERY, Objective
+from prismgp.prism.train import Member, MemberSettings, MemberTraining, TrainingRows, held_out_rows, train_members
+from prismgp.vae import BatchRows, TrainingResult, VAETraining, torch_generator
 from tests.prism.small import assert_same_predictions, data, make_map, model
 from tests.vae.small import MemoryStore
 
@@ -26,61 +27,125 @@ SETTINGS = MemberSettings(
     alpha=8.0,
     beta=1.2,
     elbo_weight=1e-3,
-    dropout=0.1,
     batch_size=20,
+    first_steps=11,
     max_steps=11,
     patience=None,
     learn_kernel=True,
 )
 
 
-def make_member():
-    """A network in float32, and rows to train it on."""
+def make_rows(noise=0):
+    """Rows to train on, with so many noise columns."""
     rng = np.random.default_rng(0)
     place = {"dtype": torch.float32, "device": torch.device("cpu")}
     x, y = rng.normal(size=(60, 3)), rng.normal(size=(60, 2))
-    rows = TrainingRows(
+    return TrainingRows(
         BatchRows(x, np.zeros(3), np.ones(3), **place),
         BatchRows(y, np.zeros(2), np.ones(2), **place),
         np.arange(0, 60, 6),
+        rng.uniform(0.5, 2.0, (60, noise)) if noise else None,
     )
-    return make_map(rng).float(), rows
+
+
+def make_members(*kinds):
+    """Members in float32, each with a noise model and a dropout."""
+    return [
+        Member(make_map(np.random.default_rng(k), noise=noise).float(), dropout, Streams(k))
+        for k, (noise, dropout) in enumerate(kinds or [("input", 0.1)])
+    ]
+
+
+KINDS = (("input", 0.0), ("constant", 0.0), ("input", 0.1))
 
 
 # -- steps -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("noise", [0, 2])
+@pytest.mark.parametrize("learn_kernel", [True, False])
+def test_steps_are_those_of_torch(learn_kernel, noise):
+    """A member's steps, by autograd and AdamW of torch on its module alone."""
+    rows, settings = make_rows(noise), replace(SETTINGS, learn_kernel=learn_kernel, elbo_weight=1e-2)
+    members = make_members(*KINDS[:2])
+    task = MemberTraining(members, rows, settings)
+    for step in range(1, 10):
+        task.step(step)
+    for m, member in enumerate(members):
+        expected = Objective(copy.deepcopy(member.network), torch_generator(member.streams, "decoder"))
+        network, streams = expected.network, member.streams
+        for name in ("log_lengthscale", "log_signal", "log_noise", "mean"):
+            getattr(network, name).requires_grad_(learn_kernel)
+        trained = [parameter for parameter in expected.parameters() if parameter.requires_grad]
+        matrices, others = ([p for p in trained if (p.ndim > 1) == wide] for wide in (True, False))
+        groups = [{"params": matrices, "weight_decay": 0.01}, {"params": others, "weight_decay": 0.0}]
+        optimiser = torch.optim.AdamW(groups, lr=1e-2)
+        batches, draws = streams.generator("batches"), torch_generator(streams, "latent noise")
+        average = {name: value.clone() for name, value in network.state_dict().items()}
+        for step in range(1, 10):
+            index = rows.draw(settings.batch_size, batches)
+            x, y = rows.x[index], rows.y[index]
+            with_elbo = (step - 1) % ELBO_EVERY == 0
+            drawn = torch.randn(20, 1, network.sizes.latent, generator=draws) if with_elbo else None
+            output, terms = expected(x, (), drawn, settings.alpha, settings.beta)
+            loss = -batch_log_evidence(network, output, y, rows.row_noise(index)) / 20
+            if terms is not None:
+                loss = loss - ELBO_EVERY * settings.elbo_weight * terms.objective
+            optimiser.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(trained, 10.0)
+            for group in optimiser.param_groups:
+                group["lr"] = task._learning_rate(task.courses[m], step)
+            optimiser.step()
+            for name, value in network.state_dict().items():
+                average[name].lerp_(value, 1.0 - min(0.98, step / (9 + step)))
+        for name, value in task.members.network(m).state_dict().items():
+            torch.testing.assert_close(value, average[name], rtol=1e-4, atol=1e-5, msg=lambda text, n=name: n + text)
+
+
+def test_a_member_does_not_depend_on_the_others():
+    """To rounding: other shapes of products may sum in another order."""
+    rows, settings = make_rows(), replace(SETTINGS, first_steps=30, max_steps=30)
+    members = make_members(*KINDS)
+    together = train_members(MemberTraining(members, rows, settings))
+    for k, member in enumerate(members):
+        (alone,) = train_members(MemberTraining([member], rows, settings))
+        assert alone.score == pytest.approx(together[k].score, abs=1e-4)
+        assert alone.best.sizes == together[k].best.sizes == member.network.sizes
+        for name, value in alone.best.state_dict().items():
+            torch.testing.assert_close(value, together[k].best.state_dict()[name], rtol=1e-3, atol=1e-4)
+
+
+def test_a_member_that_diverges_leaves_the_others_alone():
+    rows = make_rows()
+    members = make_members(*KINDS)
+    calm = train_members(MemberTraining(members, rows, SETTINGS))
+    with torch.no_grad():
+        members[1].network.latent_head.weight.fill_(math.nan)
+    found = train_members(MemberTraining(members, rows, SETTINGS))
+    assert found[1].best is None
+    assert "range of floating-point numbers" in found[1].message
+    for k in (0, 2):
+        for name, value in calm[k].best.state_dict().items():
+            torch.testing.assert_close(value, found[k].best.state_dict()[name], rtol=1e-4, atol=1e-5)
+
+
 def test_learning_rates_rise_and_fall():
     """Linearly over fifty steps, times half a cosine over all of them."""
-    task = MemberTraining(*make_member(), SETTINGS, Streams(0))
+    task = MemberTraining(make_members(), make_rows(), SETTINGS)
+    (course,) = task.courses
     for step in range(1, 12):
         expected = 1e-2 * (step / 50) * 0.5 * (1 + math.cos(math.pi * (step - 1) / 11))
-        assert [group["lr"] for group in task.optimiser.param_groups] == pytest.approx([expected] * 2, rel=1e-12)
+        assert task._learning_rate(course, step) == pytest.approx(expected, rel=1e-12)
         task.step(step)
-
-
-def test_average_of_the_weights():
-    """Nine tenths of the new weights at first, two per cent in the end."""
-    member, rows = make_member()
-    expected = copy.deepcopy(member)
-    task = MemberTraining(member, rows, SETTINGS, Streams(0))
-    for step in range(1, 12):
-        task.step(step)
-        past = min(0.98, step / (9 + step))
-        with torch.no_grad():
-            for average, weights in zip(expected.parameters(), member.parameters(), strict=True):
-                average.mul_(past).add_((1 - past) * weights)
-    for (name, average), weights in zip(task.model.named_parameters(), expected.parameters(), strict=True):
-        torch.testing.assert_close(average, weights, msg=name)
-    assert not torch.equal(task.model.latent_head.weight, member.latent_head.weight)
 
 
 @pytest.mark.parametrize("learn_kernel", [True, False])
 def test_kernel_parameters_are_trained_if_asked(learn_kernel):
-    member, rows = make_member()
-    before = member.parameters_now()
-    task = MemberTraining(member, rows, replace(SETTINGS, learn_kernel=learn_kernel), Streams(0))
-    after = run_training(task).best.parameters_now()
+    (member,) = members = make_members()
+    before = member.network.parameters_now()
+    task = MemberTraining(members, make_rows(), replace(SETTINGS, learn_kernel=learn_kernel))
+    after = train_members(task)[0].best.parameters_now()
     for name in ("log_lengthscale", "log_signal", "log_noise", "mean"):
         assert np.array_equal(getattr(before, name), getattr(after, name)) != learn_kernel, name
 
@@ -89,13 +154,17 @@ def test_kernel_parameters_are_trained_if_asked(learn_kernel):
 
 
 @pytest.mark.parametrize("stop", [5, 6, 9])
-def test_a_member_goes_on_where_it_was(monkeypatch, stop):
-    """Bit for bit, with schedule, average, dropout and the terms of the last ELBO, whatever step the interrupt hit."""
+def test_members_go_on_where_they_were(monkeypatch, stop):
+    """Bit for bit, with averages, dropout and the terms of the last ELBO, whatever step the interrupt hit.
+
+    One member is over before the others.
+    """
     monkeypatch.setattr(MemberTraining, "check_every", 5)
 
     def train(store, monitor=None):
-        task = MemberTraining(*make_member(), SETTINGS, Streams(3))
-        return run_training(task, monitor=monitor, checkpoint=store, ending=Ending(keep=True))
+        task = MemberTraining(make_members(*KINDS), make_rows(), SETTINGS, Ending(keep=True))
+        task.courses[1].end = 5
+        return train_members(task, monitor=monitor, checkpoint=store)
 
     steps = iter(range(1, 100))
 
@@ -105,23 +174,24 @@ def test_a_member_goes_on_where_it_was(monkeypatch, stop):
 
     store = MemoryStore()
     whole, first = train(None), train(store, interrupt)
-    assert first.early
-    assert first.steps == stop
+    assert [each.early for each in first] == [True, False, True]
+    assert [each.steps for each in first] == [stop, 5, stop]
     second = train(store)
-    assert second.message == whole.message == "all 11 steps taken"
-    assert [record["step"] for record in second.records] == [5, 10, 11]
-    for a, b in zip(whole.records, second.records, strict=True):
-        assert {**a, "seconds": 0} == {**b, "seconds": 0}
-    assert (whole.score, whole.best_step) == (second.score, second.best_step)
-    for name, value in whole.best.state_dict().items():
-        assert torch.equal(value, second.best.state_dict()[name]), name
+    assert [each.message for each in second] == [each.message for each in whole]
+    assert [record["step"] for record in second[0].records] == [5, 10, 11]
+    for one, other in zip(whole, second, strict=True):
+        for a, b in zip(one.records, other.records, strict=True):
+            assert {**a, "seconds": 0} == {**b, "seconds": 0}
+        assert (one.score, one.best_step) == (other.score, other.best_step)
+        for name, value in one.best.state_dict().items():
+            assert torch.equal(value, other.best.state_dict()[name]), name
 
 
 def test_a_summary_restores_a_member():
-    member, rows = make_member()
-    trained = run_training(MemberTraining(member, rows, SETTINGS, Streams(0)))
+    (member,) = members = make_members()
+    (trained,) = train_members(MemberTraining(members, make_rows(), SETTINGS))
     other = TrainingResult()
-    other.take_up(json.loads(json.dumps(trained.summary())), member, trained.best.state_dict())
+    other.take_up(json.loads(json.dumps(trained.summary())), member.network, trained.best.state_dict())
     assert other.summary() == trained.summary()
     assert isinstance(other.best, RevisedMap)
     for name, value in trained.best.state_dict().items():
@@ -151,16 +221,45 @@ def test_checks_of_wide_features_are_the_same(monkeypatch):
         np.testing.assert_allclose(wide[name], narrow[name], rtol=1e-6)
 
 
+def give_values(monkeypatch, values):
+    """Checks of these values, by the step."""
+    monkeypatch.setattr(MemberTraining, "measure", lambda self, *_: (values(self.steps), {}))
+
+
+@pytest.mark.parametrize(
+    ("gain", "max_steps", "steps"),
+    [(0.001, 450, 20), (0.02, 450, 320), (0.02, 150, 150)],
+    ids=["too little", "until it is too little", "the limit"],
+)
+def test_the_steps_double_while_the_held_out_density_improves(monkeypatch, gain, max_steps, steps):
+    """By a tenth between a quarter and half of the steps; from step 80 on nothing improves any more."""
+    monkeypatch.setattr(MemberTraining, "check_every", 5)
+    give_values(monkeypatch, lambda step: -gain * min(step, 80))
+    task = MemberTraining(make_members(), make_rows(), replace(SETTINGS, first_steps=20, max_steps=max_steps))
+    (result,) = train_members(task)
+    assert (result.steps, result.best_step) == (steps, min(steps, 80))
+    assert result.message == f"all {steps} steps taken"
+    assert not result.early
+
+
 def test_patience_ends_a_member(monkeypatch):
     monkeypatch.setattr(MemberTraining, "check_every", 1)
-    values = iter([1.0, 0.5, *[2.0] * 50])
-    monkeypatch.setattr(MemberTraining, "check", lambda _: (next(values), {}))
+    give_values(monkeypatch, lambda step: {1: 1.0, 2: 0.5}.get(step, 2.0))
     x, y = data()
     fit = model(n_members=1, max_steps=30, patience=4).fit(x, y)
     (member,) = fit.fit_status_["members"]
     assert (member["steps"], member["best_step"]) == (6, 2)
     assert "no better held-out density for 4 steps" in member["message"]
     assert fit.n_iter_ == 6
+
+
+def test_patience_grows_with_the_steps(monkeypatch):
+    monkeypatch.setattr(MemberTraining, "check_every", 5)
+    give_values(monkeypatch, lambda step: -float(min(step, 25)))
+    (result,) = train_members(
+        MemberTraining(make_members(), make_rows(), replace(SETTINGS, first_steps=40, max_steps=80, patience=10))
+    )
+    assert (result.steps, result.best_step) == (50, 25)
 
 
 def test_copies_of_rows_are_held_out_together():
@@ -182,15 +281,12 @@ def test_copies_of_rows_are_held_out_together():
 # -- interrupts ------------------------------------------------------------------------------------
 
 
-def interrupt_at(monkeypatch, member, step):
-    """Ctrl-C in the given step of the given member, both counted from one."""
+def interrupt_at(monkeypatch, step):
+    """Ctrl-C in the given step, counted from one."""
     original = MemberTraining.step
-    seen = []
 
     def hook(self, number):
-        if number == 1:
-            seen.append(self)
-        if len(seen) == member and number == step:
+        if number == step:
             raise KeyboardInterrupt
         original(self, number)
 
@@ -198,19 +294,17 @@ def interrupt_at(monkeypatch, member, step):
     monkeypatch.setattr(MemberTraining, "check_every", 2)
 
 
-@pytest.mark.parametrize("step", [1, 4])
-def test_interrupt_keeps_what_is_there(monkeypatch, step):
-    interrupt_at(monkeypatch, member=2, step=step)
+def test_interrupt_keeps_what_is_there(monkeypatch):
+    interrupt_at(monkeypatch, step=4)
     x, y = data()
     with pytest.warns(PrismGPWarning, match="interrupted"):
         fit = model(n_members=3, on_interrupt="keep").fit(x, y)
     status = fit.fit_status_
     assert status["interrupted"]
-    assert [member["steps"] for member in status["members"]] == [6, step - 1]
-    # The second member has a state only if there was a check before the interrupt.
-    learned = {"member 0", "ssgp with learned noise", "ssgp"}
-    assert set(status["weights"]) == learned | ({"member 1"} if step == 4 else set())
-    assert fit.n_iter_ == 6 + step - 1
+    assert [(member["steps"], member["best_step"]) for member in status["members"]] == [(3, 2)] * 3
+    learned = {"ssgp with learned noise", "ssgp"}
+    assert set(status["weights"]) == learned | {"member 0", "member 1", "member 2"}
+    assert fit.n_iter_ == 9
     assert len({len(values) for values in fit.history_.values()}) == 1
     mean, std = fit.predict(x, return_std=True)
     assert np.isfinite(mean).all()
@@ -219,7 +313,7 @@ def test_interrupt_keeps_what_is_there(monkeypatch, step):
 
 
 def test_interrupt_before_the_first_check_leaves_the_plain_ssgp(monkeypatch, tmp_path):
-    interrupt_at(monkeypatch, member=1, step=2)
+    interrupt_at(monkeypatch, step=2)
     x, y = data()
     with pytest.warns(PrismGPWarning, match="interrupted"):
         fit = model(on_interrupt="keep").fit(x, y)

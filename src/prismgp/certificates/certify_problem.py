@@ -41,7 +41,8 @@ def certify_problem(problem: Problem, effort: Effort) -> Findings:
     clock = time.monotonic()
     generator = torch.Generator().manual_seed(effort.seed)
     least = float(problem.ratio.min())
-    low = LowRank.by_pivots(problem.rows, problem.weight, rank=effort.rank, noise=least, generator=generator)
+    size: dict[str, Any] = {"rank": effort.rank, "enough": effort.enough, "noise": least}
+    low = LowRank.by_pivots(problem.rows, problem.weight, generator=generator, **size)
 
     def spent(products: int) -> dict[str, Any]:
         return {"rank": low.rank, "products": products, "seconds": time.monotonic() - clock}

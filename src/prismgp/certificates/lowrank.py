@@ -31,21 +31,23 @@ _EXHAUSTED = 1e-13  # remaining share of the diagonal below which nothing but ro
 
 
 def select_pivots(
-    kernel: ReferenceKernel, rank: int, *, weight: Tensor | None, generator: torch.Generator
+    kernel: ReferenceKernel, rank: int, *, weight: Tensor | None, generator: torch.Generator, enough: float = 0.0
 ) -> tuple[Tensor, float]:
     """Indices of at most ``rank`` pivots, and the trace that remains among the rows that could have been one.
 
-    ``weight``, (n,), is that of each row's remaining variance. Beyond 50,000 rows pivots are sought among a random part
+    ``weight``, (n,), is that of each row's remaining variance; there are no more pivots than it takes for its mean to
+    fall to ``enough``. Beyond 50,000 rows pivots are sought among a random part
     of the rows, and the last tenth among those that the others describe worst, so that no outlying row is left out.
     """
     most = kernel.limits.candidates
     if weight is None:
         weight = torch.ones_like(kernel.points[:, 0])
     if kernel.n <= most:
-        return _choose_greedily(kernel, rank, weight)
+        return _choose_greedily(kernel, rank, weight, enough=enough)
     some = torch.randperm(kernel.n, generator=generator)[:most].to(kernel.points.device)
-    first, _ = _choose_greedily(kernel.rows(some), rank - rank // 10, weight[some])
+    first, _ = _choose_greedily(kernel.rows(some), rank - rank // 10, weight[some], enough=enough)
     pivots = some[first]
+    rank = min(rank, len(pivots) + -(-len(pivots) // 9))
     known = NystromMap.of(kernel.rows(pivots))
     explained = [known.features(kernel.rows(part))[0].square().sum(1) for part in known.chunks(kernel.n)]
     worst = ((1.0 - torch.cat(explained)).clamp_min_(0.0) * weight).topk(most // 5).indices
@@ -55,7 +57,9 @@ def select_pivots(
     return pool[more], trace
 
 
-def _choose_greedily(kernel: ReferenceKernel, rank: int, weight: Tensor, *, given: int = 0) -> tuple[Tensor, float]:
+def _choose_greedily(
+    kernel: ReferenceKernel, rank: int, weight: Tensor, *, given: int = 0, enough: float = 0.0
+) -> tuple[Tensor, float]:
     """Pivoted Cholesky by blocks of candidates; the first ``given`` rows are pivots in any case."""
     n = kernel.n
     left = kernel.points.new_ones(n)
@@ -68,8 +72,9 @@ def _choose_greedily(kernel: ReferenceKernel, rank: int, weight: Tensor, *, give
             candidates = torch.arange(done, min(done + min(_BLOCK, room), given), device=left.device)
         else:
             # At first all rows are worth the same: a stable order is the same on every device.
-            candidates = (left * weight).sort(descending=True, stable=True).indices[:_BLOCK]
-            if float(left[candidates].max()) < _EXHAUSTED:
+            remaining = left * weight
+            candidates = remaining.sort(descending=True, stable=True).indices[:_BLOCK]
+            if float(left[candidates].max()) < _EXHAUSTED or float(remaining.mean()) <= enough:
                 break
         known = factor[:done]
         columns = kernel.rows(candidates).block(kernel).addmm_(known[:, candidates].T, known, alpha=-1.0)
@@ -238,10 +243,20 @@ class LowRank:
 
     @classmethod
     def by_pivots(
-        cls, rows: ReferenceKernel, weight: Tensor | None, *, rank: int, noise: float, generator: torch.Generator
+        cls,
+        rows: ReferenceKernel,
+        weight: Tensor | None,
+        *,
+        rank: int,
+        noise: float,
+        generator: torch.Generator,
+        enough: float = 0.0,
     ) -> LowRank:
-        """The part that as many pivots as the rank explain, for use with this noise; ``weight`` as for :meth:`of`."""
-        pivots, remaining = select_pivots(rows, rank, weight=weight, generator=generator)
+        """The part that as many pivots as the rank explain, for use with this noise; ``weight`` as for :meth:`of`.
+
+        ``enough``: share of the noise that may remain of a row, on average; at most the rank is used.
+        """
+        pivots, remaining = select_pivots(rows, rank, weight=weight, generator=generator, enough=enough * noise)
         # Jitter j takes some n j from what the pivots explain, and rounding takes e / sqrt(j) per row. The jitter is
         # small compared with the remaining trace, and large enough for the slack, 8 sqrt(|K|) (1 + sqrt(n / m)) e /
         # sqrt(j) by (U4), to stay at a few percent of the noise.

@@ -18,6 +18,9 @@ from prismgp.core.features import gated_features
 
 PARTS = ("predictions", "evidence", "kernel")  # of a certificate
 _ROWS = 8192  # of the features that are computed at a time
+_ENOUGH = 0.3  # what the rank may leave of a row, on average, in units of noise and tolerance
+_FEW_ROWS = 2_500  # up to which the default rank goes by the rows alone
+_MOST_RANK, _RANK_WORK = 3_000, 5e11  # of the defaults: the largest rank, and rows times its square
 
 
 @dataclass(frozen=True)
@@ -114,15 +117,26 @@ class Effort:
     tolerance: float  # half-width, in units of the noise std, at which a prediction is known well enough
     seed: int
     parts: tuple[str, ...] = PARTS  # what is to be certified
+    enough: float = 0.0  # share of the noise that the rank may leave of a row, on average; zero: all of it is used
 
     @classmethod
-    def auto(cls, n: int, *, rank: int | None, products: int | None, **others: Any) -> Effort:
-        """Defaults for n rows: some minutes at most, and linear in n beyond 400,000 rows."""
-        if rank is None:
-            rank = int(min(n, 2_000, 50 + 10 * math.sqrt(n), max(50.0, math.sqrt(2e11 / n))))
+    def auto(
+        cls, n: int, *, rank: int | None, products: int | None, delta: float, tolerance: float, **others: Any
+    ) -> Effort:
+        """Defaults for n rows: some minutes at most, and linear in n beyond 400,000 rows.
+
+        With random vectors, what the rank leaves need only be small; without, the bounds are as good as the rank. Of
+        few rows, a large rank costs next to nothing.
+        """
         if products is None:
             products = int(min(40, 1.5e11 / n**2))
-        return cls(rank=min(rank, n), products=products, **others)
+        enough = 0.0
+        if rank is None:
+            rank = int(min(2_000, 50 + 10 * math.sqrt(n), max(50.0, math.sqrt(2e11 / n))))
+            if n > _FEW_ROWS and delta > 0.0 and products > 1:
+                rank, enough = int(min(_MOST_RANK, max(50.0, math.sqrt(_RANK_WORK / n)))), _ENOUGH * tolerance
+        sizes: dict[str, Any] = {"rank": min(rank, n), "enough": enough, "products": products}
+        return cls(**sizes, delta=delta, tolerance=tolerance, **others)
 
     @property
     def random(self) -> bool:

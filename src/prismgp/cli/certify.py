@@ -129,10 +129,9 @@ def run(args: argparse.Namespace) -> int:
     with ticking("certifying", shown=show_progress(args)):
         try:
             points = test.inputs if _predictions(args) else None
-            certificate = certify(model, train.inputs, None if train.is_table else train.target, points, **options)
+            certificate = certify(model, X_test=points, **{**options, **train.of_fit})
         except DataError as error:
-            hint = "if the fit had --holdout, --conformal or --seed, repeat them here"
-            raise DataError(f"{args.data}: {error}; {hint}") from error
+            raise DataError(f"{args.data}: {error}; {common.REPEAT_OPTIONS}") from error
     seconds = time.perf_counter() - began
     if args.figure is not None:
         draw_certificate(certificate, args.figure, **_figure_data(train, test))
@@ -213,8 +212,9 @@ def _report(
         if args.json == "-":
             say(json_text(found))
             return
-        with atomic_path(args.json) as path:
-            path.write_text(json_text(found, indent=None) + "\n", encoding="utf-8")
+        text = (json_text(found, indent=None) + "\n").encode()
+        with atomic_path(args.json, len(text)) as path:
+            path.write_bytes(text)
     if not args.quiet:
         _print(args, model, certificate, where, seconds)
 

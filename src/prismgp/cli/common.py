@@ -12,7 +12,7 @@ import stat
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -20,10 +20,9 @@ from typing import IO, TYPE_CHECKING, Any, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from prismgp import metrics
-from prismgp._system import atomic_path, is_device, unknown_device
+from prismgp._system import atomic_path, is_device, name_errors, unknown_device
 from prismgp._types import Array
-from prismgp.cli.console import Parser
+from prismgp.cli.console import STDOUT, Parser, complain, printable
 from prismgp.core.normal import normal_quantile
 from prismgp.data import MISSING, TableFiles, open_tables
 from prismgp.data.cells import quote_names
@@ -135,6 +134,9 @@ def _encoding(text: str) -> str:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
+REPEAT_OPTIONS = "if the fit had --holdout, --conformal, --seed or columns of weights or noise, repeat them here"
+
+
 def add_split_of_fit(parser: Parser, purpose: str = "") -> None:
     """Add the options by which a command finds the rows of a fit in its table; ``purpose``: of the held-out rows."""
     parser.add_argument("--holdout", type=fraction, metavar="FRACTION", help=f"that of the fit{purpose}")
@@ -142,6 +144,8 @@ def add_split_of_fit(parser: Parser, purpose: str = "") -> None:
     parser.add_argument(
         "--seed", type=seed, default=0, help="that of the fit; only for --holdout and --conformal (default: 0)"
     )
+    parser.add_argument("--weight-column", metavar="COLUMN", help="that of the fit")
+    parser.add_argument("--noise-column", metavar="COLUMN", help="that of the fit")
 
 
 def add_missing(parser: Parser, *, default: str | None, meaning: str) -> None:
@@ -194,11 +198,15 @@ def open_path(args: argparse.Namespace, path: str) -> TableFiles:
     name = "standard input" if path == "-" else path
     if path == "-" or not path.lower().endswith((*TEXT_SUFFIXES, *PARQUET_SUFFIXES)):
         options["kind"] = args.format or "csv"
-    with tempfile.NamedTemporaryFile(prefix="prismgp-", suffix=Path(path).suffix, delete=False) as spool:
-        args.at_exit.callback(os.unlink, spool.name)
-        with sys.stdin.buffer if path == "-" else open(path, "rb") as stream:
-            shutil.copyfileobj(stream, spool)
-    return open_tables(spool.name, **options, name=name)
+    handle, spool = tempfile.mkstemp(prefix="prismgp-", suffix=Path(path).suffix)
+    args.at_exit.callback(os.unlink, spool)
+    with (
+        name_errors(f"{spool}, a copy of {name}", Path(spool)),
+        open(handle, "wb") as copy,
+        sys.stdin.buffer if path == "-" else open(path, "rb") as stream,
+    ):
+        shutil.copyfileobj(stream, copy)
+    return open_tables(spool, **options, name=name)
 
 
 def target_columns(args: argparse.Namespace, model: FittedModel, files: TableFiles) -> list[str]:
@@ -267,12 +275,34 @@ def destination(output: str) -> Iterator[Path | IO[bytes]]:
         with atomic_path(output) as path:
             yield path
         return
-    with tempfile.TemporaryFile() as spool:
+    with name_errors(f"a temporary file in {tempfile.gettempdir()}"), tempfile.TemporaryFile() as spool:
         yield spool
         spool.seek(0)
         sys.stdout.flush()
-        shutil.copyfileobj(spool, sys.stdout.buffer)
-        sys.stdout.buffer.flush()
+        with name_errors(STDOUT):
+            shutil.copyfileobj(spool, sys.stdout.buffer)
+            sys.stdout.buffer.flush()
+
+
+def add_escape_formulas(parser: Parser) -> None:
+    """Add the option of commands that write text tables."""
+    parser.add_argument(
+        "--escape-formulas",
+        action="store_true",
+        help="put an apostrophe before text that a spreadsheet would run as a formula, such as =1+1, in names and "
+        "cells of CSV and TSV (default: a warning, and every cell as it is in DATA)",
+    )
+
+
+def report_formulas(args: argparse.Namespace, formulas: Mapping[str, int]) -> None:
+    """Warn of what a spreadsheet would run when it opens the output."""
+    if formulas and not args.escape_formulas:
+        where = ", ".join(f"{printable(name):.60} ({count:,})" for name, count in list(formulas.items())[:3])
+        more = f" and {len(formulas) - 3:,} more columns" if len(formulas) > 3 else ""
+        complain(
+            f"warning: the output holds text that spreadsheets take for formulas, in {where}{more}; do not open it "
+            "in one if you do not trust it, or give --escape-formulas"
+        )
 
 
 def output_suffixes(model: FittedModel) -> list[str]:
@@ -313,7 +343,7 @@ class Scores:
     def __init__(self, level: float) -> None:
         self.level = level
         self.rows = 0
-        self._squares = self._covered = self._log_density = 0.0
+        self._weight = self._squares = self._covered = self._log_density = 0.0
 
     def add(
         self,
@@ -322,33 +352,33 @@ class Scores:
         std: Array,
         log_density: Array | None = None,
         interval: tuple[Array, Array] | None = None,
+        weight: Array | None = None,
     ) -> None:
         """Compare predictions with observations, (n,); pairs with a NaN do not count.
 
         The log densities are those of the observations under the model, and the interval is the model's; None: those of
-        normal distributions.
+        normal distributions. A row of weight w counts as w rows.
         """
         scored = np.isfinite(y) & np.isfinite(mean)
-        rows = int(scored.sum())
-        if not rows:
+        if not scored.any():
             return
         if interval is None:
             margin = half_width(self.level) * std
             interval = mean - margin, mean + margin
-        lower, upper = (end[scored] for end in interval)
-        y, mean, std = y[scored], mean[scored], std[scored]
-        self.rows += rows
-        self._squares += rows * metrics.rmse(y, mean) ** 2
-        self._covered += rows * metrics.coverage(y, lower, upper)
         if log_density is None:
-            self._log_density -= rows * metrics.nlpd(y, mean, std)
-        else:
-            self._log_density += float(log_density[scored].sum())
+            log_density = -0.5 * (np.square((y - mean) / std) + np.log(2 * np.pi * np.square(std)))
+        own = np.ones(len(y)) if weight is None else weight
+        own, inside = own[scored], (interval[0] <= y) & (y <= interval[1])
+        self.rows += len(own)
+        self._weight += float(own.sum())
+        self._squares += float(own @ np.square(y - mean)[scored])
+        self._covered += float(own @ inside[scored])
+        self._log_density += float(own @ log_density[scored])
 
     def merge(self, other: Scores) -> Scores:
         """Scores of both sets of rows."""
         both = Scores(self.level)
-        for name in ("rows", "_squares", "_covered", "_log_density"):
+        for name in ("rows", "_weight", "_squares", "_covered", "_log_density"):
             setattr(both, name, getattr(self, name) + getattr(other, name))
         return both
 
@@ -356,8 +386,8 @@ class Scores:
         """RMSE, and for predictions of observations NLPD (mean negative log density) and coverage."""
         if not self.rows:
             return {"rows": 0}
-        scores: dict[str, Any] = {"rows": self.rows, "rmse": math.sqrt(self._squares / self.rows)}
+        scores: dict[str, Any] = {"rows": self.rows, "rmse": math.sqrt(self._squares / self._weight)}
         if density:
-            nlpd, coverage = -self._log_density / self.rows, self._covered / self.rows
+            nlpd, coverage = -self._log_density / self._weight, self._covered / self._weight
             scores |= {"nlpd": nlpd, "level": self.level, "coverage": coverage}
         return scores

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 import time
 from functools import partial
 from operator import itemgetter
@@ -250,26 +249,29 @@ def _score(model: GPRegressor, held_out: Source, train: Source, targets: list[st
     """Accuracy on held-out rows, and that of always predicting the training mean; by target if there are several."""
     score = partial(_score_rows, model=model, averages=train.moments[1].mean)
     scored = held_out.reduce(score, _merge_scores)
-    found = [{**scores.to_dict(), "rmse_of_mean": math.sqrt(squares / held_out.n_rows)} for scores, squares in scored]
+    found = [{**of_model.to_dict(), "rmse_of_mean": of_mean.to_dict()["rmse"]} for of_model, of_mean in scored]
     return found[0] if len(targets) == 1 else dict(zip(targets, found, strict=True))
 
 
-def _score_rows(source: Source, *, model: GPRegressor, averages: Array) -> list[tuple[Scores, float]]:
-    """For each target the scores of the rows and the sum of their squared distances from the average."""
-    scored = [(Scores(_LEVEL), 0.0) for _ in averages]
-    fitted = model.current_model()
+def _score_rows(source: Source, *, model: GPRegressor, averages: Array) -> list[tuple[Scores, Scores]]:
+    """For each target the scores of the model, and those of predicting the average; rows count by their weights."""
+    scored = [(Scores(_LEVEL), Scores(_LEVEL)) for _ in averages]
+    fitted, q = model.current_model(), len(averages)
     for x, y in model.read_rows(source, None).blocks(fitted.prediction_rows):
         mean, std, ends = fitted.predict_interval(x, _LEVEL)
-        density = fitted.marginal_log_density(x, y[:, : len(averages)])
-        for k, (scores, squares) in enumerate(scored):
+        density = fitted.marginal_log_density(x, y[:, :q])
+        weight = y[:, q] if source.n_noise else None
+        for k, (of_model, of_mean) in enumerate(scored):
             interval = ends[:, k, 0], ends[:, k, 1]
-            scores.add(y[:, k], mean[:, k], std[:, k], density[:, k], interval)
-            scored[k] = scores, squares + float(np.square(y[:, k] - averages[k]).sum())
+            of_model.add(y[:, k], mean[:, k], std[:, k], density[:, k], interval, weight)
+            of_mean.add(y[:, k], np.full(len(y), averages[k]), std[:, k], weight=weight)
     return scored
 
 
-def _merge_scores(first: list[tuple[Scores, float]], second: list[tuple[Scores, float]]) -> list[tuple[Scores, float]]:
-    return [(a.merge(b), c + d) for (a, c), (b, d) in zip(first, second, strict=True)]
+def _merge_scores(
+    first: list[tuple[Scores, Scores]], second: list[tuple[Scores, Scores]]
+) -> list[tuple[Scores, Scores]]:
+    return [(a.merge(b), c.merge(d)) for (a, c), (b, d) in zip(first, second, strict=True)]
 
 
 def _description(model: GPRegressor, train: Source) -> dict[str, Any]:

@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
         raise DataError(
             f"a report is about one target; {args.model} has {model.model_.n_outputs}: fit one model for each"
         )
-    table = read_rows(args, model, files, targets)
+    table = read_rows(args, model, files, targets, with_noise=train_files is None)
     fitted, held_out = _split(args, table)
     is_fit = args.holdout is None and train_files is None and _is_fit(model, fitted)
     if train_files is not None:
@@ -102,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
             progress=(lambda _: None) if args.quiet else lambda step: say(f"  {step}", error=True),
         )
     except DataError as error:
-        hint = "; if the fit had --holdout, --conformal or --seed, repeat them here" if training else ""
+        hint = f"; {common.REPEAT_OPTIONS}" if training else ""
         raise DataError(f"{args.data}: {error}{hint}") from error
     page = model_page(
         found,
@@ -149,7 +149,8 @@ def _is_fit(model: GPRegressor, rows: TableRows) -> bool:
     """Whether these seem to be the rows of the fit: as many, with the same mean of the target."""
     fitted, target = model.model_, rows.target
     assert target is not None
-    units, mean = fitted.standardiser, float(target.mean())
+    weight = rows.noise[:, 0] if rows.noise.shape[1] else None
+    units, mean = fitted.standardiser, float(np.average(target, weights=weight))
     same = abs(mean - units.y_shift[0]) <= 1e-9 * (abs(mean) + units.y_scale[0])
     return bool(len(target) == fitted.n_rows and (same or not model.normalize))
 
@@ -207,5 +208,8 @@ def _command(args: argparse.Namespace) -> str:
         share = getattr(args, name)
         words += [] if share is None else [f"--{name}", f"{share:g}"]
     words += ["--seed", str(args.seed)] if args.seed else []
+    for name in ("weight_column", "noise_column"):
+        column = getattr(args, name)
+        words += [] if column is None else [f"--{name.replace('_', '-')}", column]
     words += ["--train", Path(args.train).name] if args.train is not None else []
     return shlex.join(words)

@@ -11,8 +11,10 @@ import numpy.typing as npt
 import pandas as pd
 
 from prismgp._types import Array
-from prismgp.data import ArraySource, TableEncoder, TableFiles, TableReader, warn_unseen
+from prismgp.data import ArraySource, TableEncoder, TableFiles, TableReader, quote_names, warn_unseen
+from prismgp.data.row_noise import NoiseColumns
 from prismgp.estimators import GPRegressor
+from prismgp.exceptions import DataError
 
 _ROWS = 16_384  # of a file at a time
 
@@ -23,6 +25,7 @@ class TableRows:
 
     x: Array  # (n, c), as they are read
     target: Array | None  # (n,) or (n, q)
+    noise: Array  # (n, e), weights and known noise variances, if the options name their columns
     numbers: npt.NDArray[np.int64]  # (n,), row numbers in their file; the first is 1
     encoder: TableEncoder  # of the table; that of the model, if the model has one
     is_table: bool  # whether the model has one
@@ -31,25 +34,46 @@ class TableRows:
 
     def select(self, index: Any) -> TableRows:
         target = None if self.target is None else self.target[index]
-        return replace(self, x=self.x[index], target=target, numbers=self.numbers[index])
+        return replace(self, x=self.x[index], target=target, noise=self.noise[index], numbers=self.numbers[index])
 
     @property
     def inputs(self) -> Any:
         """For the model: a source, with the targets, a frame or an array."""
         if self.is_table:
             y = np.empty((len(self.x), 0)) if self.target is None else self.target.reshape(len(self.x), -1)
-            source = ArraySource(self.x, y)
+            source = ArraySource(self.x, y).with_noise(self.noise if self.noise.shape[1] else None)
             source.encoder, source.feature_names = self.encoder, self.encoder.input_names
             source.single = self.target is None or self.target.ndim == 1
             return source
         return pd.DataFrame(self.x, columns=self.encoder.input_names, copy=False) if self.is_named else self.x
 
+    @property
+    def of_fit(self) -> dict[str, Any]:
+        """Arguments for a certificate, if these are the rows of the fit: X, y, weights and known variances."""
+        if self.is_table:
+            return {"X": self.inputs, "y": None}
+        weights = dict(zip(("sample_weight", "noise_variance"), self.noise.T, strict=False))
+        return {"X": self.inputs, "y": self.target, **weights}
+
 
 def read_rows(
-    args: argparse.Namespace, model: GPRegressor, files: TableFiles, targets: list[str], *, with_target: bool = True
+    args: argparse.Namespace,
+    model: GPRegressor,
+    files: TableFiles,
+    targets: list[str],
+    *,
+    with_target: bool = True,
+    with_noise: bool = True,
 ) -> TableRows:
-    """All rows of a table with the inputs and targets of a model."""
+    """All rows of a table with the inputs and targets of a model, and the columns of noise that the options name."""
     fitted = model.model_
+    noise = NoiseColumns(args.weight_column, args.noise_column) if with_target and with_noise else NoiseColumns()
+    absent = [name for name in noise.names if name not in files.names]
+    if absent:
+        raise DataError(
+            f"{files.path}: there is no column {quote_names(absent)} (there are {quote_names(files.names)})"
+        )
+    noise.check(targets)
     reader = TableReader.for_model(
         files,
         fitted.encoder,
@@ -57,12 +81,14 @@ def read_rows(
         targets if with_target else [],
         ignore=targets,
         missing=args.missing or model.missing,
+        noise=noise,
     )
     parts = [(block.x, block.y, block.first_row + block.positions + 1) for block in reader.blocks(_ROWS)]
     if not sum(len(numbers) for _, _, numbers in parts):
         raise reader.no_rows_error()
     warn_unseen(reader.unseen)
     x, y, numbers = (np.concatenate(each) for each in zip(*parts, strict=True))
-    target = (y[:, 0] if fitted.target_ndim == 1 and len(targets) == 1 else y) if with_target else None
-    is_table = fitted.encoder is not None
-    return TableRows(x, target, numbers, reader.encoder, is_table, bool(fitted.feature_names), reader.targets)
+    q = len(reader.targets)
+    target = (y[:, 0] if fitted.target_ndim == 1 and q == 1 else y[:, :q]) if with_target else None
+    is_table, is_named = fitted.encoder is not None, bool(fitted.feature_names)
+    return TableRows(x, target, y[:, q:], numbers, reader.encoder, is_table, is_named, reader.targets)

@@ -32,6 +32,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 
@@ -108,12 +109,13 @@ class SpectralEvidence:
         self.frequencies = frequencies
         self.gate = gate
         self.n_rows = chunks.n_rows
+        self.precise = False  # whether products are in float64 at all parameters, see _needs_float64
         self._kept: dict[tuple[bytes, bool, float], Statistics] = {}
 
     def statistics(self, params: Parameters) -> Statistics:
         """Pass one. A few results are kept: the posterior is wanted where the optimiser has just been."""
         w = self._projection(params)
-        precise = self._needs_float64(params)
+        precise = self.precise or self._needs_float64(params)
         # Known variances of rows are relative to the noise, so that the statistics depend on it.
         noise = float(params.noise[0]) if self.chunks.known_noise else 1.0
         key = (w.cpu().numpy().tobytes(), precise, noise)
@@ -170,9 +172,13 @@ class BlockEvidence:
         self.parts = [SpectralEvidence(chunks, frequencies, gate) for chunks in blocks]
         self.n_rows = sum(part.n_rows for part in self.parts)
 
-    def with_frequencies(self, frequencies: Array) -> BlockEvidence:
+    def with_frequencies(self, frequencies: Array) -> Self:
         """On the same rows, with other frequencies."""
-        return BlockEvidence([part.chunks for part in self.parts], frequencies, self.parts[0].gate)
+        return type(self)([part.chunks for part in self.parts], frequencies, self.parts[0].gate)
+
+    def complete(self, params: Parameters) -> Parameters:
+        """The parameters with the values of those that the evidence does not depend on; here it depends on all."""
+        return params
 
     @property
     def work(self) -> float:

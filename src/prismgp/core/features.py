@@ -38,12 +38,13 @@ def spectral_features(x: Tensor, w: Tensor) -> Tensor:
 
 
 def gated_features(phi: Tensor, gates: Tensor) -> Tensor:
-    """``r(x) (x) phi(x)``, (n, 2p b): features whose kernel is ``(r'r) k``, by the Schur product theorem.
+    """``r(x) (x) phi(x)``, (..., n, 2p b): features whose kernel is ``(r'r) k``, by the Schur product theorem.
 
-    Rows of the gates, (n, b), have norm one, so that rows of the result have the norm of those of phi, (n, 2p).
+    Rows of the gates, (..., n, b), have norm one, so that rows of the result have the norm of those of phi,
+    (..., n, 2p).
     One-hot rows give the masked kernel, zero between clusters.
     """
-    return (gates[:, :, None] * phi[:, None, :]).flatten(1)
+    return (gates.unsqueeze(-1) * phi.unsqueeze(-2)).flatten(-2)
 
 
 @dataclass(frozen=True)

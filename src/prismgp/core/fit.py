@@ -7,16 +7,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import torch
 
 from prismgp._system import Streams
 from prismgp._types import Array
 from prismgp.core.evidence import BlockEvidence
 from prismgp.core.exact import ExactEvidence
 from prismgp.core.features import Gating
-from prismgp.core.few_rows import Prior, widen
+from prismgp.core.few_rows import FEW_ROWS, Prior, widen
+from prismgp.core.indicators import Groups, TiedEvidence
 from prismgp.core.kernels import Kernel, Parameters, bounds, default_start, draw_frequencies, given_frequencies, perturb
 from prismgp.core.models import ExactModel, SpectralModel, spectral_objective
-from prismgp.core.optimise import Monitor, Objective, maximise, race
+from prismgp.core.optimise import Monitor, Objective, maximise, race, screen
+from prismgp.core.profile import ProfiledEvidence, noise_log_evidence, profile
 from prismgp.core.rows import Callback, Rows
 
 
@@ -31,8 +34,11 @@ class Stages:
 
 EXACT_STAGES = Stages(1_000, (60,), 3_000)
 SSGP_STAGES = Stages(8_192, (10, 30), 65_536)
-_RACE_DRAWS = 4  # draws of the frequencies that take part
-_RACE_SCALES = (1.0, 2.0)  # multiples of the exact GP's length-scales: few frequencies favour smoother functions
+# Draws of the frequencies that are tried: at least, at most, and how many times p. Few frequencies differ more.
+_DRAWS, _MOST_DRAWS, _DRAWS_TIMES_P = 4, 12, 256
+_RACE_DRAWS = 4  # the best draws, which take part in the race
+_SCALES = (1.0, 2.0, 4.0)  # multiples of the exact GP's length-scales: few frequencies favour smoother functions
+_LONG = 4.0  # multiple of the default length-scales, for functions that are nearly linear
 _LARGER = 1.5  # a stage is worth it only if the next one is larger by this factor
 START_ITER = 60  # of the exact GP that finds a start, which need not be an optimum
 
@@ -81,13 +87,21 @@ def exact_start(small: Rows, start: Parameters, kernel: Kernel, monitor: Monitor
 
     With few frequencies and many irrelevant inputs, the sparse spectrum evidence has poor local optima around
     isotropic length-scales, and so have densities given neighbours, which depend on the metric; the exact GP's
-    evidence finds out which inputs matter.
+    evidence finds out which inputs matter. Indicators of a category share a length-scale, and need fewer rows.
     """
-    runner = (ExactEvidence.of(small, kernel), start)
-    boxes = bounds(start, dtype="float64")
-    common: dict[str, Any] = {"monitor": monitor, "prior": Prior.of(small.n_rows, start)}
+    x, y = small.tensors()
+    noise, groups = small.noise(), Groups.find(x)
+    rows = start_rows(len(x), groups.count)
+    if rows < len(x):  # they are in the order of the data: some from all parts of it
+        some = torch.linspace(0, len(x) - 1, rows, device=x.device).round().long()
+        x, y, noise = x[some], y[some], None if noise is None else noise.take(some)
+    tied = groups.tie(start)
+    runner = (TiedEvidence(ExactEvidence(x, y, kernel, noise), groups), tied)
+    boxes = bounds(tied, dtype="float64")
+    untying = replace(monitor, model_at=lambda objective, params: monitor.model_at(objective, groups.untie(params)))
+    common: dict[str, Any] = {"monitor": untying, "prior": Prior.of(rows, tied)}
     _, found, report = race([runner], boxes, rounds=[START_ITER], method="exact GP start", **common)
-    return found, report[0]
+    return groups.untie(found), report[0]
 
 
 @dataclass(frozen=True)
@@ -112,6 +126,17 @@ class SSGPFit:
     model: SpectralModel
     start: Parameters
     stages: list[dict[str, Any]]
+    gain: float  # of the log evidence over that of noise alone
+
+    @property
+    def no_better_than_noise(self) -> bool:
+        """Whether the gain is below what as many parameters gain from noise, one each (Akaike's criterion).
+
+        Of a few rows, priors say more than the evidence does, so that nothing is said of them.
+        """
+        params = self.model.params
+        learned = len(params.log_lengthscale) + len(params.log_signal)
+        return self.model.n_rows >= FEW_ROWS and self.gain <= learned
 
 
 def fit_ssgp(
@@ -139,6 +164,9 @@ class _Fit:
         self.base = self._draw(streams.generator("frequencies"))
         self.gating = Gating()
         self.monitor = Monitor(callback, self._model_at, float(rows.n_rows))
+        # With priors, and where the moments depend on the noise, all parameters are learned by the optimiser.
+        profiled = settings.optimize and rows.n_rows >= FEW_ROWS and not rows.chunks(1).known_noise
+        self.kind: type[BlockEvidence] = ProfiledEvidence if profiled else BlockEvidence
 
     def run(self, start: Parameters, gate: Callable[[Parameters], Gating]) -> SSGPFit:
         begin = start
@@ -154,9 +182,11 @@ class _Fit:
         if samples is not None:
             params, stages = self._learn(objective, samples, start)
             report += stages
-        blocks = self.callback.statistics(lambda: objective.statistics(params))
+        blocks = self.callback.statistics(lambda: objective.statistics(objective.complete(params)))
+        if self.kind is ProfiledEvidence:
+            params = profile(blocks, params, self.settings.dtype)
         model = SpectralModel.solve(self.base, params, self.gating, blocks, device=self.rows.device)
-        return SSGPFit(model, start, report)
+        return SSGPFit(model, start, report, model.log_evidence - noise_log_evidence(blocks))
 
     def _subsamples(self) -> Sequence[Rows]:
         """Rows of the exact GP, of the race, and of the stage before the finish where it is worth it."""
@@ -170,10 +200,11 @@ class _Fit:
     ) -> tuple[Parameters, list[dict[str, Any]]]:
         """Parameters, and what each stage did."""
         _, trial, *parts = samples
-        runners = self._runners(trial, start)
+        runners, screened = self._runners(trial, start)
         boxes = bounds(runners[0][1], dtype=self.settings.dtype)
         common: dict[str, Any] = {"monitor": self.monitor, "prior": Prior.of(self.rows.n_rows, runners[0][1])}
         winner, params, tried = race(runners, boxes, rounds=SSGP_STAGES.race_rounds, **common)
+        tried.insert(0, screened)
         objective.frequencies = self.base = runners[winner][0].frequencies
         del runners  # and the statistics they keep
         if not self.monitor.ending.over:
@@ -186,21 +217,38 @@ class _Fit:
             params = replace(params, frequencies=None)
         return widen(params, self.rows.n_rows), tried
 
-    def _runners(self, trial: Rows, start: Parameters) -> list[tuple[BlockEvidence, Parameters]]:
-        """Starting points of the race: several length-scales, and several draws of the frequencies."""
+    def _runners(self, trial: Rows, start: Parameters) -> tuple[list[tuple[BlockEvidence, Parameters]], dict[str, Any]]:
+        """Starting points of the race, the most promising ones first, and what it took to find them.
+
+        Several draws of the frequencies are tried at several multiples of the length-scales. The best ones take part
+        in the race; of the best draw also length-scales that owe nothing to the exact GP, which may be wrong.
+        """
         settings = self.settings
-        default = default_start(trial.n_inputs, trial.n_outputs).log_lengthscale
-        scaled = [start.log_lengthscale + np.log(scale) for scale in _RACE_SCALES]
-        first = self._objective(trial)
-        runners = [(first, replace(start, log_lengthscale=each)) for each in (*scaled, default)]
+        default = default_start(trial.n_inputs, trial.n_outputs)
+        if self.kind is BlockEvidence:
+            # Few frequencies explain less than the exact GP: with its small noise, gradients would be huge.
+            start = replace(start, log_noise=np.maximum(start.log_noise, default.log_noise))
         rng = self.streams.generator("restarts")
-        draws = _RACE_DRAWS if isinstance(settings.frequencies, str) else 1
-        for index in range(draws - 1 + settings.n_restarts):
-            begin = start if index < draws - 1 else perturb(start, rng)
-            runners.append((first.with_frequencies(self._draw(rng)), begin))
+        objective = self._objective(trial)
+        draws = [objective]
+        # Among several draws, the evidence of few rows favours the one that happens to follow their noise.
+        if isinstance(settings.frequencies, str) and self.rows.n_rows >= FEW_ROWS:
+            count = max(_DRAWS, min(_MOST_DRAWS, _DRAWS_TIMES_P // settings.n_frequencies))
+            draws += [objective.with_frequencies(self._draw(rng)) for _ in range(count - 1)]
+        scaled = [replace(start, log_lengthscale=start.log_lengthscale + np.log(scale)) for scale in _SCALES]
+        tried = [(draw, each) for draw in draws for each in scaled]
+        order, report = screen(tried, monitor=self.monitor, prior=Prior.of(self.rows.n_rows, start))
+        if len(draws) > 1:  # of each draw the best
+            best = {index // len(scaled): index for index in reversed(order)}
+            order = [index for index in order if index in best.values()]
+        runners = [tried[index] for index in order[:_RACE_DRAWS]]
+        plain = default.log_lengthscale
+        runners += [(runners[0][0], replace(start, log_lengthscale=each)) for each in (plain, plain + np.log(_LONG))]
+        for _ in range(settings.n_restarts):
+            runners.append((objective.with_frequencies(self._draw(rng)), perturb(start, rng)))
         if settings.learn_frequencies:
             runners = [(runner, replace(each, frequencies=runner.frequencies)) for runner, each in runners]
-        return runners
+        return runners, report
 
     def _draw(self, rng: np.random.Generator) -> Array:
         settings, d = self.settings, self.rows.n_inputs
@@ -210,11 +258,14 @@ class _Fit:
         return draw_frequencies(settings.kernel, settings.n_frequencies, d, settings.frequencies, rng)
 
     def _objective(self, rows: Rows) -> BlockEvidence:
-        return spectral_objective(rows, self.base, self.gating)
+        return spectral_objective(rows, self.base, self.gating, self.kind)
 
     def _model_at(self, objective: Objective | None, params: Parameters) -> SpectralModel:
         """The model on all rows at the parameters an iteration has reached; without gates before there are any."""
-        base = objective.frequencies if isinstance(objective, BlockEvidence) else self.base
+        base, kind = self.base, BlockEvidence
+        if isinstance(objective, BlockEvidence):
+            base, kind = objective.frequencies, self.kind
         base, params = params.base(base), replace(params, frequencies=None)
-        blocks = spectral_objective(self.rows, base, self.gating).statistics(params)
-        return SpectralModel.solve(base, params, self.gating, blocks, device=self.rows.device)
+        whole = spectral_objective(self.rows, base, self.gating, kind)
+        params = whole.complete(params)
+        return SpectralModel.solve(base, params, self.gating, whole.statistics(params), device=self.rows.device)

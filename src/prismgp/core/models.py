@@ -250,13 +250,15 @@ class SpectralModel(Predictor):
         return SpectralModel.solve(self.base, self.params, self.gating, both, device=rows.device)
 
 
-def spectral_objective(rows: Rows, base: Array, gating: Gating) -> BlockEvidence:
+def spectral_objective(
+    rows: Rows, base: Array, gating: Gating, kind: type[BlockEvidence] = BlockEvidence
+) -> BlockEvidence:
     """The log evidence of all rows as a function of the parameters.
 
     Hard gates connect only the rows of each cluster, which is given by their labels or else by the rule.
     """
     p = len(base) * gating.widening
     if gating.gate is None or gating.kind == "soft":
-        return BlockEvidence([rows.chunks(p)], base, gating.soft)
+        return kind([rows.chunks(p)], base, gating.soft)
     labels = rows.chunks(p).reduce(GateLabels(gating.gate)) if rows.labels is None else rows.labels
-    return BlockEvidence([part.chunks(p) for part in rows.split(labels, gating.gate.n_clusters)], base)
+    return kind([part.chunks(p) for part in rows.split(labels, gating.gate.n_clusters)], base)

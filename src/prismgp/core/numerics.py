@@ -71,6 +71,18 @@ def factor(a: Tensor) -> Factor:
     return Factor(lower, float((clamped - values).max()), "eigen")
 
 
+def factor_all(a: Tensor) -> Tensor:
+    """Factor matrices as :func:`factor` does, (M, k, k) float64; one with NaN or infinity has a factor of NaN."""
+    lower: Tensor
+    lower, info = torch.linalg.cholesky_ex(a)
+    failed = (info != 0) | ~torch.isfinite(lower[:, -1, -1])
+    if bool(failed.any()):
+        lower = lower.clone()
+        for m in torch.nonzero(failed)[:, 0].tolist():
+            lower[m] = factor(a[m]).lower if bool(torch.isfinite(a[m]).all()) else torch.nan
+    return lower
+
+
 def raise_diagonal(matrix: Tensor, least: float) -> Tensor:
     """Raise diagonal entries of matrices, (..., k, k), to the least value; differentiable, unlike by assignment."""
     diagonal = matrix.diagonal(dim1=-2, dim2=-1)

@@ -20,10 +20,13 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 from uuid import uuid4
 
 import numpy as np
+import pyarrow as pa
 import torch
 
 from prismgp._types import AnyArray
 from prismgp._validate import check_cells
+from prismgp.data.encoder import TableEncoder, missing_error
+from prismgp.data.frames import to_arrow
 from prismgp.data.reader import TableReader
 from prismgp.data.row_noise import NoiseColumns
 from prismgp.data.sources import ArraySource, Block, Selection, Source, rechunk
@@ -96,6 +99,12 @@ class FileLoader:
         return _FileRows(self.reader, n_rows or 0, single=self.single)
 
 
+class _PartitionRows(ArraySource):
+    """Rows of a partition, with the number of cells by column that hold a category unknown to the encoder."""
+
+    unseen: Counter[str]
+
+
 @dataclass(frozen=True)
 class PartitionLoader:
     """Loads a partition of Dask arrays or frames."""
@@ -105,42 +114,80 @@ class PartitionLoader:
     outputs: int  # targets; 0: there is no y
     single: bool
     noise: NoiseColumns = field(default_factory=NoiseColumns)  # what the parts behind y are
+    missing: str = "error"  # what to do with rows in which an input is missing
+    encoder: TableEncoder | None = None  # how a frame is read; None: there are only numbers
 
     @property
     def name(self) -> str:
         return f"partition {self.number} (counting from 0)"
 
     def open(self, parts: Sequence[Any], n_rows: int | None) -> Source:
-        x = _to_floats(parts[0], "X", self.width)
+        x, incomplete, unseen = self._read(parts[0])
         y = _to_floats(parts[1], "y", self.outputs) if self.outputs else np.empty((len(x), 0))
         if len(x) != len(y):
             raise DataError(
                 f"X has {len(x):,} rows and y has {len(y):,}; partitions of X and y must hold the same rows"
             )
         if self.noise.names:
-            x, y = self._with_noise(x, y, parts[2:])
+            y = self._with_noise(y, parts[2:])
+        kept = np.ones(len(x), dtype=bool) if self.missing != "drop" else ~incomplete
+        if self.noise.names:  # without the rows of weight zero
+            kept &= y[:, self.outputs] > 0
+        if not kept.all():
+            x, y = x[kept], y[kept]
         if n_rows is not None and len(x) != n_rows:
             raise DataError(f"there are {len(x):,} rows, where there were {n_rows:,}; the collection must not change")
-        source = ArraySource(x, y, n_noise=self.noise.n_noise)
-        source.single = self.single
+        source = _PartitionRows(x, y, n_noise=self.noise.n_noise)
+        source.single, source.encoder, source.unseen = self.single, self.encoder, Counter(unseen)
         return source
 
-    def _with_noise(self, x: AnyArray, y: AnyArray, parts: Sequence[Any]) -> Block:
-        """With weights and variances behind the targets, without the rows of weight zero."""
+    def _read(self, part: Any) -> tuple[AnyArray, AnyArray, dict[str, int]]:
+        """A number for each cell, (n, width), rows in which one is missing, and counts of unknown categories."""
+        if self.encoder is None:
+            x = _to_floats(part, "X", self.width, allow_nan=self.missing != "error")
+            return x, np.asarray(np.isnan(x).any(axis=1)), {}
+        # Folds by the number in the partition: that in the whole collection is not known here.
+        batch = self.encoder.read(to_arrow(part, self.encoder.input_names))
+        if self.missing == "error" and batch.missing:
+            raise missing_error(batch.missing)
+        return batch.values, batch.incomplete, batch.unseen
+
+    def _with_noise(self, y: AnyArray, parts: Sequence[Any]) -> AnyArray:
+        """Targets with weights and variances behind them."""
         given = dict(zip(self.noise.names, parts, strict=True))
         for name, part in given.items():
-            if len(part) != len(x):
+            if len(part) != len(y):
                 raise DataError(
-                    f"{name} has {len(part):,} rows and X has {len(x):,}; their partitions must hold the same rows"
+                    f"{name} has {len(part):,} rows and X has {len(y):,}; their partitions must hold the same rows"
                 )
         columns = [_to_floats(part, name, 1) for name, part in given.items()]
         y = np.concatenate([y, *columns], 1, dtype=np.float64)
-        y = self.noise.arrange(y, self.outputs, np.arange(1, len(y) + 1), self.name)
-        kept = np.flatnonzero(y[:, self.outputs] > 0)
-        return x[kept], y[kept]
+        return self.noise.arrange(y, self.outputs, np.arange(1, len(y) + 1), self.name)
 
 
-def _to_floats(part: Any, what: str, width: int) -> AnyArray:
+class TablePart(ArraySource):
+    """A partition of a frame as it is."""
+
+    def __init__(self, table: pa.Table) -> None:
+        super().__init__(np.empty((table.num_rows, 0)), np.empty((table.num_rows, 0)))
+        self.table = table
+
+
+@dataclass(frozen=True)
+class FrameLoader:
+    """Loads a partition of a Dask frame, to find out what its columns hold."""
+
+    number: int
+
+    @property
+    def name(self) -> str:
+        return f"partition {self.number} (counting from 0)"
+
+    def open(self, parts: Sequence[Any], n_rows: int | None) -> TablePart:  # noqa: ARG002
+        return TablePart(to_arrow(parts[0]))
+
+
+def _to_floats(part: Any, what: str, width: int, *, allow_nan: bool = False) -> AnyArray:
     """Convert a partition to checked floats, (n, width)."""
     values: AnyArray
     try:
@@ -156,7 +203,7 @@ def _to_floats(part: Any, what: str, width: int) -> AnyArray:
     values = values[:, None] if values.ndim == 1 else values
     if values.shape[1] != width:
         raise DataError(f"{what} has {values.shape[1]} columns; the first partition promised {width}")
-    check_cells(values, part, what)
+    check_cells(values, part, what, allow_nan=allow_nan)
     return values
 
 
@@ -292,7 +339,7 @@ def run_shard(work: Packed[Any], loader: ShardLoader, n_rows: int | None, *parts
     if isinstance(source, _FileRows):
         reader = source.reader
         return Outcome(value, None, reader.rows_read, reader.rows_without_target, reader.unseen)
-    return Outcome(value)
+    return Outcome(value, unseen=source.unseen if isinstance(source, _PartitionRows) else Counter())
 
 
 def _merge_outcomes(work: Packed[Any], *outcomes: Outcome[Any]) -> Outcome[Any]:

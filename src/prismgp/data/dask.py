@@ -15,10 +15,20 @@ import pandas as pd
 
 from prismgp._types import AnyArray
 from prismgp.data.cells import check_unique
-from prismgp.data.cluster import Cluster, FileLoader, Outcome, PartitionLoader, SelectionLoader, Shard
+from prismgp.data.cluster import (
+    Cluster,
+    FileLoader,
+    FrameLoader,
+    Outcome,
+    PartitionLoader,
+    SelectionLoader,
+    Shard,
+    TablePart,
+)
 from prismgp.data.encoder import TableEncoder, warn_unseen
 from prismgp.data.reader import TableReader
 from prismgp.data.row_noise import NoiseColumns
+from prismgp.data.scan import TableScan
 from prismgp.data.sources import (
     ArraySource,
     Block,
@@ -91,18 +101,21 @@ class DaskSource(Source):
     def _nothing(self) -> Block:
         return np.empty((0, self.n_inputs)), np.empty((0, self.n_outputs + self.n_noise))
 
-    def _collect(self, outcomes: Sequence[Outcome[Any]]) -> None:
+    def _collect(self, outcomes: Sequence[Outcome[Any]], *, warn: bool = True) -> None:
         for outcome in outcomes:
             if outcome.error is not None:
                 raise outcome.error
         self.rows_read = sum(outcome.rows_read for outcome in outcomes) or self.rows_read
         self.rows_without_target = sum(outcome.rows_without_target for outcome in outcomes) or self.rows_without_target
-        warn_unseen(sum((outcome.unseen for outcome in outcomes), Counter[str]()))
+        if warn:
+            warn_unseen(sum((outcome.unseen for outcome in outcomes), Counter[str]()))
 
     @cached_property
     def moments(self) -> tuple[Moments, Moments]:
         """Moments of inputs and of targets, in one pass, which also counts the rows of each shard."""
-        found = self.map(compute_moments)
+        outcomes = self._cluster.map(compute_moments, self._shards)
+        self._collect(outcomes, warn=False)  # the pass that follows does
+        found: list[Any] = [outcome.value for outcome in outcomes]
         for shard, (x, _) in zip(self._shards, found, strict=True):
             shard.n_rows = x.count
         return reduce(merge_moments, found, (Moments(self.n_inputs), Moments(self.n_outputs)))
@@ -207,12 +220,23 @@ def _load_rows(source: Source) -> Block:
 # -- Dask arrays and frames ------------------------------------------------------------------------
 
 
-def collection_source(X: Any, y: Any = None, sample_weight: Any = None, noise_variance: Any = None) -> DaskSource:
+def collection_source(
+    X: Any,
+    y: Any = None,
+    sample_weight: Any = None,
+    noise_variance: Any = None,
+    *,
+    encoder: TableEncoder | None = None,
+    missing: str | None = None,
+) -> DaskSource:
     """Rows of Dask collections; partitions of X and of the others must hold the same rows.
 
     X is an array, (n, d), or a frame; y an array, (n,) or (n, q), a series or a frame, or None for rows to predict
     from; weights and known noise variances are arrays, (n,), or series. Tasks run on the current client, or else in
     threads of this process.
+
+    ``encoder`` is that of a fitted model; None: a pass over a frame that does not hold just numbers finds out what its
+    columns hold. ``missing`` is what to do with rows in which an input is missing; None: X must hold complete numbers.
     """
     if X.ndim != 2:
         raise DataError(f"X has {X.ndim} dimension(s); it must have rows and columns")
@@ -230,8 +254,6 @@ def collection_source(X: Any, y: Any = None, sample_weight: Any = None, noise_va
         raise DataError(f"y has {y.ndim} dimensions; it must have one or two")
     noise = NoiseColumns(*(name if name in beside else None for name in ("sample_weight", "noise_variance")))
     noise.check([] if y is None else range(_width(y)))
-    _check_types(X, "X")
-    names = list(X.columns) if is_frame(X) else []
     tasks, lengths = _partitions(X)
     parts: list[tuple[Any, ...]] = [(task,) for task in tasks]
     for name, value in beside.items():
@@ -239,23 +261,51 @@ def collection_source(X: Any, y: Any = None, sample_weight: Any = None, noise_va
         more, more_lengths = _partitions(value)
         _check_same_rows(lengths, more_lengths, name)
         parts = [(*own, task) for own, task in zip(parts, more, strict=True)]
-    if noise.weight is not None:  # rows of weight zero are left out
+    if noise.weight is not None or missing == "drop":  # these rows are left out
         lengths = [None] * len(lengths)
-    width = _width(X)
-    outputs = 0 if y is None else _width(y)
-    if not width:
+    if not _width(X):
         raise DataError("X has no columns")
+    if not is_frame(X) or (encoder is not None and encoder.positional):
+        encoder = None
+    elif encoder is None and missing is not None and not _is_numeric(X):
+        encoder = _scan(tasks)
+    if encoder is None:
+        _check_types(X, "X")
+    width = _width(X) if encoder is None else len(encoder.columns)
+    outputs = 0 if y is None else _width(y)
     single = y is None or y.ndim == 1
     shards = [
-        Shard(PartitionLoader(number, width, outputs, single=single, noise=noise), own, length)
+        Shard(PartitionLoader(number, width, outputs, single, noise, missing or "error", encoder), own, length)
         for number, (own, length) in enumerate(zip(parts, lengths, strict=True))
     ]
     source = DaskSource(shards, Cluster(), n_inputs=width, n_outputs=outputs, single=single, n_noise=noise.n_noise)
+    names = list(X.columns) if is_frame(X) else []
     if names and all(isinstance(name, str) for name in names):  # as in scikit-learn
-        source.feature_names = names
+        source.feature_names = names if encoder is None else encoder.input_names
     if not source.n_rows:
-        raise DataError("X has no rows")
+        raise DataError("X has no rows" if missing != "drop" else "every row of X has a missing value")
+    source.encoder = encoder
     return source
+
+
+def _is_numeric(frame: Any) -> bool:
+    """Whether all columns have types of numbers or booleans, in which a missing cell is NaN."""
+    return all(getattr(kind, "kind", "O") in "fiub" for kind in frame.dtypes)
+
+
+def _scan(partitions: Sequence[Any]) -> TableEncoder:
+    """Decide how the columns of a frame are read, in a pass over its partitions."""
+    shards = [Shard(FrameLoader(number), (part,)) for number, part in enumerate(partitions)]
+    outcome = Cluster().reduce(_scan_part, TableScan.merge, shards)
+    if outcome.error is not None:
+        raise outcome.error
+    assert outcome.value is not None
+    return outcome.value.encoder()
+
+
+def _scan_part(source: Source) -> TableScan:
+    assert isinstance(source, TablePart)
+    return TableScan(source.table)
 
 
 def _width(data: Any) -> int:
@@ -297,11 +347,4 @@ def _check_types(data: Any, what: str) -> None:
             pd.api.types.is_numeric_dtype(kind) and not pd.api.types.is_complex_dtype(kind)
         ):
             continue
-        if pd.api.types.is_datetime64_any_dtype(kind) or pd.api.types.is_timedelta64_dtype(kind):
-            remedy = "convert it to numbers, e.g. to days since a start, or drop it"
-        else:
-            remedy = (
-                "encode it, or fit from the files: prismgp.data.from_parquet(path, target, client=client) "
-                "encodes text and categories"
-            )
-        raise DataError(f"column {name!r} of {what} holds {kind}, which is not a number; {remedy}")
+        raise DataError(f"column {name!r} of {what} holds {kind}, which is not a number; convert it, or drop it")

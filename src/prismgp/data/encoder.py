@@ -215,9 +215,14 @@ class TableEncoder:
         return any(each.name == name and each.kind == CATEGORY and not each.categories for each in self.columns)
 
     @property
+    def non_numeric_names(self) -> list[str]:
+        """Columns that hold neither numbers nor booleans."""
+        return [column.name for column in self.columns if column.kind not in (NUMBER, BOOLEAN)]
+
+    @property
     def is_numeric(self) -> bool:
         """Whether all columns are numbers or booleans."""
-        return all(column.kind in (NUMBER, BOOLEAN) for column in self.columns)
+        return not self.non_numeric_names
 
     @property
     def is_identity(self) -> bool:
@@ -320,6 +325,8 @@ def missing_error(counts: dict[str, int]) -> DataError:
 
 def _read_column(column: InputColumn, cells: ArrowColumn, first_row: int, infinite: str) -> tuple[Array, AnyArray]:
     """Numbers of a column's cells, (n,), and which are missing."""
+    if cells.null_count == len(cells):  # of whatever type, as nothing says what it would hold
+        cells = pa.nulls(len(cells))
     if column.kind not in (CATEGORY, LEVELS):
         if column.kind == TIME:
             values = to_seconds(column.name, cells, first_row=first_row)

@@ -32,6 +32,7 @@ _FOLDS = 5
 _PART = 8  # the fold of a row is in the fraction of its codes, in eighths, which float64 represents exactly
 _MEDIAN_ROWS = 65_536  # of a larger table the medians are those of a sample
 _GOLDEN = 0.6180339887498949
+_TINY = np.finfo(np.float64).tiny
 
 
 def mark_folds(codes: AnyArray, first_row: int) -> Array:
@@ -211,7 +212,7 @@ class EffectEncoding(Encoding):
     The effects in the training rows are out of fold: computed without the rows of their own fold.
     """
 
-    counts: Array  # (L + 1,), rows of each level; the last is that of missing cells
+    counts: Array  # (L + 1,), rows of each level, or their weights; the last is that of missing cells
     effects: Array  # (L + 1, q), in the target's units
     fold_effects: Array | None = field(default=None, repr=False)  # (folds, L + 1, q); only known to the fit
 
@@ -245,7 +246,7 @@ class EffectEncoding(Encoding):
 
     def _inputs(self, codes: AnyArray, effects: Array) -> Array:
         known = (codes >= 0) & (self.counts[codes] > 0)
-        share = np.log(np.maximum(self.counts[codes], 1.0) / max(1.0, float(self.counts.sum())))
+        share = np.log(np.where(known, self.counts[codes], 1.0) / max(float(self.counts.sum()), _TINY))
         found = np.concatenate([effects, share[:, None]], axis=1)
         found[~known] = np.inf
         found[~known & (codes == len(self.counts) - 1)] = np.nan
@@ -312,7 +313,8 @@ class _Tally:
     missing: int = 0
     low: float = np.inf
     high: float = -np.inf
-    counts: Array = field(default_factory=lambda: np.zeros((_FOLDS, 1)))  # (folds, L + 1), rows of each level
+    rows: Array = field(default_factory=lambda: np.zeros(_FOLDS))  # (folds,)
+    counts: Array = field(default_factory=lambda: np.zeros((_FOLDS, 1)))  # (folds, L + 1), weights of each level
     sums: Array = field(default_factory=lambda: np.zeros((_FOLDS, 1, 0)))  # (folds, L + 1, q), of the targets
     squares: Array = field(default_factory=lambda: np.zeros((_FOLDS, 0)))  # (folds, q), of the targets
 
@@ -321,6 +323,7 @@ class _Tally:
             self.missing + other.missing,
             min(self.low, other.low),
             max(self.high, other.high),
+            self.rows + other.rows,
             self.counts + other.counts,
             self.sums + other.sums,
             self.squares + other.squares,
@@ -331,24 +334,28 @@ def learn_encodings(source: Source, columns: Sequence[InputColumn]) -> tuple[Enc
     """Learn how to encode the columns of a source of numbers as they are read, in two passes."""
     size = min(source.n_rows, _MEDIAN_ROWS)
     sample = source.subsamples([size], np.random.default_rng(0))[0]
+    weight = np.ones(sample.n_rows) if sample.noise is None else sample.noise[:, 0]
     center = sample.targets.mean(axis=0)  # in whatever sum of squares, far targets would lose their digits
     tallies = source.reduce(partial(_tally, columns=tuple(columns), center=center), _merge)
     return tuple(
-        _learn(column, tally, sample.x[:, k]) for k, (column, tally) in enumerate(zip(columns, tallies, strict=True))
+        _learn(column, tally, sample.x[:, k], weight)
+        for k, (column, tally) in enumerate(zip(columns, tallies, strict=True))
     )
 
 
 def _tally(source: Source, *, columns: Sequence[InputColumn], center: Array) -> list[_Tally]:
     tallies: list[_Tally] | None = None
     for x, y in source.blocks(MOMENT_ROWS):
-        found = [_tally_block(column, x[:, k], y[:, : source.n_outputs] - center) for k, column in enumerate(columns)]
+        weight = y[:, source.n_outputs] if source.n_noise else np.ones(len(y))
+        targets = y[:, : source.n_outputs] - center
+        found = [_tally_block(column, x[:, k], targets, weight) for k, column in enumerate(columns)]
         tallies = found if tallies is None else _merge(tallies, found)
     if tallies is None:
         raise DataError("there are no rows to learn from")
     return tallies
 
 
-def _tally_block(column: InputColumn, values: AnyArray, y: Array) -> _Tally:
+def _tally_block(column: InputColumn, values: AnyArray, y: Array, weight: AnyArray) -> _Tally:
     known = values[~np.isnan(values)]
     tally = _Tally(missing=len(values) - len(known))
     if column.kind == TIME and len(known):
@@ -357,12 +364,13 @@ def _tally_block(column: InputColumn, values: AnyArray, y: Array) -> _Tally:
         levels = len(column.categories)
         codes, folds = _split_codes(values)
         place, shape = folds * (levels + 1) + codes, (_FOLDS, levels + 1)
-        tally.counts = np.bincount(place, minlength=_FOLDS * (levels + 1)).reshape(shape).astype(np.float64)
+        tally.rows = np.bincount(folds, minlength=_FOLDS).astype(np.float64)
+        tally.counts = np.asarray(np.bincount(place, weight, _FOLDS * (levels + 1)).reshape(shape), dtype=np.float64)
         if column.kind == LEVELS:
             tally.sums, tally.squares = np.zeros((*shape, y.shape[1])), np.zeros((_FOLDS, y.shape[1]))
             for k, each in enumerate(y.T):
-                tally.sums[:, :, k] = np.bincount(place, each, _FOLDS * (levels + 1)).reshape(shape)
-                tally.squares[:, k] = np.bincount(folds, each**2, _FOLDS)
+                tally.sums[:, :, k] = np.bincount(place, weight * each, _FOLDS * (levels + 1)).reshape(shape)
+                tally.squares[:, k] = np.bincount(folds, weight * each**2, _FOLDS)
     return tally
 
 
@@ -370,11 +378,11 @@ def _merge(first: list[_Tally], second: list[_Tally]) -> list[_Tally]:
     return [a.merge(b) for a, b in zip(first, second, strict=True)]
 
 
-def _learn(column: InputColumn, tally: _Tally, sample: AnyArray) -> Encoding:
+def _learn(column: InputColumn, tally: _Tally, sample: AnyArray, weight: AnyArray) -> Encoding:
     median = None
     if tally.missing and column.kind in (NUMBER, BOOLEAN, TIME):
-        known = sample[~np.isnan(sample)]
-        median = float(np.median(known)) if len(known) else 0.0
+        known = ~np.isnan(sample)
+        median = _weighted_median(sample[known], weight[known]) if known.any() else 0.0
     if column.kind == TIME:
         span = tally.high - tally.low
         seen = tuple(name for name, period in _PERIODS.items() if span >= 2.0 * period)
@@ -383,40 +391,52 @@ def _learn(column: InputColumn, tally: _Tally, sample: AnyArray) -> Encoding:
         counts = tally.counts.sum(axis=0)
         return IndicatorEncoding(len(column.categories), tuple(np.flatnonzero(counts).tolist()))
     if column.kind == LEVELS:
-        counts, sums, squares = (each.sum(axis=0) for each in (tally.counts, tally.sums, tally.squares))
-        rest = [
-            shrink_effects(counts - own, sums - total, squares - square)
-            for own, total, square in zip(tally.counts, tally.sums, tally.squares, strict=True)
-        ]
-        return EffectEncoding(counts, shrink_effects(counts, sums, squares), np.stack(rest))
+        folds = tally.counts, tally.sums, tally.squares, tally.rows
+        counts, *rest = (each.sum(axis=0) for each in folds)
+        # Sums over the other folds, as differences would leave rounding errors of levels that these do not have.
+        out = [shrink_effects(*(np.delete(each, k, axis=0).sum(axis=0) for each in folds)) for k in range(_FOLDS)]
+        return EffectEncoding(counts, shrink_effects(counts, *rest), np.stack(out))
     return NumberEncoding(median)
 
 
-def shrink_effects(counts: Array, sums: Array, squares: Array) -> Array:
+def _weighted_median(values: AnyArray, weight: AnyArray) -> float:
+    """The median of values, (n,), each of which counts as often as its weight says."""
+    order = np.argsort(values, kind="stable")
+    below = np.cumsum(weight[order])
+    middle = [min(int(np.searchsorted(below, below[-1] / 2, side)), len(order) - 1) for side in ("left", "right")]
+    return float(values[order[middle]].mean())
+
+
+def shrink_effects(counts: Array, sums: Array, squares: Array, rows: float | None = None) -> Array:
     """Empirical Bayes means of levels, less the mean of all rows, (L, q).
 
     Parameters
     ----------
     counts : (L,)
-        Rows of each level.
+        Rows of each level, or the sum of their weights.
     sums : (L, q)
-        Of their targets.
+        Of their targets, times their weights.
     squares : (q,)
-        Sum of the squared targets of all rows.
+        Sum of the squared targets of all rows, times their weights.
+    rows : float, optional
+        Number of all rows, where they have weights; None: the sum of the counts.
 
     Notes
     -----
     With variance s² within levels and t² between them, by the moments of the one-way analysis of variance, the effect
-    of a level of n rows is ``n / (n + s²/t²)`` times that of its mean (M1).
+    of a level of n rows is ``n / (n + s²/t²)`` times that of its mean (M1). The variance of a row of weight w is
+    ``s² / w`` around the mean of its level, so n is the sum of the weights, and all weights may be multiplied by the
+    same number.
     """
-    n, levels = float(counts.sum()), int((counts > 0).sum())
+    total, levels = float(counts.sum()), int((counts > 0).sum())
+    n = total if rows is None else float(rows)
     if n <= levels or levels < 2:  # nothing tells the two variances apart
         return np.zeros_like(sums)
-    mean = sums.sum(axis=0) / n
+    mean = sums.sum(axis=0) / total
     deviations = np.divide(sums, counts[:, None], where=counts[:, None] > 0, out=np.tile(mean, (len(counts), 1))) - mean
     between = counts @ deviations**2
-    within = np.maximum(squares - n * mean**2 - between, 0.0) / (n - levels)
-    spread = np.maximum(between - (levels - 1) * within, 0.0) / (n - counts @ counts / n)
+    within = np.maximum(squares - total * mean**2 - between, 0.0) / (n - levels)
+    spread = np.maximum(between - (levels - 1) * within, 0.0) / (total - counts @ counts / total)
     ratio = np.divide(within, spread, where=spread > 0, out=np.full_like(spread, np.inf))
     weight: Array = counts[:, None] / (counts[:, None] + ratio + (counts[:, None] == 0))  # (M1)
     return np.asarray(weight * deviations)

@@ -10,7 +10,6 @@ import pyarrow.compute as pc
 
 from prismgp.data.cells import check_unique, is_numeric
 from prismgp.data.encoder import TableBatch, TableEncoder
-from prismgp.data.encodings import BOOLEAN, NUMBER
 from prismgp.data.scan import scan_table
 from prismgp.exceptions import DataError
 
@@ -45,8 +44,7 @@ def _is_plain(column: Any) -> bool:
 
 def non_numeric_columns(frame: Any) -> list[str]:
     """Columns that hold neither numbers nor booleans."""
-    columns = frame_encoder(frame).columns
-    return [column.name for column in columns if column.kind not in (NUMBER, BOOLEAN)]
+    return frame_encoder(frame).non_numeric_names
 
 
 def frame_encoder(frame: Any) -> TableEncoder:
@@ -73,14 +71,20 @@ def to_arrow(frame: Any, names: list[str] | None = None) -> pa.Table:
 
 
 def _to_column(name: str, series: Any) -> Any:
-    """A pandas column; what Arrow does not know, or objects of several kinds, as text."""
+    """A pandas column; what Arrow does not know, such as intervals, or objects of several kinds, as text."""
     if getattr(series.dtype, "kind", "O") == "c":
         raise DataError(f"Complex data not supported: column {name!r}; pass real and imaginary parts apart")
+    if isinstance(series.dtype, sys.modules["pandas"].PeriodDtype):
+        series = series.dt.to_timestamp()
     try:
-        return pa.Array.from_pandas(series)
+        column = pa.Array.from_pandas(series)
+        kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+        if not isinstance(kind, pa.BaseExtensionType):
+            return column
     except (pa.ArrowException, TypeError, ValueError):
-        values = [None if missing else str(value) for value, missing in zip(series, series.isna(), strict=True)]
-        return pa.array(values, pa.large_string())
+        pass
+    values = [None if missing else str(value) for value, missing in zip(series, series.isna(), strict=True)]
+    return pa.array(values, pa.large_string())
 
 
 def read_frame(encoder: TableEncoder, frame: Any) -> tuple[pd.DataFrame, TableBatch]:

@@ -76,13 +76,15 @@ class TableReader:
         *,
         ignore: Collection[str] = (),
         missing: str = "impute",
+        noise: NoiseColumns | None = None,
     ) -> TableReader:
         """A reader of tables for a fitted model.
 
         ``encoder`` is that of the model; None: columns are found by name, or by position if ``inputs`` is a number, as
-        they have no names. The columns to ``ignore`` cannot be inputs.
+        they have no names. The columns to ``ignore``, and those of ``noise``, cannot be inputs.
         """
-        names = [name for name in files.names if name not in ignore]
+        noise = noise or NoiseColumns()
+        names = [name for name in files.names if name not in ignore and name not in noise.names]
         if encoder is not None and encoder.feature_names != inputs and not encoder.positional:
             raise ModelFileError("the model's description of its table does not fit its inputs")
         if encoder is None and not isinstance(inputs, int):
@@ -96,7 +98,7 @@ class TableReader:
                 )
             encoder = TableEncoder.numeric(names) if encoder is None else encoder.rename(names)
         _check_columns(files, encoder, names)
-        return cls(files, encoder, targets, missing=missing)
+        return cls(files, encoder, targets, missing=missing, noise=noise)
 
     def encode_with(self, encoder: TableEncoder) -> TableReader:
         """The same rows, encoded as another table was."""

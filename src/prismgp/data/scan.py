@@ -82,18 +82,54 @@ def scan_files(
     return encoder, frozenset(booleans)
 
 
+class TableScan:
+    """What is known of the columns of a table in memory, all of which are inputs; parts of a table can be merged."""
+
+    def __init__(self, table: pa.Table, *, max_categories: int = MAX_CATEGORIES) -> None:
+        self._names = list(table.schema.names)
+        self._types = {name: {table.schema.field(name).type} for name in self._names}
+        self._scans: dict[str, _ColumnScan] = {}
+        self._problems: list[str] = []
+        for name in self._names:
+            with _collect(self._problems):
+                if column_kind(name, table.schema.field(name).type) == CATEGORY:
+                    self._scans[name] = _ColumnScan(name, False, max_categories, numerals=None, is_target=False)
+                    self._scans[name].add(table.column(name), 0)
+
+    def merge(self, other: TableScan) -> TableScan:
+        """Take in what is known of another part of the table; returns this one."""
+        for name in self._names:
+            self._types[name] |= other._types[name]
+            mine, theirs = self._scans.get(name), other._scans.get(name)
+            if mine is not None and theirs is not None:
+                mine.merge(theirs)
+            elif theirs is not None:
+                self._scans[name] = theirs
+        self._problems += [problem for problem in other._problems if problem not in self._problems]
+        return self
+
+    def encoder(self) -> TableEncoder:
+        """How the columns are read; one DataError names all that cannot be inputs."""
+        problems = list(self._problems)
+        columns = []
+        for name in self._names:
+            with _collect(problems):
+                columns.append(self._column(name))
+        raise_problems(problems)
+        return TableEncoder(tuple(columns))
+
+    def _column(self, name: str) -> InputColumn:
+        # A part without a single value in the column does not say what it holds.
+        types = [kind for kind in self._types[name] if not pa.types.is_null(kind)] or [pa.null()]
+        kinds = sorted({column_kind(name, kind) for kind in types})
+        if len(kinds) > 1:
+            raise DataError(f"column {name!r} holds {' in some parts and '.join(kinds)} in others; make it one type")
+        return self._scans[name].column() if kinds == [CATEGORY] else InputColumn(name, kinds[0])
+
+
 def scan_table(table: pa.Table, *, max_categories: int = MAX_CATEGORIES) -> TableEncoder:
     """Decide how the columns of a table in memory are read; all of them are inputs."""
-    problems: list[str] = []
-    scans = {}
-    for name in table.schema.names:
-        with _collect(problems):
-            if column_kind(name, table.schema.field(name).type) == CATEGORY:
-                scans[name] = _ColumnScan(name, False, max_categories, numerals=None, is_target=False)
-                scans[name].add(table.column(name), 0)
-    encoder = TableEncoder(tuple(_columns(table.schema, table.schema.names, scans, problems)))
-    raise_problems(problems)
-    return encoder
+    return TableScan(table, max_categories=max_categories).encoder()
 
 
 @contextmanager
@@ -222,6 +258,15 @@ class _ColumnScan:
             self._skipped = True  # a column of numbers has no levels
         else:
             self.add_levels(present)
+
+    def merge(self, other: _ColumnScan) -> None:
+        """Take in what is known of other cells of the column, of a table in memory."""
+        # Without a single value, cells have no type.
+        self._typed = any(each._typed and each._cells for each in (self, other))
+        self._rows += other._rows
+        self._cells += other._cells
+        self._times += other._times
+        self._distinct = pc.unique(pa.chunked_array([self._distinct, other._distinct]))
 
     def add_levels(self, text: ArrowColumn) -> None:
         """Take in the levels of cells, and nothing else."""

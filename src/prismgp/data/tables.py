@@ -219,7 +219,10 @@ def _translate_errors(file: TableFile) -> Iterator[None]:
     try:
         yield
     except (UnicodeDecodeError, pa.ArrowException, OSError) as error:
+        if isinstance(error, MemoryError):
+            raise
         if isinstance(error, OSError) and error.errno is not None:
+            error.filename = error.filename or file.name
             raise
         message = " ".join(str(error).split())
         if file.text is not None and (isinstance(error, UnicodeDecodeError) or "UTF8" in message):
@@ -372,11 +375,15 @@ class TableFiles:
         def read(file: TableFile, stamp: tuple[int, int]) -> Iterator[tuple[pa.RecordBatch, int]]:
             _check_unchanged(file, stamp)
             before = 0
-            for batch in file.raw_batches(rows, columns=chosen, numbers=set(numbers) - self.respelled):
-                ordered = batch.select(chosen)
-                typed = self._read_numerals(ordered, numbers) if types is None else ordered.cast(types, safe=False)
-                yield typed, before
-                before += batch.num_rows
+            try:
+                for batch in file.raw_batches(rows, columns=chosen, numbers=set(numbers) - self.respelled):
+                    ordered = batch.select(chosen)
+                    typed = self._read_numerals(ordered, numbers) if types is None else ordered.cast(types, safe=False)
+                    yield typed, before
+                    before += batch.num_rows
+            except DataError:  # perhaps about half of what someone else writes just now
+                _check_unchanged(file, stamp)
+                raise
             _check_unchanged(file, stamp)
 
         return chain.from_iterable(read(file, stamp) for file, stamp in zip(self.files, self._stamps, strict=True))

@@ -168,7 +168,7 @@ class GPRegressor(Documented, Predictions, MultiOutputMixin, RegressorMixin, Bas
         ``noise`` are weights and known noise variances of the rows; rows of weight zero are left out. ``training``:
         the rows are those of the fit again.
         """
-        X, y = as_source(X, y, *noise)
+        X, y = as_source(self, X, y, *noise, reset=reset)
         if isinstance(X, Source):
             if reset:
                 source = adopt_source(self, X, y)
@@ -211,7 +211,7 @@ class GPRegressor(Documented, Predictions, MultiOutputMixin, RegressorMixin, Bas
 
         not finite where a cell is unknown.
         """
-        X, _ = as_source(X)
+        X, _ = as_source(self, X)
         if isinstance(X, Source):
             return match_source(self, X).load().x
         return match_inputs(self, X)
@@ -219,7 +219,7 @@ class GPRegressor(Documented, Predictions, MultiOutputMixin, RegressorMixin, Bas
     def read_pool(self, X: Any) -> Source:
         """As :meth:`read_inputs`, but the rows of a source stay where they are, and unknown cells are typical."""
         check_is_fitted(self)
-        X, _ = as_source(X)
+        X, _ = as_source(self, X)
         if isinstance(X, Source):
             rows = match_source(self, X)
             return MappedSource(rows, self.model_.complete, rows.n_inputs)
@@ -334,17 +334,20 @@ class GPRegressor(Documented, Predictions, MultiOutputMixin, RegressorMixin, Bas
 
         Parameters
         ----------
-        X : array-like, (n, d), or source with its targets
+        X : array-like, (n, d), Dask array or frame, or source with its targets
         y : array-like, (n,) or (n, q)
         sample_weight : array-like, (n,), optional
+            A source has the weights of its rows itself.
 
         Returns
         -------
         float
         """
-        if isinstance(as_source(X)[0], Source):
-            blocks = self.read_rows(X, y).blocks(self.current_model().prediction_rows)
-            y = self._shape_out(np.concatenate([block[:, : self.model_.n_outputs] for _, block in blocks]))
+        X, y = as_source(self, X, y, sample_weight)
+        if isinstance(X, Source):
+            rows, q = self.read_rows(X, y), self.model_.n_outputs
+            targets = np.concatenate([block for _, block in rows.blocks(self.current_model().prediction_rows)])
+            y, sample_weight = self._shape_out(targets[:, :q]), targets[:, q] if rows.n_noise else None
         return float(super().score(X, y, sample_weight))
 
     # -- model files -----------------------------------------------------------------------------

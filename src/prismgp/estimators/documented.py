@@ -14,7 +14,7 @@ class Documented:
     @property
     def _doc_link_template(self) -> str:  # scikit-learn fills it in; an empty one means no link
         base = _documentation_url()
-        return f"{base}/api.html#prismgp.{{estimator_name}}" if base else ""
+        return f"{base}/api/prismgp.{{estimator_name}}.html" if base else ""
 
 
 @lru_cache(maxsize=1)

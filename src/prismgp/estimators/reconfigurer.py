@@ -149,7 +149,7 @@ class Reconfigurer(Documented, ClassNamePrefixFeaturesOutMixin, TransformerMixin
         self._check_parameters()
         ending = Ending(self.max_seconds, keep=self.on_interrupt == "keep")
         forget_fit(self)
-        X, _ = as_source(X)
+        X, _ = as_source(self, X, reset=True)
         if isinstance(X, Source):
             source = adopt_source(self, X, None, needs_target=False)
         else:
@@ -238,7 +238,7 @@ class Reconfigurer(Documented, ClassNamePrefixFeaturesOutMixin, TransformerMixin
         The result has the precision of X, or is of integers. Rows on a cluster are passed to the method there.
         """
         check_is_fitted(self)
-        X, _ = as_source(X)
+        X, _ = as_source(self, X)
         blocks: Iterable[AnyArray]
         if isinstance(X, Source):
             source, dtype = match_source(self, X), np.dtype(np.float64)

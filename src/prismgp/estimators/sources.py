@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
 from numbers import Integral
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from sklearn.base import BaseEstimator
 from prismgp._types import AnyArray
 from prismgp._validate import check_fit_data, check_inputs, check_row_noise
 from prismgp._version import __version__
-from prismgp.context import Checkpoint
+from prismgp.checkpoint import Checkpoint
 from prismgp.data import (
     ArraySource,
     MappedSource,
@@ -41,13 +42,25 @@ _WITHOUT_EFFECT = ("verbose", "checkpoint", "max_seconds", "on_interrupt")
 _LONG = 16  # numbers; longer arrays are told apart by a digest
 
 
-def as_source(X: Any, y: Any = None, sample_weight: Any = None, noise_variance: Any = None) -> tuple[Any, Any]:
-    """Dask collections as one source, and nothing beside it; all else passes.
+def as_source(
+    estimator: BaseEstimator,
+    X: Any,
+    y: Any = None,
+    sample_weight: Any = None,
+    noise_variance: Any = None,
+    *,
+    reset: bool = False,
+) -> tuple[Any, Any]:
+    """Dask collections as one source, and nothing beside it; all else passes. ``reset``: they are to be fitted.
 
     A source holds weights and noise variances of its rows itself.
     """
     if is_collection(X):
-        return collection_source(X, y, sample_weight, noise_variance), None
+        encoder = None if reset else getattr(estimator, "table_encoder_", None)
+        missing = getattr(estimator, "missing", None)
+        if missing == "drop" and not reset:  # as for frames and arrays, only in a fit
+            missing = "impute"
+        return collection_source(X, y, sample_weight, noise_variance, encoder=encoder, missing=missing), None
     given = [
         name
         for name, value in (("sample_weight", sample_weight), ("noise_variance", noise_variance))
@@ -84,7 +97,17 @@ def adopt_source(estimator: BaseEstimator, source: Source, y: Any, *, needs_targ
     rows = source.load() if source.small else source
     if isinstance(rows, ArraySource) and rows.n_noise:
         rows = ArraySource(rows.x, rows.targets, rows.labels).with_noise(rows.noise)
-    return rows if source.encoder is None else learn_rows(estimator, rows, source.encoder)
+    encoder = source.encoder
+    if encoder is None and np.isnan(source.moments[0].largest).any():
+        encoder = _encoder_of_numbers(estimator, source.n_inputs)
+    return rows if encoder is None else learn_rows(estimator, rows, encoder)
+
+
+def _encoder_of_numbers(estimator: Any, width: int) -> TableEncoder:
+    """For rows of so many numbers, some of which are missing."""
+    names = getattr(estimator, "feature_names_in_", None)
+    columns = [f"x{k}" for k in range(width)] if names is None else [str(name) for name in names]
+    return TableEncoder.numeric(columns, positional=names is None)
 
 
 def learn_rows(estimator: BaseEstimator, rows: Source, encoder: TableEncoder) -> Source:
@@ -126,9 +149,7 @@ def adopt_rows(
         own_labels = None if own_labels is None else own_labels[~incomplete]
         incomplete = np.zeros(0, dtype=bool)
     if encoder is None and incomplete.any():
-        names = getattr(estimator, "feature_names_in_", None)
-        columns = [f"x{k}" for k in range(x.shape[1])] if names is None else [str(name) for name in names]
-        encoder = TableEncoder.numeric(columns, positional=names is None)
+        encoder = _encoder_of_numbers(estimator, x.shape[1])
     rows = ArraySource(x, target.reshape(len(target), -1), own_labels).with_noise(columns_of_noise)
     return (rows if encoder is None else learn_rows(estimator, rows, encoder)), target.ndim
 
@@ -154,6 +175,8 @@ def _match_columns(estimator: BaseEstimator, source: Source) -> Source:
     encoder = getattr(estimator, "table_encoder_", None)
     if source.encoder is not None and encoder is not None:
         return source if source.encoder.columns == encoder.columns else source.encode_with(encoder)
+    if source.encoder is not None and not source.encoder.is_numeric:
+        raise _numbers_only_error(source.encoder.non_numeric_names)
     known = getattr(estimator, "feature_names_in_", None)
     if known is not None and source.feature_names is not None and list(known) != source.feature_names:
         raise DataError(
@@ -210,15 +233,19 @@ def _read(estimator: Any, X: Any) -> Any:
     if encoder is None or encoder.positional:
         others = [] if not needs_encoder(X) else non_numeric_columns(X)
         if others:
-            raise DataError(
-                f"{plural(others, 'column')} {quote_names(others)}: text or times; the model was fitted with numbers"
-            )
+            raise _numbers_only_error(others)
         return X
     frame, batch = read_frame(encoder, X)
     if not _allows_nan(estimator) and batch.missing:
         raise missing_error(batch.missing)
     warn_unseen(batch.unseen, stacklevel=6)
     return frame
+
+
+def _numbers_only_error(names: list[str]) -> DataError:
+    return DataError(
+        f"{plural(names, 'column')} {quote_names(names)}: text or times; the model was fitted with numbers"
+    )
 
 
 def input_blocks(estimator: Any, X: Any, rows: int) -> AnyArray | Iterator[AnyArray]:
@@ -260,7 +287,17 @@ def open_checkpoint(model: BaseEstimator, source: Source) -> Checkpoint:
     arguments = {key: value for key, value in model.get_params(deep=False).items() if key not in _WITHOUT_EFFECT}
     identity = {key: _identify(value) for key, value in arguments.items()}
     rows = {"rows": source.n_rows, "inputs": source.n_inputs, "outputs": source.n_outputs, "data": source.digest}
-    return Checkpoint(path, {"estimator": name, "prismgp": __version__, **identity, **rows})
+    code = {"prismgp": __version__, "code": _digest_code()}
+    return Checkpoint(path, {"estimator": name, **code, **identity, **rows})
+
+
+@cache
+def _digest_code() -> str:
+    """Of the source of PrismGP: other code would not repeat what a checkpoint holds."""
+    found, root = hashlib.sha256(), Path(__file__).parents[1]
+    for file in sorted(root.rglob("*.py")):
+        found.update(f"{file.relative_to(root).as_posix()} ".encode() + file.read_bytes())
+    return found.hexdigest()[:16]
 
 
 def _identify(value: Any) -> Any:

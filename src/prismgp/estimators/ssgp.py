@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, Self
@@ -17,6 +18,7 @@ from prismgp.core.models import Predictor
 from prismgp.data import Source, StandardisedRows
 from prismgp.estimators.base import UpdatableRegressor
 from prismgp.estimators.gating import check_gating, fit_gate, given_labels
+from prismgp.exceptions import PrismGPWarning
 from prismgp.model import FittedModel
 
 
@@ -37,7 +39,7 @@ class SSGPRegressor(UpdatableRegressor):
         A length-scale per input; the others per output.
     frequencies : {"auto", "iid", "orthogonal", "sobol"} or array, (n_frequencies, d), default "auto"
         How the frequencies are drawn; "auto" is "sobol" up to 4 inputs, "orthogonal" above. With
-        ``optimize=True`` several draws compete by their evidence on a few thousand rows. An array,
+        ``optimize=True`` several draws compete by their evidence, on a hundred to a few thousand rows. An array,
         such as the ``frequencies_`` of another model, is used as it is.
     learn_frequencies : bool, default False
         Let the frequencies join the optimiser. More flexible, and prone to over-fit.
@@ -207,9 +209,17 @@ class SSGPRegressor(UpdatableRegressor):
         )
         clusters, rng = (self.gating, self.partition, self.n_components), streams.generator("partition")
         gate = partial(fit_gate, *clusters, rows, self.n_frequencies, rng)
-        with limit_blas_threads(), context.progress("eval"):
+        with limit_blas_threads(), context, context.progress("eval"):
             start = rows.start(learn=self.optimize, **self._start_values())
             fit = fit_ssgp(rows, start, settings, streams, gate=gate, callback=context)
+        if self.optimize and fit.no_better_than_noise:
+            warnings.warn(
+                "the fit explains no more than noise would: its log evidence is higher than that of noise around a "
+                f"constant by {max(fit.gain, 0.0):.1f} only; the inputs may say nothing about the target, or "
+                f"n_frequencies={self.n_frequencies} may be too few",
+                PrismGPWarning,
+                stacklevel=2,
+            )
         lengthscale = fit.model.params.lengthscale
         return self._conclude(context, fit.model, rows, fit.stages, context.history, input_lengthscale=lengthscale)
 

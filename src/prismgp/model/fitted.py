@@ -248,12 +248,15 @@ class FittedModel:
         return mean, std, mean[:, :, None] + std[:, :, None] * factors
 
     def scores(self, blocks: Iterable[tuple[AnyArray, AnyArray]]) -> Array:
-        """Scores of observations for conformal prediction, ``(y - mean) / std``, (n, q)."""
+        """Scores of observations for conformal prediction, ``(y - mean) / std``, (n, q).
+
+        ``blocks`` are pairs (x, y), in which noise columns may follow the targets.
+        """
         parts = []
         for x, y in blocks:
             mean, std = self.predict(x)
             assert std is not None
-            parts.append((y - mean) / std)
+            parts.append((y[:, : self.n_outputs] - mean) / std)
         return np.concatenate(parts)
 
     def log_density(self, blocks: Iterable[tuple[AnyArray, AnyArray]]) -> Array:

@@ -44,8 +44,8 @@ def fill_from(x: AnyArray, background: Array, scale: Array) -> tuple[Array, Arra
     """Rows, (n, d), with unknown cells replaced in turn by those of background rows, (draws, n, d).
 
     Missing cells take those of the nearest rows, by the distance of the cells that are known in units of ``scale``,
-    (d,). Also what the spread of the draws is to be multiplied by, (n,), because new categories differ from each other
-    as the known ones do, of which there may be few.
+    (d,). Also what the spread of the draws is to be multiplied by, (n,): the cell is one more draw, and a new category
+    one more of those that are known, of which there may be few.
     """
     known, new = np.isfinite(x), np.isinf(x)
     rows = np.where(known, x, 0.0) / scale
@@ -56,25 +56,34 @@ def fill_from(x: AnyArray, background: Array, scale: Array) -> tuple[Array, Arra
     nearest = np.argsort(distances, axis=1, kind="stable")[:, :draws].T
     anywhere = np.linspace(0, len(background) - 1, draws).astype(np.intp)
     filled = np.where(known, x, background[nearest])
-    factor = np.ones(len(x))
+    factor = np.full(len(x), _factor_of_one_more(draws))
     if new.any():
         filled = np.where(new, background[anywhere][:, None, :], filled)
         patterns, which = np.unique(new, axis=0, return_inverse=True)
         for index, pattern in enumerate(patterns):
             if pattern.any():
                 distinct = len(np.unique(background[:, pattern], axis=0))
-                factor[which.ravel() == index] = _factor_of_new(distinct)
+                factor[which.ravel() == index] = _factor_of_new(min(distinct, draws))
     return filled, factor
 
 
-def _factor_of_new(levels: int) -> float:
-    """The variance of one more of so many levels, over the mean square of their deviations.
+def _factor_of_one_more(count: int) -> float:
+    """The mean squared distance of one more value from the mean of so many, over the mean square of their deviations.
 
-    It is (J + 1) / (J - 1), and intervals of 95% are those of Student's t: the exponential is the squared ratio of its
-    quantile to the normal one, within a per cent.
+    It is (J + 1) / (J - 1) for J independent values of one distribution.
+    """
+    degrees = max(count - 1, 1)
+    return (degrees + 2) / degrees
+
+
+def _factor_of_new(levels: int) -> float:
+    """The same for one more of so many levels, for intervals of 95%.
+
+    These are as those of Student's t: the exponential is the squared ratio of its quantile to the normal one, within a
+    per cent.
     """
     degrees = max(levels - 1, _FEWEST)
-    return float((degrees + 2) / degrees * np.exp(2.4 / degrees + 1.55 / degrees**2))
+    return float(_factor_of_one_more(degrees + 1) * np.exp(2.4 / degrees + 1.55 / degrees**2))
 
 
 def average(draws: Marginals, factor: Array, anchor: Marginals | None = None) -> Marginals:

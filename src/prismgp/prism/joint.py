@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -15,7 +15,8 @@ import torch
 
 from prismgp._system import Streams
 from prismgp._types import Array, Tensor
-from prismgp.context import Checkpoint, FitContext
+from prismgp.checkpoint import Checkpoint, Saved
+from prismgp.context import FitContext
 from prismgp.core.ending import Ending, time_twice
 from prismgp.core.features import Statistics
 from prismgp.core.kernels import Kernel, Parameters, draw_frequencies, get_kernel
@@ -26,14 +27,14 @@ from prismgp.prism.local import LocalMixture
 from prismgp.prism.local_fit import LEAST_EXAMPLES, LocalResult, LocalStage
 from prismgp.prism.network import NetworkSizes, RevisedMap
 from prismgp.prism.stacking import HeldOut, average, mixture_moments, noise_scale, normal_nlpd, stack
-from prismgp.prism.train import MemberSettings, MemberTraining, TrainingRows, held_out_rows
-from prismgp.vae import BatchRows, Indices, TrainingResult, run_training, torch_generator
+from prismgp.prism.train import Member, MemberSettings, MemberTraining, TrainingRows, held_out_rows, train_members
+from prismgp.vae import BatchRows, Indices, TrainingResult, select_tensors, torch_generator
 
 _MOST_HELD_OUT = 10_000
 LOCAL_ROWS = 4_000_000  # that may be neighbours, at most
 _LEAST_LOCAL_ROWS = 2 * LEAST_EXAMPLES  # at most half of them are examples
 LOCAL_KERNEL = "matern32"  # what the spectrum leaves is rough
-_TRAINED = "trained"  # a member, in a checkpoint
+_TRAINED = "trained"  # the members, in a checkpoint
 _LOG_LENGTHSCALES = (float(np.log(1e-3)), float(np.log(1e4)))  # as in the core
 _SKIP_LENGTHSCALE = 1.5  # the latent columns carry part of what the exact GP explained by the inputs
 _START_NOISE = (1e-4, 1.0)
@@ -41,7 +42,7 @@ _START_SIGNAL = (0.4, 8.0)
 _PROBE_ROWS = 2_048  # whose statistics tell how long those of all rows take
 _FEATURE_BYTES = 64 * 2**20  # of the features of one chunk
 # Under a time limit: what the networks may take of the time left, and what neighbours get of that; after how many steps
-# a member knows how long a step takes; the share of its steps below which a further member is not begun.
+# it is known how long a step takes; the share of its steps without which a member is given up.
 _STACK_SECONDS = 1.5  # for each that the statistics of a member take: its predictions of held-out rows follow
 _NETWORK_SHARE, _LOCAL_SHARE, _PROBE_STEPS, _LEAST_STEPS = 0.9, 0.35, 20, 0.3
 _MEMBER_KINDS = (("input", 0.0), ("constant", 0.0), ("input", 0.05), ("input", 0.0))
@@ -77,7 +78,7 @@ class JointRecipe:
     kernel: Kernel
     frequencies: str  # how they are drawn
     sizes: NetworkSizes  # of every member; which noise a member has is decided by ``noise_model``
-    settings: MemberSettings  # of every member, but for the dropout where that is None
+    settings: MemberSettings  # of every member
     n_members: int
     noise_model: str  # "constant", "input", or "auto": members differ
     dropout: float | None  # None: members differ
@@ -98,30 +99,14 @@ class JointRecipe:
             None if noise is None else noise / s.target_units(noise.shape[1])[1][self.rows.n_outputs :],
         )
         result = JointFit(Mixture.alone(self.plain), held_out_rows=len(held_out))
-        before, ending = context.iteration, context.ending
         enough = len(held_out) >= LEAST_EXAMPLES and self.local_rows >= _LEAST_LOCAL_ROWS
         local = self.local != "never" and enough
-        share = _MemberTime(ending.part(_NETWORK_SHARE), self.settings.max_steps, self.n_members, local)
-
-        def observe(now: TrainingResult) -> None:
-            context.report(
-                f"member {len(result.members)}",
-                self.rows.n_rows,
-                lambda: self._stack_so_far(result, now, held_out),
-                iteration=before + result.steps + now.steps,
-            )
-
-        with context.progress("step", self.n_members * self.settings.max_steps):
-            for number in range(self.n_members):
-                member = TrainingResult(early=True, message=f"{ending.reason} before the first step")
-                with ending.allow():
-                    member = self._train(number, rows, streams, observe, context, share)
-                self._add(result, member)
-                if ending.over or share.is_spent():
-                    break
+        share = _NetworkTime(context.ending.part(_NETWORK_SHARE), self.settings.first_steps, local)
+        with context.progress("step", self.n_members * self.settings.first_steps), context.ending.allow():
+            self._train(result, rows, streams, context, share)
         self._stack(result, held_out, context)
         result.predictor = result.mixture
-        if local and share.leaves_local and result.without is not None and not ending.over:
+        if local and share.leaves_local and result.without is not None and not context.ending.over:
             self._localise(result, held_out, streams, context)
         return result
 
@@ -154,17 +139,53 @@ class JointRecipe:
         result.held_out_nlpd = average(nlpd.sum(1), found.weights)
 
     def _train(
-        self,
-        number: int,
-        rows: TrainingRows,
-        streams: Streams,
-        observe: Callable[[TrainingResult], None],
-        context: FitContext,
-        share: _MemberTime,
-    ) -> TrainingResult:
+        self, result: JointFit, rows: TrainingRows, streams: Streams, context: FitContext, share: _NetworkTime
+    ) -> None:
+        """Train the members and add them to a result."""
+        members = [self._make_member(number, streams) for number in range(self.n_members)]
+        # The checkpoint is for a fit that is done: if the SSGP has ended early, members start elsewhere.
+        checkpoint = Checkpoint() if context.ending.early else context.checkpoint.scope("members")
+
+        def restore(saved: Saved) -> list[TrainingResult]:
+            tensors, info = saved
+            return [
+                TrainingResult.restore(about, members[number].network, select_tensors(tensors, str(number)))
+                for number, about in enumerate(info["members"])
+            ]
+
+        known = checkpoint.recall(_TRAINED, restore)
+        if known is not None:
+            for trained in known:
+                self._add(result, trained)
+            return
+        share.begin(lambda: self._time_statistics(members[0].network))
+        task = MemberTraining(members, rows, self.settings, share.ending)
+        scale, before = float(np.log(self.rows.standardiser.y_scale).mean()), context.iteration
+        try:
+            train_members(
+                task,
+                monitor=lambda values: self._show(task, values, scale, context, share),
+                observe=lambda now: self._report(result, now, rows.held_out, context, before),
+                checkpoint=checkpoint,
+            )
+        finally:  # what an interrupt leaves, too
+            for course in task.courses:
+                if course not in task.dropped:
+                    self._add(result, course.result)
+        if not any(course.result.early for course in task.courses):
+            state = {
+                f"{number}.{name}": value
+                for number, network in result.networks.items()
+                for name, value in network.state_dict().items()
+            }
+            checkpoint.drop("training")
+            summaries = [course.result.summary() for course in task.courses]
+            checkpoint.put(_TRAINED, lambda: (state, {"members": summaries}), now=True)
+
+    def _make_member(self, number: int, streams: Streams) -> Member:
         own = Streams(int(streams.generator(f"member {number}").integers(2**31 - 1)))
         noise, dropout = self._kind(number)
-        sizes, settings = replace(self.sizes, noise=noise), replace(self.settings, dropout=dropout)
+        sizes = replace(self.sizes, noise=noise)
         drawn = draw_frequencies(
             self.kernel,
             sizes.frequencies,
@@ -172,32 +193,29 @@ class JointRecipe:
             self.frequencies,
             own.generator("frequencies"),
         )
-        start = usable_start(self.start, self.rows.standardiser.constant_inputs, learn_kernel=settings.learn_kernel)
-        member = RevisedMap(sizes, start, drawn, torch_generator(own, "initial network")).to(self.rows.device)
-        # The checkpoint is for a fit that is done: if the SSGP has ended early, members start elsewhere.
-        checkpoint = Checkpoint() if context.ending.early else context.checkpoint.scope(f"member {number}")
-        if (saved := checkpoint.get(_TRAINED)) is not None:
-            trained = TrainingResult()
-            trained.take_up(saved[1], member, saved[0])
-            return trained
-        scale = float(np.log(self.rows.standardiser.y_scale).mean())
-        begin: int | None = number * settings.max_steps  # the member before may have stopped early
-        ending = share.begin(number, lambda: self._time_statistics(member))
+        constant = self.rows.standardiser.constant_inputs
+        start = usable_start(self.start, constant, learn_kernel=self.settings.learn_kernel)
+        network = RevisedMap(sizes, start, drawn, torch_generator(own, "initial network")).to(self.rows.device)
+        return Member(network, dropout, own)
 
-        def show(nlpd: float | None) -> None:
-            nonlocal begin
-            share.count_step()
-            text = f"member {number + 1} of {self.n_members}, held-out NLPD"
-            context.advance(None if nlpd is None else f"{text} {nlpd + scale:.4f}", to=begin)
-            begin = None
+    def _show(
+        self, task: MemberTraining, values: Sequence[float], scale: float, context: FitContext, share: _NetworkTime
+    ) -> None:
+        """Show a step, and give members up that there is no time for."""
+        text = None if not values else f"held-out NLPD of the best member {min(values) + scale:.4f}"
+        context.advance(text, to=sum(each.steps for each in task.results) - 1, total=task.expected_steps)
+        if task.steps == _PROBE_STEPS:
+            task.drop(task.active[share.members(len(task.active)) :])
 
-        task = MemberTraining(member, rows, settings, own, ending)
-        trained = run_training(task, monitor=show, observe=observe, checkpoint=checkpoint, ending=ending)
-        if not trained.early:
-            state = {} if trained.best is None else trained.best.state_dict()
-            checkpoint.drop("training")
-            checkpoint.put(_TRAINED, lambda: (state, trained.summary()), now=True)
-        return trained
+    def _report(
+        self, result: JointFit, now: Sequence[TrainingResult], held_out: Indices, context: FitContext, before: int
+    ) -> None:
+        context.report(
+            "members",
+            self.rows.n_rows,
+            lambda: self._stack_so_far(result, now, held_out),
+            iteration=before + sum(each.steps for each in now),
+        )
 
     def _kind(self, number: int) -> tuple[str, float]:
         """Noise and dropout of a member."""
@@ -227,10 +245,11 @@ class JointRecipe:
         if member.best is not None:
             result.networks[number] = member.best
 
-    def _stack_so_far(self, result: JointFit, member: TrainingResult, held_out: Indices) -> Mixture:
-        """The mixture if the training of the present member, and with it that of all, ended here."""
-        now = JointFit(result.mixture, networks=dict(result.networks), members=list(result.members))
-        self._add(now, member)
+    def _stack_so_far(self, result: JointFit, members: Sequence[TrainingResult], held_out: Indices) -> Mixture:
+        """The mixture if the training of the members ended here."""
+        now = JointFit(result.mixture)
+        for member in members:
+            self._add(now, member)
         # Copies, because posteriors are computed in another precision than the training.
         now.networks = {number: copy.deepcopy(network) for number, network in now.networks.items()}
         self._stack(now, held_out, FitContext())
@@ -296,47 +315,38 @@ class JointRecipe:
         return (chunks.reduce(MapStatistics(network, float(network.parameters_now().noise[0]))),)
 
 
-class _MemberTime:
-    """How members share the time of the networks, if that is limited.
+class _NetworkTime:
+    """The time of the networks, if that is limited.
 
-    After its first steps a member knows how long a step takes, and how many members can have a fair number of them;
-    it takes its share of the time, and its learning rate falls accordingly. ``local``: neighbours come after them, and
-    get time if a member can have a fair number of steps without it.
+    After the first steps it is known how long a step takes, and how many members can have a fair number of them; the
+    others are given up. The learning rate falls with the time. ``local``: neighbours come after the networks, and get
+    time if a member can have a fair number of steps without it.
     """
 
-    def __init__(self, ending: Ending, max_steps: int, n_members: int, local: bool) -> None:
-        self.ending, self.max_steps, self.n_members = ending, max_steps, n_members
+    def __init__(self, ending: Ending, steps: int, local: bool) -> None:
+        self.ending, self.steps = ending, steps
         self.leaves_local = local and not ending.limited
-        self._local, self._left = local, n_members
-        self._member, self._steps, self._step_seconds = ending, 0, 0.0
+        self._local, self._began, self._statistics = local, time.perf_counter(), 0.0
 
-    def begin(self, number: int, time_statistics: Callable[[], float]) -> Ending:
-        """The ending of the next member, for which the pass over all rows is reserved."""
+    def begin(self, time_statistics: Callable[[], float]) -> None:
+        """Called before the first step; the pass over all rows of one member is reserved."""
         if self.ending.limited:
-            self.ending.reserve(_STACK_SECONDS * time_statistics())
-        self._left, self._steps = self.n_members - number, 0
-        self._member = self.ending.part()
-        return self._member
+            self._statistics = _STACK_SECONDS * time_statistics()
+            self.ending.reserve(self._statistics)
+        self._began = time.perf_counter()
 
-    def count_step(self) -> None:
-        """Called after every step."""
-        self._steps += 1
-        if self._steps == _PROBE_STEPS and self.ending.limited:
-            self._step_seconds = (time.perf_counter() - self._member.began) / self._steps
-            fair = self._step_seconds * self.max_steps * _LEAST_STEPS
-            if self._local and not self.leaves_local and self.ending.left * (1.0 - _LOCAL_SHARE) >= fair:
-                self.leaves_local = True
-                self.ending.shorten(1.0 - _LOCAL_SHARE)
-                self._member.shorten(1.0 - _LOCAL_SHARE)
-            self._member.shorten(1.0 / max(1, min(self._left, int(self.ending.left / fair))))
-
-    def is_spent(self) -> bool:
-        """Whether there is too little time left for a further member."""
-        if self._left == 1:
-            return False
-        with self.ending.allow():
-            self.ending.check(self._step_seconds * self.max_steps * _LEAST_STEPS)
-        return self.ending.over
+    def members(self, count: int) -> int:
+        """Called after the first steps of so many members: how many there is time for, of which the passes are kept."""
+        if not self.ending.limited:
+            return count
+        step_seconds = (time.perf_counter() - self._began) / (_PROBE_STEPS * count)
+        fair = step_seconds * self.steps * _LEAST_STEPS
+        if self._local and self.ending.left * (1.0 - _LOCAL_SHARE) >= fair:
+            self.leaves_local = True
+            self.ending.shorten(1.0 - _LOCAL_SHARE)
+        count = max(1, min(count, int(self.ending.left / (fair + self._statistics))))
+        self.ending.reserve((count - 1) * self._statistics)
+        return count
 
 
 def _chunk_rows(width: int) -> int:

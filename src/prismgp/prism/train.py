@@ -1,85 +1,73 @@
-"""Training of one member: evidence of mini-batches plus a weighted augmented ELBO, checked on held-out rows.
+"""Training of the members together, checked on held-out rows.
 
-What is maximised, per row of a batch,
+A check gives the averaged network of a member the exact posterior of many training rows, and measures the negative log
+predictive density (NLPD) of the held-out rows, with the noise that is best for them. The best network is kept.
 
-- (T1) ``log p(Y_batch) / n + elbo_weight * (reconstruction - KL - alpha KL + beta separation)``,
-
-the evidence (B1) of a new random batch, and the objective R5 of the re-configuration on some rows of it. The
-evidence of all rows at once would be the wrong objective for a network: it rewards features that have
-memorised the rows. A batch has to be explained by features made from other rows.
-
-A check gives the averaged network the exact posterior of many training rows, and measures the negative log predictive
-density (NLPD) of the held-out rows, with the noise that is best for them. The best network is kept.
+The learning rate falls to zero like half a cosine over as many steps as the member is expected to take. Half way, that
+number doubles if the held-out density still improves much, up to a limit; and the training ends where nothing better
+follows for a while. So few rows are trained on for some hundred steps, and rows that still teach something for as long
+as they do.
 
 All random numbers are drawn on the CPU, from streams of the member's own.
 """
 
 from __future__ import annotations
 
+import json
 import math
-from dataclasses import dataclass
-from typing import Any, cast
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch.optim.lr_scheduler import LambdaLR
-from torch.optim.swa_utils import AveragedModel
 
 from prismgp._system import Streams
 from prismgp._types import AnyArray, Array, Tensor
+from prismgp.checkpoint import Checkpoint, Saved
 from prismgp.core.ending import Ending
 from prismgp.core.features import accumulate_features
 from prismgp.core.row_noise import RowNoise
+from prismgp.exceptions import NumericalError
+from prismgp.prism.batch import batch_predict
 from prismgp.prism.experts import Expert
-from prismgp.prism.network import (
-    NetworkOutput,
-    NetworkSizes,
-    RevisedMap,
-    batch_log_evidence,
-    batch_predict,
-    clip_inputs,
-)
+from prismgp.prism.members import ELBO_EVERY, ELBO_ROWS, Members, StepInputs, step_numbers
+from prismgp.prism.network import RevisedMap
 from prismgp.prism.stacking import HeldOut, average, noise_scale
-from prismgp.vae import (
-    BatchRows,
-    ElboTerms,
-    GaussianMixture,
-    GaussianMixtureNet,
-    Indices,
-    TrainingState,
-    TrainingTask,
-    draw_rows,
-    elbo_terms,
-    torch_generator,
-)
+from prismgp.vae import BatchRows, ElboTerms, Indices, TrainingResult, draw_rows, select_tensors, torch_generator
 
 _LEARNING_RATE = 1e-2
-_WEIGHT_DECAY = 0.01
-_WARM_UP = 50  # steps over which the learning rate rises; then it falls to zero like half a cosine
-_LONGEST_GRADIENT = 10.0
+_WARM_UP = 50  # steps over which the learning rate rises
+_LEAST_GAIN = 0.1  # nats of held-out density by the second quarter of these steps for which they are doubled
 _AVERAGE = 0.98  # share of the past in the running average of the weights
-_CONTEXT_ROWS = 8_192  # training rows behind the posterior of a check
+_CONTEXT_ROWS = 4_096  # training rows behind the posterior of a check
 _WIDE_CONTEXT_ROWS = 2_048  # the same for wide features
-_ELBO_ROWS = 128  # rows of a batch that enter the ELBO, whose weight is small
-_ELBO_EVERY = 8  # steps; it then counts eight times
-_DECODER_HIDDEN = 32
 _CHUNK_ROWS = 2_048
-_START_LOG_VAR = -4.0  # of the encoder's posterior
+_STATE_NAME = "training"  # of the state of a training in a checkpoint
 
 
 @dataclass(frozen=True)
 class MemberSettings:
-    """How a member is trained; the names are those of the estimator's parameters."""
+    """How members are trained; the names are those of the estimator's parameters."""
 
     alpha: float
     beta: float
     elbo_weight: float
-    dropout: float
     batch_size: int
+    first_steps: int  # that a member is expected to take at first, at most max_steps
     max_steps: int
-    patience: int | None
+    patience: int | None  # steps without a better check after which to stop, of the first steps; None: never
     learn_kernel: bool
+
+
+@dataclass(frozen=True)
+class Member:
+    """A member before its training."""
+
+    network: RevisedMap
+    dropout: float
+    streams: Streams
 
 
 @dataclass(frozen=True)
@@ -92,161 +80,307 @@ class TrainingRows:
     noise: Array | None = None  # noise columns in the model's units, (n, 1) or (n, 2), where rows differ
 
     def row_noise(self, index: Indices) -> RowNoise | None:
-        """Of the rows of these indices."""
-        if self.noise is None:
-            return None
-        return RowNoise.split(torch.as_tensor(self.noise[index], device=self.x.device), 0)[1]
+        """Of the rows of these indices, (m,)."""
+        columns = self.noise_columns(index)
+        return None if columns is None else RowNoise.split(columns, 0)[1]
+
+    def noise_columns(self, index: Indices) -> Tensor | None:
+        """The noise columns of these rows, (m, c), where rows differ."""
+        return None if self.noise is None else torch.as_tensor(self.noise[index], device=self.x.device)
 
     def draw(self, count: int, rng: np.random.Generator) -> Indices:
         """Draw distinct training rows in random order."""
         return draw_rows(len(self.x), self.held_out, count, rng)
 
 
-class MemberTraining(TrainingTask):
-    """Training of one member, which is changed, on (T1); checks measure the NLPD of the held-out rows."""
+@dataclass(eq=False)
+class _Course:
+    """How far the training of one member is."""
 
-    model: RevisedMap
-    check_every = 25
-    criterion = "held-out density"
+    number: int
+    dropout: float
+    result: TrainingResult
+    draws: dict[str, np.random.Generator]
+    generators: dict[str, torch.Generator]
+    end: int  # the step after which the learning rate is zero
+    scores: list[tuple[int, float]] = field(default_factory=list)  # of all checks
+
+
+class MemberTraining:
+    """Training of members together on (T1); checks measure the NLPD of the held-out rows."""
+
+    check_every = 25  # steps, at first; later twice as many
     wide = 1_024  # features above which a check uses the kernel matrix of fewer rows instead of the features' moments
 
     def __init__(
-        self,
-        member: RevisedMap,
-        rows: TrainingRows,
-        settings: MemberSettings,
-        streams: Streams,
-        ending: Ending | None = None,
+        self, members: Sequence[Member], rows: TrainingRows, settings: MemberSettings, ending: Ending | None = None
     ) -> None:
-        ending = ending or Ending()
-        self.member, self.rows, self.settings, self.held_out = member, rows, settings, rows.held_out
-        self.max_steps, self.patience = settings.max_steps, settings.patience
-        self.elbo = _Elbo(member.sizes, torch_generator(streams, "decoder")).to(rows.x.device)
-        for parameter in (member.log_lengthscale, member.log_signal, member.log_noise, member.mean):
-            parameter.requires_grad_(settings.learn_kernel)
-        candidates = (*member.parameters(), *self.elbo.decoder.parameters(), self.elbo.log_var)
-        self.trained = [parameter for parameter in candidates if parameter.requires_grad]
-        groups = [
-            {"params": [p for p in self.trained if p.ndim > 1], "weight_decay": _WEIGHT_DECAY},
-            {"params": [p for p in self.trained if p.ndim <= 1], "weight_decay": 0.0},
-        ]
-        self.optimiser = torch.optim.AdamW(groups, lr=_LEARNING_RATE, fused=True)
-        self.schedule = LambdaLR(
-            self.optimiser, lambda done: _learning_rate(done + 1, settings.max_steps, ending.share)
+        self.rows, self.settings, self.ending = rows, settings, ending or Ending()
+        self.members = Members(
+            [each.network for each in members],
+            [torch_generator(each.streams, "decoder") for each in members],
+            alpha=settings.alpha,
+            beta=settings.beta,
+            elbo_weight=settings.elbo_weight,
+            learn_kernel=settings.learn_kernel,
         )
-        self.average = AveragedModel(member, multi_avg_fn=_average_weights).requires_grad_(False)
-        self.average.update_parameters(member)  # the initial weights are the first to be averaged
-        self.model = cast(RevisedMap, self.average.module)
-        self.batches = streams.generator("batches")
-        self.context = streams.generator("context")
-        self.masks = torch_generator(streams, "dropout")
-        self.noise = torch_generator(streams, "latent noise")
+        self.courses = [self._begin(number, member) for number, member in enumerate(members)]
+        self.active = list(self.courses)  # those still in training, in the order of the members' tensors
+        self.dropped: list[_Course] = []
+        self.steps = 0
         self.held_x = rows.x[rows.held_out]
         self.held_y = rows.y[rows.held_out].double().cpu().numpy()
         self.held_noise = rows.row_noise(rows.held_out)
         self.held_weights = None if self.held_noise is None else self.held_noise.weight.cpu().numpy()
-        self.evidence: Tensor  # of the last batch
-        self.terms: dict[str, float] = {}  # of the last ELBO
 
-    def state(self) -> TrainingState:
-        return TrainingState(
-            {"member": self.member, "average": self.average, "elbo": self.elbo},
-            self.optimiser,
-            {"batches": self.batches, "context": self.context},
-            {"masks": self.masks, "noise": self.noise},
-            self.schedule,
-            self.terms,
+    def _begin(self, number: int, member: Member) -> _Course:
+        return _Course(
+            number,
+            member.dropout,
+            TrainingResult(held_out_rows=len(self.rows.held_out), early=True),
+            {name: member.streams.generator(name) for name in ("batches", "context")},
+            {name: torch_generator(member.streams, name) for name in ("dropout", "latent noise")},
+            end=self.settings.first_steps,
         )
 
-    def step(self, number: int) -> None:
-        """Take a step of Adam on a new batch."""
-        settings = self.settings
-        index = self.rows.draw(settings.batch_size, self.batches)
-        x, y = self.rows.x[index], self.rows.y[index]
-        output: NetworkOutput = self.member(x, dropout=settings.dropout, generator=self.masks)
-        evidence = batch_log_evidence(self.member, output, y, self.rows.row_noise(index)) / len(x)
-        loss = -evidence
-        if (number - 1) % _ELBO_EVERY == 0:  # for the history also where its weight is zero
-            terms = self._elbo_terms(x, output)
-            self.terms.update(terms.as_floats())
-            if settings.elbo_weight:
-                loss = loss - _ELBO_EVERY * settings.elbo_weight * terms.objective
-        self.optimiser.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(self.trained, _LONGEST_GRADIENT)
-        self.optimiser.step()
-        self.schedule.step()
-        self.member.limit()
-        self.average.update_parameters(self.member)
-        self.evidence = evidence.detach()
+    @property
+    def results(self) -> list[TrainingResult]:
+        """Of all members."""
+        return [course.result for course in self.courses]
 
-    def check(self) -> tuple[float, dict[str, Any]]:
-        """Compute the NLPD of the averaged network at the held-out rows."""
-        if not all(bool(torch.isfinite(parameter).all()) for parameter in self.model.parameters()):
+    @property
+    def expected_steps(self) -> int:
+        """Steps of all members until they are over, as far as that is known."""
+        return sum(course.end if course in self.active else course.result.steps for course in self.courses)
+
+    # -- steps ---------------------------------------------------------------------------------------
+
+    def step(self, number: int) -> None:
+        """Take a step of Adam on a new batch of every member."""
+        drawn = [self.rows.draw(self.settings.batch_size, course.draws["batches"]) for course in self.active]
+        index = np.concatenate(drawn)
+        shape, n = (len(drawn), len(drawn[0]), -1), len(drawn[0])
+        x, y = self.rows.x[index].reshape(shape), self.rows.y[index].reshape(shape)
+        noise = self.rows.noise_columns(index)
+        share = 1.0 - min(_AVERAGE, number / (9.0 + number))
+        numbers = [step_numbers(number, self._learning_rate(course, number), share) for course in self.active]
+        inputs = StepInputs(
+            x,
+            y,
+            None if noise is None else noise.reshape(shape),
+            self._draw_dropout(n),
+            torch.tensor(numbers, dtype=torch.float32).to(x.device),
+            # For the history also where the ELBO's weight is zero.
+            self._draw_noise(min(ELBO_ROWS, n)) if (number - 1) % ELBO_EVERY == 0 else None,
+        )
+        self.members.step(inputs)
+        self.steps = number
+        for course in self.active:
+            course.result.steps = number
+
+    def _learning_rate(self, course: _Course, step: int) -> float:
+        """Of a step, counted from one; a time limit makes it fall sooner."""
+        angle = math.pi * max((step - 1) / course.end, self.ending.share)
+        return _LEARNING_RATE * min(1.0, step / _WARM_UP) * 0.5 * (1.0 + math.cos(angle))
+
+    def _draw_dropout(self, n: int) -> tuple[Tensor, ...]:
+        """Factors on the values of the hidden layers, (M, n, h) each; none if no member drops any."""
+        if not any(course.dropout for course in self.active):
+            return ()
+        layers = []
+        for width in self.members.sizes.hidden:
+            factors = torch.ones(len(self.active), n, width, dtype=torch.float32)
+            for m, course in enumerate(self.active):
+                if course.dropout:
+                    drawn = torch.rand(n, width, generator=course.generators["dropout"], dtype=torch.float32)
+                    factors[m] = (drawn >= course.dropout).float() / (1.0 - course.dropout)
+            layers.append(factors.to(self.rows.x.device))
+        return tuple(layers)
+
+    def _draw_noise(self, n: int) -> Tensor:
+        shape = (n, 1, self.members.sizes.latent)
+        drawn = [
+            torch.randn(shape, generator=course.generators["latent noise"], dtype=torch.float32)
+            for course in self.active
+        ]
+        return torch.stack(drawn).to(self.rows.x.device)
+
+    # -- checks --------------------------------------------------------------------------------------
+
+    def is_due(self, course: _Course) -> bool:
+        """Whether a member is checked after the present step."""
+        every = self.check_every * (1 if self.steps <= 8 * self.check_every else 2)
+        return self.steps % every == 0 or self.steps == course.end
+
+    def check(self, course: _Course) -> float:
+        """Compute the NLPD of a member at the held-out rows, and keep its averaged network if it is the best."""
+        m = self.active.index(course)
+        network = self.members.network(m)
+        value, entries = self.measure(course, network)
+        course.result.consider(value, entries, network)
+        course.scores.append((self.steps, value))
+        return value
+
+    def measure(self, course: _Course, network: RevisedMap) -> tuple[float, dict[str, Any]]:
+        """NLPD of the held-out rows, and further entries for the history; NaN for a network that has none."""
+        if not all(bool(torch.isfinite(parameter).all()) for parameter in network.parameters()):
             return math.nan, {}
-        found = self._predict_held_out().at_rows(self.held_noise)
+        try:
+            found = self._predict_held_out(course, network).at_rows(self.held_noise)
+        except NumericalError:
+            return math.nan, {}
         _, nlpd = noise_scale(self.held_y, found, self.held_weights)
         rmse = float(np.sqrt(average((self.held_y - found.mean) ** 2, self.held_weights)))
-        with torch.no_grad():
-            clusters = self.model.prior.describe(self.model(self.held_x).latent)
-        entries = {"evidence": float(self.evidence), **self.terms, "validation_nlpd": nlpd, "validation_rmse": rmse}
-        return nlpd, {**entries, **clusters}
+        clusters = network.prior.describe(network.latent(self.held_x))
+        m = self.active.index(course)
+        terms = {name: value[m] for name, value in self.members.terms.items()}
+        elbo = ElboTerms(**terms, alpha=self.settings.alpha, beta=self.settings.beta).as_floats()
+        entries = {"evidence": float(self.members.evidence[m]), **elbo}
+        return nlpd, {**entries, "validation_nlpd": nlpd, "validation_rmse": rmse, **clusters}
 
-    def _predict_held_out(self) -> HeldOut:
-        """Predict the held-out rows by the averaged network, given many training rows."""
-        params = self.model.parameters_now()
-        if self.model.sizes.width > self.wide:
+    def _predict_held_out(self, course: _Course, network: RevisedMap) -> HeldOut:
+        """Predict the held-out rows by a network, given many training rows."""
+        params = network.parameters_now()
+        if network.sizes.width > self.wide:
             # With so many features, the kernel matrix of fewer rows is the smaller one.
-            index = self.rows.draw(_WIDE_CONTEXT_ROWS, self.context)
+            index = self.rows.draw(_WIDE_CONTEXT_ROWS, course.draws["context"])
             with torch.no_grad():
-                context, held = self.model(self.rows.x[index]), self.model(self.held_x)
+                context, held = network(self.rows.x[index]), network(self.held_x)
                 noise = self.rows.row_noise(index)
                 return HeldOut.of(*batch_predict(params, context, self.rows.y[index], held, noise))
-        index = self.rows.draw(_CONTEXT_ROWS, self.context)
+        index = self.rows.draw(_CONTEXT_ROWS, course.draws["context"])
         chunks = [index[start : start + _CHUNK_ROWS] for start in range(0, len(index), _CHUNK_ROWS)]
-        encoded = ((*self.model.features(self.rows.x[chunk]), self._targets(chunk)) for chunk in chunks)
+        encoded = ((*network.features(self.rows.x[chunk]), self._targets(chunk)) for chunk in chunks)
         stats = accumulate_features(encoded, len(params.mean), float(params.noise[0]))
-        return Expert.of("check", self.model, params, stats).held_out(self.held_x)
+        return Expert.of("check", network, params, stats).held_out(self.held_x)
 
     def _targets(self, index: Indices) -> Tensor:
         """Targets with the noise columns of the rows behind them."""
         y, noise = self.rows.y[index], self.rows.row_noise(index)
         return y if noise is None else torch.cat([y.double(), noise.columns], 1)
 
-    def _elbo_terms(self, x: Tensor, output: NetworkOutput) -> ElboTerms:
-        """Compute R5 on the first rows of a batch, with one Gaussian ``q(z | x)`` about the latent input."""
-        mean = output.latent[:_ELBO_ROWS, None]
-        noise = torch.randn(mean.shape, generator=self.noise, dtype=torch.float32).to(mean)
-        return elbo_terms(
-            clip_inputs(x[: len(mean)]),
-            GaussianMixture(mean.new_zeros(len(mean), 1), mean, self.elbo.log_var.expand_as(mean)),
-            self.elbo.decoder,
-            self.member.prior,
-            noise,
-            alpha=self.settings.alpha,
-            beta=self.settings.beta,
-        )
+    # -- the end -------------------------------------------------------------------------------------
+
+    def review(self, course: _Course) -> None:
+        """Say how a member goes on after a check."""
+        step, value = course.scores[-1]
+        patience = math.inf
+        if self.settings.patience is not None:
+            patience = self.settings.patience * course.end / self.settings.first_steps
+        if not math.isfinite(value):
+            self.end(course, f"the objective left the range of floating-point numbers at step {step}")
+        elif step == course.end:
+            self.end(course, f"all {step} steps taken")
+        elif step - course.result.best_step >= patience:
+            self.end(course, f"no better held-out density for {step - course.result.best_step} steps")
+        elif 2 * step == course.end < self.settings.max_steps:
+            before = min(score for at, score in course.scores if 2 * at <= step)
+            if before - course.result.score >= _LEAST_GAIN:
+                course.end = min(2 * course.end, self.settings.max_steps)
+
+    def end(self, course: _Course, message: str) -> None:
+        """End the training of a member, which is over."""
+        course.result.message, course.result.early = message, False
+        self.leave([course])
+
+    def drop(self, courses: Sequence[_Course]) -> None:
+        """Give members up."""
+        self.dropped += courses
+        self.leave(courses)
+
+    def leave(self, courses: Sequence[_Course]) -> None:
+        """Go on without some members."""
+        if not courses:
+            return
+        kept = [m for m, course in enumerate(self.active) if course not in courses]
+        self.active = [self.active[m] for m in kept]
+        if kept:
+            self.members.keep(kept)
+
+    # -- checkpoints ---------------------------------------------------------------------------------
+
+    def save(self) -> Saved:
+        """Everything the next step depends on, and what was reached."""
+        tensors = {f"members.{name}": value.clone() for name, value in self.members.tensors().items()}
+        courses = []
+        for course in self.courses:
+            best = {} if course.result.best is None else course.result.best.state_dict()
+            tensors |= {f"best {course.number}.{name}": value.clone() for name, value in best.items()}
+            for name, generator in course.generators.items():
+                tensors[f"generator {course.number}.{name}"] = generator.get_state()
+            courses.append(
+                {
+                    "active": course in self.active,
+                    "early": course.result.early,
+                    "seconds": course.result.seconds,
+                    "result": course.result.summary(),
+                    # Their integers are longer than JSON readers promise to keep, so they are stored as text.
+                    "draws": {name: json.dumps(draw.bit_generator.state) for name, draw in course.draws.items()},
+                    "scores": [(at, value if math.isfinite(value) else None) for at, value in course.scores],
+                    "end": course.end,
+                }
+            )
+        return tensors, {"steps": self.steps, "courses": courses}
+
+    def restore(self, saved: Saved) -> None:
+        """Set everything to what :meth:`save` returned."""
+        tensors, info = saved
+        networks = [self.members.network(m) for m in range(len(self.members))]
+        self.leave([course for course, about in zip(self.courses, info["courses"], strict=True) if not about["active"]])
+        self.steps = info["steps"]
+        for course, network, about in zip(self.courses, networks, info["courses"], strict=True):
+            course.result.take_up(about["result"], network, select_tensors(tensors, f"best {course.number}"))
+            course.result.early = about["early"]
+            course.result.began -= about["seconds"]
+            course.scores = [(at, math.nan if value is None else value) for at, value in about["scores"]]
+            course.end = about["end"]
+            for name, draw in course.draws.items():
+                draw.bit_generator.state = json.loads(about["draws"][name])
+            for name, state in select_tensors(tensors, f"generator {course.number}").items():
+                course.generators[name].set_state(state)
+        if self.active:
+            self.members.load(select_tensors(tensors, "members"))
 
 
-class _Elbo(torch.nn.Module):
-    """What the ELBO needs beside the member: a decoder, and the variances of ``q(z | x)``, the same for all rows."""
+def train_members(
+    task: MemberTraining,
+    *,
+    monitor: Callable[[Sequence[float]], None] | None = None,
+    observe: Callable[[Sequence[TrainingResult]], None] | None = None,
+    checkpoint: Checkpoint | None = None,
+) -> list[TrainingResult]:
+    """Take steps until the training of every member is over, or ended early with the best networks so far.
 
-    def __init__(self, sizes: NetworkSizes, generator: torch.Generator) -> None:
-        super().__init__()
-        self.decoder = GaussianMixtureNet(sizes.latent, sizes.inputs, 1, _DECODER_HIDDEN, generator=generator)
-        self.log_var = torch.nn.Parameter(torch.full((sizes.latent,), _START_LOG_VAR, dtype=torch.float32))
-
-
-def _learning_rate(step: int, max_steps: int, time_share: float = 0.0) -> float:
-    """Share of the learning rate at a step, counted from one; a time limit makes it fall sooner."""
-    angle = max(math.pi * (step - 1) / max_steps, math.pi * time_share)
-    return min(1.0, step / _WARM_UP) * 0.5 * (1.0 + math.cos(angle))
-
-
-def _average_weights(average: Any, weights: Any, count: Tensor | int) -> None:
-    """Update a running average in place; it forgets the start quickly, then averages over some fifty steps."""
-    share = 1.0 - min(_AVERAGE, int(count) / (9.0 + int(count)))
-    torch._foreach_lerp_(average, weights, share)
+    The ending of the task ends it anywhere in a step or in a callback; at a time limit the networks are checked once
+    more. ``monitor`` is called after every step with the values of the checks that followed it; ``observe`` after
+    checks, with the results so far. The state is saved to ``checkpoint`` after checks; one found there is continued.
+    """
+    ending = task.ending
+    if checkpoint is not None:
+        checkpoint.recall(_STATE_NAME, task.restore)
+    with ending.allow():
+        while task.active:
+            ending.check()
+            task.step(task.steps + 1)
+            due = [course for course in task.active if task.is_due(course)]
+            values = [task.check(course) for course in due]
+            for course in due:
+                task.review(course)
+            if monitor is not None:
+                monitor(values)
+            if due and observe is not None:
+                observe(task.results)
+            if due and checkpoint is not None and not task.dropped:  # it is for a fit with all members
+                checkpoint.put(_STATE_NAME, task.save, now=not task.active)
+    if task.active and task.steps and not ending.interrupted:
+        with ending.allow():
+            for course in task.active:
+                if not course.scores or course.scores[-1][0] < task.steps:
+                    task.check(course)
+    for course in task.active:
+        after = f"after {course.result.steps} steps" if course.result.steps else "before the first step"
+        course.result.message = f"{ending.reason} {after}"
+    return task.results
 
 
 def held_out_rows(x: AnyArray, fraction: float, most: int, rng: np.random.Generator) -> Indices:

@@ -1,6 +1,6 @@
 """The objective: the evidence lower bound, pulled towards separated clusters of the prior's sizes.
 
-Averaged over the rows x of a mini-batch (the paper's equations 9 to 11),
+Averaged over the rows x of a mini-batch (the paper's equations 8 to 10),
 
 - (R5) ``objective = E_q log p(x | z) - KL(q(z|x) || p(z)) - alpha KL(q(z) || p(z)) + beta bonus``
 
@@ -60,9 +60,18 @@ class ElboTerms:
         elbo = self.reconstruction - self.conditional_kl
         return elbo - self.alpha * self.marginal_kl + self.beta * self.separation
 
+    @staticmethod
+    def names() -> tuple[str, ...]:
+        """Names of the terms."""
+        return ("reconstruction", "conditional_kl", "marginal_kl", "separation")
+
+    def as_tensors(self) -> dict[str, Tensor]:
+        """The terms by name."""
+        return {name: getattr(self, name) for name in self.names()}
+
     def as_floats(self) -> dict[str, float]:
         """All terms and the objective as plain numbers, for a history."""
-        names = ("objective", "reconstruction", "conditional_kl", "marginal_kl", "separation")
+        names = ("objective", *self.names())
         values = torch.stack([getattr(self, name).detach().double() for name in names]).tolist()
         return dict(zip(names, values, strict=True))
 

@@ -15,6 +15,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -23,7 +24,7 @@ import torch
 
 from prismgp._system import Streams, available_bytes
 from prismgp._types import AnyArray, Array, Tensor
-from prismgp.context import Checkpoint, Saved
+from prismgp.checkpoint import Checkpoint, Saved
 from prismgp.core.ending import Ending
 from prismgp.data import standardise
 from prismgp.exceptions import NumericalError
@@ -124,9 +125,9 @@ class TrainingState:
     def restore(self, tensors: dict[str, Tensor], info: dict[str, Any]) -> None:
         """Set everything to what :meth:`tensors` and :meth:`info` returned."""
         for name, module in self.modules.items():
-            module.load_state_dict(_select(tensors, name))
+            module.load_state_dict(select_tensors(tensors, name))
         state: dict[int, dict[str, Tensor]] = {}
-        for key, value in _select(tensors, "optimiser").items():
+        for key, value in select_tensors(tensors, "optimiser").items():
             index, _, name = key.partition(".")
             state.setdefault(int(index), {})[name] = value
         groups = self.optimiser.state_dict()["param_groups"]
@@ -182,6 +183,23 @@ class TrainingResult:
     began: float = field(default_factory=time.perf_counter)  # less the time of a training that is continued
 
     @property
+    def seconds(self) -> float:
+        """Time since the training began."""
+        return time.perf_counter() - self.began
+
+    def consider(
+        self, value: float, entries: dict[str, Any], model: torch.nn.Module, *, higher_is_better: bool = False
+    ) -> None:
+        """Record a check of the present network, and keep a copy of the network if it is the best so far."""
+        record = {"step": self.steps, "seconds": self.seconds, **entries}
+        if math.isfinite(value) and np.isfinite(np.hstack(list(record.values()))).all():  # the history is for numbers
+            self.records.append(record)
+        better = value > self.score if higher_is_better else value < self.score
+        if math.isfinite(value) and (self.best is None or better):
+            # A new object, so that an interrupt finds either the old network or the new one, never a blend.
+            self.best, self.score, self.best_step = copy.deepcopy(model), value, self.steps
+
+    @property
     def history(self) -> dict[str, list[Any]]:
         """The records by column."""
         return {name: [record[name] for record in self.records] for name in (self.records[0] if self.records else ())}
@@ -191,6 +209,13 @@ class TrainingResult:
         names = ("best_step", "steps", "message", "held_out_rows", "records")
         score = self.score if math.isfinite(self.score) else None
         return {**{name: getattr(self, name) for name in names}, "score": score}
+
+    @classmethod
+    def restore(cls, summary: dict[str, Any], like: torch.nn.Module, best: dict[str, Tensor]) -> TrainingResult:
+        """A new one, by :meth:`take_up`."""
+        result = cls()
+        result.take_up(summary, like, best)
+        return result
 
     def take_up(self, summary: dict[str, Any], like: torch.nn.Module, best: dict[str, Tensor]) -> None:
         """Set everything to a :meth:`summary` and the state of the best network; ``like`` is a network of its kind."""
@@ -247,10 +272,8 @@ def _run(
     ending: Ending,
 ) -> None:
     max_steps, patience = task.max_steps, task.patience
-    saved = None if checkpoint is None else checkpoint.get(_STATE_NAME)
-    if saved is not None:
-        _restore(task, result, saved)
-    elif task.check_start:
+    known = None if checkpoint is None else checkpoint.recall(_STATE_NAME, partial(_restore, task, result))
+    if known is None and task.check_start:
         _check(task, result)
     for step in range(result.steps + 1, max_steps + 1):
         ending.check()
@@ -277,13 +300,7 @@ def _run(
 def _check(task: TrainingTask, result: TrainingResult) -> float:
     """Check the task, record it, and keep the network if it is the best so far."""
     value, entries = task.check()
-    record = {"step": result.steps, "seconds": time.perf_counter() - result.began, **entries}
-    if math.isfinite(value) and np.isfinite(np.hstack(list(record.values()))).all():  # the history is for numbers
-        result.records.append(record)
-    better = value > result.score if task.higher_is_better else value < result.score
-    if math.isfinite(value) and (result.best is None or better):
-        # A new object, so that an interrupt finds either the old network or the new one, never a blend.
-        result.best, result.score, result.best_step = copy.deepcopy(task.model), value, result.steps
+    result.consider(value, entries, task.model, higher_is_better=task.higher_is_better)
     return value
 
 
@@ -291,17 +308,18 @@ def _save(task: TrainingTask, result: TrainingResult) -> Saved:
     state = task.state()
     best = {} if result.best is None else result.best.state_dict()
     tensors = {**state.tensors(), **{f"best.{name}": value.clone() for name, value in best.items()}}
-    return tensors, {"seconds": time.perf_counter() - result.began, "result": result.summary(), **state.info()}
+    return tensors, {"seconds": result.seconds, "result": result.summary(), **state.info()}
 
 
-def _restore(task: TrainingTask, result: TrainingResult, saved: Saved) -> None:
-    """Set task and result to what :func:`_save` returned."""
+def _restore(task: TrainingTask, result: TrainingResult, saved: Saved) -> TrainingResult:
+    """Set task and result to what :func:`_save` returned; the result."""
     tensors, info = saved
     task.state().restore(tensors, info)
-    result.take_up(info["result"], task.model, _select(tensors, "best"))
+    result.take_up(info["result"], task.model, select_tensors(tensors, "best"))
     result.began -= float(info["seconds"])
+    return result
 
 
-def _select(tensors: dict[str, Tensor], name: str) -> dict[str, Tensor]:
+def select_tensors(tensors: dict[str, Tensor], name: str) -> dict[str, Tensor]:
     """The tensors whose names begin with ``name.``, without it."""
     return {key[len(name) + 1 :]: value for key, value in tensors.items() if key.startswith(f"{name}.")}
