@@ -28,6 +28,7 @@ __all__ = [
     "over_time",
     "published_of",
     "published_rows",
+    "space_claims",
     "table_rows",
 ]
 
@@ -174,7 +175,7 @@ def markdown(study: Study) -> str:
     parts = [f"# {title_of(options)}", markdown_table(HEADER, rows)]
     if beside := published_rows(found, options):
         parts.append(markdown_table(["Model", "RMSE here", "published"], beside))
-    if verdicts := claims(found):
+    if verdicts := [*claims(found), *space_claims(study.get("embedding"))]:
         lines = "\n".join(f"- {each.statement}: {each.verdict}. {each.evidence}." for each in verdicts)
         parts += ["## The paper's claims", lines]
     return "\n\n".join(parts) + "\n"
@@ -254,6 +255,31 @@ def claims(found: Mapping[tuple[str, int | None], Group]) -> list[Claim]:
         out += _few_against_many(found, model, rival) + _shrinking_gap(found, model, rival)
         out += _cost(found, model, rival)
     return out
+
+
+def space_claims(embedding: Mapping[str, Any] | None) -> list[Claim]:
+    """Figures 2 and 3: clusters separate better after re-configuration, and the conditions hold there; of one run."""
+    if embedding is None or "failed" in embedding:
+        return []
+    out, (before, *after) = [], embedding["spaces"]
+    names = {"two_stage": MODELS["paper"], "joint": MODELS["prism1"]}
+    for space in after:
+        name = _capital(names[space["name"]])
+        verdict = _SEEN if space["silhouette"] > before["silhouette"] else _NOT_SEEN
+        text = f"silhouette {before['silhouette']:.3f} before, {space['silhouette']:.3f} after"
+        out.append(Claim(f"{name}: K-means clusters separate better", verdict, text))
+        found = space["conditions"]
+        verdict = _SEEN if found["holds"] or found["holds_printed"] else _NOT_SEEN
+        margins = [check for check in found["checks"] if check["form"] == "sufficient" and check["margin"] is not None]
+        worst = min(margins, key=lambda check: float(check["margin"]))
+        text = f"printed: {_yes(found['holds_printed'])}, corrected: {_yes(found['holds'])}"
+        text += f"; {worst['name']} is {1 / worst['margin']:.2g} times its limit"
+        out.append(Claim(f"{name}: Conditions 1 to 3 hold", verdict, text))
+    return out
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"
 
 
 def _few_against_many(found: Mapping[tuple[str, int | None], Group], model: str, rival: str) -> list[Claim]:

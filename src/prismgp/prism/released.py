@@ -142,7 +142,9 @@ class ReleasedTraining(TrainingTask):
         drawn = draw_rows(len(self.x), self.held_out, self.settings.batch_size, self.batches, self.weight)
         x, y = self.x[drawn], self.y[drawn]
         elbo = model.vae.elbo(x, *self._draws(_ELBO_DRAWS, len(x)), alpha=1.0, beta=1.0)
-        z = model.vae.draw(*model.vae.encoder(x), *self._draws(_DRAWS, len(x))).mean(0)
+        components, noise = self._draws(_DRAWS, len(x))
+        means, log_vars = model.vae.encoder(x)
+        z = model.vae.draw(means, log_vars, components, noise).mean(0)
         loss = model.negative_fit(model.features(z), y) - _ELBO_WEIGHT * elbo
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]

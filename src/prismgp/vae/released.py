@@ -108,7 +108,8 @@ class ReleasedVAE(torch.nn.Module):
     def encode(self, x: Tensor) -> Tensor:
         """Mean over all draws of z, (n, L)."""
         means, _ = self.encoder(x)
-        return torch.tensordot(self.probabilities().to(means), means, 1)
+        z: Tensor = torch.tensordot(self.probabilities().to(means), means, 1)
+        return z
 
     def reconstruct(self, z: Tensor) -> Tensor:
         """Mean of ``p(x | z)``, (n, d)."""
@@ -123,7 +124,8 @@ class ReleasedVAE(torch.nn.Module):
         means, log_vars = self.encoder(x)
         z = self.draw(means, log_vars, components, noise)  # (s, n, L)
         log_q = _log_density(z, means, log_vars, self.mixing)
-        log_p = _log_density(z, *self.prior(torch.zeros_like(x)), self.prior_mixing)
+        prior_means, prior_log_vars = self.prior(torch.zeros_like(x))
+        log_p = _log_density(z, prior_means, prior_log_vars, self.prior_mixing)
         decoded, decoded_log_var = (each.reshape(*z.shape[:2], -1) for each in self.decoder(z.flatten(0, 1)))
         squares = (x - decoded).square() * torch.exp(-2.0 * decoded_log_var)
         log_x = -0.5 * (squares + decoded_log_var).sum(-1).mean()

@@ -13,7 +13,16 @@ from experiments.paper import EXPERIMENTS, REPRODUCE
 from experiments.paper.data import load, prepare
 from experiments.paper.page import page
 from experiments.paper.plan import make_plan
-from experiments.paper.summary import HEADER, best_scores, claims, groups, over_iterations, over_time, table_rows
+from experiments.paper.summary import (
+    HEADER,
+    best_scores,
+    claims,
+    groups,
+    over_iterations,
+    over_time,
+    space_claims,
+    table_rows,
+)
 from experiments.plan import Parser, Plan, write_outputs
 from experiments.results import Study
 from experiments.scores import LEVELS
@@ -256,6 +265,19 @@ class TestClaims:
         assert gap.evidence.startswith("gap +0.2150, then +0.1015; change -0.1135 (±")
         cost = seen[f"{name}: the embedding adds at most 10% to the time of the fit"]
         assert cost.verdict == "confirmed"  # the made-up times are equal
+
+    def test_spaces(self) -> None:
+        checks = [{"form": "sufficient", "name": "in-cluster V", "margin": 0.01, "holds": False}]
+        conditions = {"holds": False, "holds_printed": False, "checks": checks}
+        spaces = [
+            {"name": name, "silhouette": silhouette, "conditions": conditions}
+            for name, silhouette in (("inputs", 0.3), ("two_stage", 0.5), ("joint", 0.2))
+        ]
+        found = space_claims({"spaces": spaces})
+        assert [claim.verdict for claim in found] == ["seen in this run", *["not seen in this run"] * 3]
+        assert found[0].evidence == "silhouette 0.300 before, 0.500 after"
+        assert found[1].evidence == "printed: no, corrected: no; in-cluster V is 1e+02 times its limit"
+        assert space_claims(None) == space_claims({"failed": "x"}) == []
 
     def test_no_gap_cannot_shrink(self) -> None:
         results = {}
