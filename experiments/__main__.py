@@ -27,6 +27,7 @@ from experiments.comparison import BENCH
 from experiments.machine import ROOT, format_bytes
 from experiments.page import render
 from experiments.paper import REPRODUCE
+from experiments.paper.spaces import SPACES
 from experiments.plan import Parser, run, say, write_outputs
 from experiments.results import RESULTS, Study
 from experiments.robustness import fuzz, soak
@@ -36,6 +37,7 @@ __all__ = ["EXPERIMENTS", "PUBLISHED_FIGURES", "main"]
 
 _ALL = (
     REPRODUCE,
+    SPACES,
     BENCH,
     ACCURACY,
     EFFICIENCY,
@@ -58,6 +60,7 @@ PUBLISHED_FIGURES = (
     "accuracy.png",
     "active.png",
     "efficiency.png",
+    "spaces-trade.png",
     "tightness.png",
     *(f"bench-pareto-{name}.png" for name in ("kin40k", "beijing", "flights")),
     *(f"{name}-error_seconds.png" for name in ("abalone", "gas10k-simulated", "gas500k-simulated", "gas4m-simulated")),

@@ -50,7 +50,8 @@ def add_parser(subparsers: Subparsers, summary: str) -> None:
         f"the rows that --holdout kept out of the fit, or else at {TEST_POINTS:,} training rows drawn at random (all "
         "if there are fewer), and new rows can then be further off.",
         epilog="Exit code: 0 when the certificate holds, 1 when an assumption fails so that nothing is certified, 2 on "
-        "bad usage or bad input. If the fit had --holdout, --conformal or --seed, repeat them.",
+        "bad usage or bad input. If the fit had --holdout, --conformal, --seed, --weight-column or --noise-column, "
+        "repeat them.",
     )
     parser.add_argument("model", metavar="MODEL", help="model file")
     common.add_data(parser, "the training table, as for fit: ")
