@@ -149,7 +149,7 @@ def _read_table(path: Path) -> object:
     rows = source.load()
     if not len(rows.x):
         raise PrismGPError("no rows")
-    return source.encoder.encode(rows.x)
+    return source.encoder.learn(source).encode(rows.x)
 
 
 TARGETS = {

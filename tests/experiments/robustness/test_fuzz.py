@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
 import zlib
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +13,8 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 
-from experiments.robustness.fuzz import fuzz, read_once
+from experiments.robustness import fuzz as module
+from experiments.robustness.fuzz import read_once
 from experiments.robustness.mutations import mutations
 from experiments.robustness.targets import TARGETS, Target
 from prismgp import SSGPRegressor
@@ -63,12 +64,18 @@ def test_failures_are_made_small_and_stored(tmp_path: Path) -> None:
         if b"\xff" in path.read_bytes():
             raise KeyError("found")
 
-    count, found = fuzz(replace(target(read), name="own"), 1.0, 0, tmp_path)
-    assert count > 10
-    assert "KeyError: 'found'" in found[0]
-    stored = [path for path in tmp_path.iterdir() if path.suffix != ".txt"]
-    assert stored
-    assert all(b"\xff" in path.read_bytes() for path in stored)
+    own, folder = target(read), tmp_path / "read"
+    folder.mkdir()
+    count, failing = module._one_call(own, own.corpus(), folder, math.inf, 0)  # without a clock
+    assert failing is not None
+    data, wrong = failing
+    assert count > 1
+    assert "KeyError: 'found'" in wrong
+    assert b"\xff" in data
+    assert len(data) <= 5  # of the file, and the byte
+    path = module._store(tmp_path / "kept", own, data, wrong)
+    assert path.read_bytes() == data
+    assert "KeyError" in path.with_suffix(".txt").read_text()
 
 
 @pytest.fixture(scope="module")

@@ -39,7 +39,7 @@ def test_all_kinds_are_drawn() -> None:
 
 def cheap(name: str, count: int) -> list[int]:
     """The first seeds of an estimator with few rows."""
-    seeds = (seed for seed in range(1_000) if make_problem(seed).name == name and make_problem(seed).about["rows"] < 30)
+    seeds = (seed for seed in range(1_000) if make_problem(seed).name == name and make_problem(seed).about["rows"] < 9)
     return [next(seeds) for _ in range(count)]
 
 
