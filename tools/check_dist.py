@@ -68,7 +68,7 @@ def check_contents(sdist: Path, wheel: Path) -> None:
         source = [name.partition("/")[2] for name in archive.getnames()]
     installed = zipfile.ZipFile(wheel).namelist()
     _refuse("the wheel", (name for name in installed if not name.startswith(("prismgp/", "prismgp-"))))
-    unwanted = ("experiments/results/", "docs/_build", "__pycache__", ".venv", "demo/", "runs/")
+    unwanted = ("experiments/results/", "docs/_build", "docs/api/", "__pycache__", ".venv", "demo/", "runs/")
     for what, names in ((sdist.name, source), (wheel.name, installed)):
         _refuse(what, (name for name in names if any(part in name for part in unwanted)))
     for needed in ("src/prismgp/__init__.py", "experiments/__main__.py", "tests/conftest.py", "Makefile", "LICENSE"):

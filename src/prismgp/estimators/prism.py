@@ -80,8 +80,8 @@ class PrismGPRegressor(UpdatableRegressor):
         weights of the members. At most 10,000 rows. They join the final posterior.
     batch_size, max_steps, patience : int or None, default None
         Rows per step, most steps of a member, and steps without a better held-out density after which
-        it stops. None: 512, 1,000 and 300; with more than 5,000 rows up to 4,000 steps, as long as the
-        held-out density still improves much; with more than 100,000 rows 4,096, 1,500 to 6,000 and 450,
+        it stops. None: 512, 1,000 and 300; with more than 5,000 rows up to 2,000 steps, where the
+        held-out density still improves much; with more than 100,000 rows 4,096, 1,500 to 3,000 and 450,
         and smaller batches again beyond 1,024 features; for the paper's recipe 256, 2,000 and 500. Patience
         grows with the steps. The released recipe has batches of 200 rows, 512 with more than 100,000, 101 passes
         of at most 51 batches, and no rows held out.
@@ -273,7 +273,7 @@ class PrismGPRegressor(UpdatableRegressor):
         settings = PrismSettings(kernel=get_kernel(self.kernel), **own)
         # The plain SSGP is the very model that a user who compares the two would fit, where the seed is a number.
         seed = self.random_state if isinstance(self.random_state, Integral) else streams.seed
-        with limit_blas_threads(), torch.inference_mode(False), torch.enable_grad():
+        with limit_blas_threads(), context, torch.inference_mode(False), torch.enable_grad():
             fit = fit_prism(rows, self._start_values(), settings, streams, context, ssgp_seed=int(seed))
         record = {"n_iter": fit.steps, "input_lengthscale": fit.plain_lengthscale, "shapes": fit.shapes}
         return self._conclude(context, fit.predictor, rows, fit.stages, fit.history, fit.status, **record)

@@ -188,7 +188,7 @@ def fit_released(
         return Mixture.alone(Expert.of("released", feature_map, params, _statistics(rows, feature_map, params)))
 
     def observe(now: TrainingResult) -> None:
-        context.report("member 0", rows.n_rows, lambda: as_mixture(model), iteration=now.steps)
+        context.report("members", rows.n_rows, lambda: as_mixture(model), iteration=now.steps)
 
     def show(value: float | None) -> None:
         context.advance(None if value is None else f"loss per row {task._loss:.3f}")
