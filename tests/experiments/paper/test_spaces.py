@@ -31,6 +31,11 @@ def test_conditions_hold_at_the_scale_that_is_chosen() -> None:
     assert set(z_test[:, -1]) <= set(z[:, -1])  # test rows are in cells of training rows
     model = spaces.fit_by_evidence(z, y, labels, scale, 0)
     assert np.isfinite(model.predict(z_test)).all()
+    # The norm of all of K - K', from differences of rows; between cells K is zero, and K' is masked.
+    differences = (z[:, None] - z[None]) / scale
+    same = labels[:, None] == labels[None]
+    error = np.exp(-0.5 * np.square(differences).sum(-1)) - same * np.cos(differences @ model.frequencies_.T).mean(-1)
+    assert spaces.kernel_error(model, z, labels) == pytest.approx(np.abs(np.linalg.eigvalsh(error)).max(), rel=1e-6)
     assert float(np.sqrt(np.mean((model.predict(z) - y) ** 2))) < float(np.std(y))
 
 
