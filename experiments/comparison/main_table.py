@@ -76,7 +76,8 @@ def main_table(results: Mapping[str, Record]) -> list[str]:
         (
             f"{done} of {planned} fits are there and {late} ran out of time. Means over the splits; (1/3) where one of "
             f"three is there, a dash where none is; {OLD} where a result is from before digests were stored. "
-            f"The best of a complete column is bold. {LABELS['exact']} gets at most {ENTRIES['exact'].max_rows:,} rows. The heads have training rows."
+            f"Bold: best of a complete column. {LABELS['exact']} gets at most {ENTRIES['exact'].max_rows:,} rows; "
+            "the heads have training rows."
         )
     ]
     for score in _SCORES:
@@ -106,7 +107,7 @@ def _label(entry: str) -> str:
 
 
 def _best(cells: list[_Cell], score: _Score) -> list[int]:
-    """Which are the best, to the digits shown; none while fits are missing, as means over other splits do not compare."""
+    """Which are the best, to the digits shown; none while fits are missing: means over other splits do not compare."""
     if not score.competes or any(len(cell.tried) < cell.splits for cell in cells):
         return []
     values = {k: cell.mean(score.key) for k, cell in enumerate(cells) if len(cell.done) == cell.splits}

@@ -80,8 +80,8 @@ class PrismGPRegressor(UpdatableRegressor):
         weights of the members. At most 10,000 rows. They join the final posterior.
     batch_size, max_steps, patience : int or None, default None
         Rows per step, most steps of a member, and steps without a better held-out density after which
-        it stops. None: 512, 1,000 and 300; with more than 5,000 rows up to 4,000 steps, as long as the
-        held-out density still improves much; with more than 100,000 rows 4,096, 1,500 to 6,000 and 450,
+        it stops. None: 512, 1,000 and 300; with more than 5,000 rows up to 2,000 steps, where the
+        held-out density still improves much; with more than 100,000 rows 4,096, 1,500 to 3,000 and 450,
         and smaller batches again beyond 1,024 features; for the paper's recipe 256, 2,000 and 500. Patience
         grows with the steps. The released recipe has batches of 200 rows, 512 with more than 100,000, 101 passes
         of at most 51 batches, and no rows held out.

@@ -56,7 +56,7 @@ MANY_ROWS_DEFAULTS: dict[str, dict[str, Any]] = {
 }
 # Few rows are learned in the steps that a member of the joint recipe is expected to take; with more rows, it may take a
 # multiple of them where the held-out rows gain by it.
-FEW_ROWS, MOST_STEPS = 5_000, 4
+FEW_ROWS, MOST_STEPS = 5_000, 2
 _ENCODED_ROWS = 2_048  # at a time
 _SSGP_SHARE, _VAE_SHARE = 0.3, 0.5  # of the time, where that is limited, before the networks, or before the SSGP
 _LEAST_ROWS = 50  # with fewer, a held-out part is too small to decide anything
