@@ -9,7 +9,7 @@ WORKERS ?= 2
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo reproduce bench bench-accuracy tables test test-fast lint docs dist clean
+.PHONY: help setup demo reproduce bench bench-accuracy tables test test-fast test-faults soak fuzz lint docs dist clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -48,6 +48,16 @@ test: $(STAMP) ## run all tests
 
 test-fast: $(STAMP) ## run the quick tests, in about a minute
 	$(PYTEST) -m "not slow"
+
+test-faults: $(STAMP) ## disturb the commands in more than 300 ways; a run of its own, under ten minutes
+	$(PYTEST) tests/faults
+
+# Nightly; make soak PROBLEMS=500 for fewer.
+soak: $(STAMP) ## check 10,000 random small problems on all cores; failures go to runs/soak.jsonl
+	$(BIN)/python -m experiments soak --problems $(or $(PROBLEMS),10000) $(ARGS)
+
+fuzz: $(STAMP) ## read mutated model files, checkpoints and tables for SECONDS=1800; failures go to runs/fuzz
+	$(BIN)/python -m experiments fuzz --seconds $(or $(SECONDS),1800) $(ARGS)
 
 lint: $(STAMP) ## check style, formatting, types, the layers of imports, and which stored results are stale
 	$(BIN)/python -m ruff check .

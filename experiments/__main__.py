@@ -27,14 +27,17 @@ from experiments.comparison import BENCH
 from experiments.machine import ROOT, format_bytes
 from experiments.page import render
 from experiments.paper import REPRODUCE
+from experiments.paper.spaces import SPACES
 from experiments.plan import Parser, run, say, write_outputs
 from experiments.results import RESULTS, Study
+from experiments.robustness import fuzz, soak
 from prismgp.exceptions import DataError, PrismGPError
 
 __all__ = ["EXPERIMENTS", "PUBLISHED_FIGURES", "main"]
 
 _ALL = (
     REPRODUCE,
+    SPACES,
     BENCH,
     ACCURACY,
     EFFICIENCY,
@@ -57,6 +60,7 @@ PUBLISHED_FIGURES = (
     "accuracy.png",
     "active.png",
     "efficiency.png",
+    "spaces-trade.png",
     "tightness.png",
     *(f"bench-pareto-{name}.png" for name in ("kin40k", "beijing", "flights")),
     *(f"{name}-error_seconds.png" for name in ("abalone", "gas10k-simulated", "gas500k-simulated", "gas4m-simulated")),
@@ -103,6 +107,13 @@ def _parser() -> Parser:
     command = commands.add_parser("demo", help="from a CSV file to a report, on a real table; under three minutes")
     demo.add_options(command)
     command.set_defaults(run=demo.run)
+
+    command = commands.add_parser("soak", help="check many random small problems on all cores; stores what fails")
+    soak.add_options(command)
+    command.set_defaults(run=soak.run)
+    command = commands.add_parser("fuzz", help="read mutated model files, checkpoints and tables; stores what fails")
+    fuzz.add_options(command)
+    command.set_defaults(run=fuzz.run)
 
     command = commands.add_parser("tables", help="write the published tables and figures from stored results")
     command.add_argument("studies", nargs="*", metavar="STUDY", help="default: all in the folder")

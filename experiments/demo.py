@@ -18,7 +18,7 @@ import pandas as pd
 from sklearn.ensemble import HistGradientBoostingRegressor
 
 from experiments.internals import AnyArray, held_out
-from experiments.machine import atomic_path
+from experiments.machine import Lock, atomic_path
 from experiments.page import Figure, Section, Table, best_cells, drawing, drawing_style, render, save_png
 from prismgp import PrismGPRegressor, SSGPRegressor
 from prismgp.exceptions import DataError
@@ -50,9 +50,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Fit, predict, compare, report; everything goes into the folder."""
     folder: Path = args.out
-    if folder.exists() and (other := {path.name for path in folder.iterdir()} - set(OUTPUTS)):
+    there = {path.name for path in folder.iterdir()} if folder.exists() else set()
+    if other := {name for name in there if name not in OUTPUTS and not name.startswith(".")}:
         raise DataError(f"{folder}: holds other files ({', '.join(sorted(other)[:3])}); choose another folder")
     folder.mkdir(parents=True, exist_ok=True)
+    with Lock(folder / "demo"):
+        return _run(folder, args)
+
+
+def _run(folder: Path, args: argparse.Namespace) -> int:
     began = time.perf_counter()
     rows = read_rows()
     print(

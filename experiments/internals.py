@@ -25,7 +25,7 @@ from prismgp.datasets.cache import search_folders
 from prismgp.datasets.dataset import check_count, held_out
 from prismgp.datasets.gas_sensor import GAS_INPUTS, GAS_TARGET
 from prismgp.datasets.gas_sensor import read_rows as read_gas_sensor
-from prismgp.datasets.gas_simulation import Order, simulate_rows
+from prismgp.datasets.gas_simulation import CAMPAIGN_SECONDS, Order, simulate, simulate_rows
 from prismgp.plots import FAINT, INK, drawing_style
 from prismgp.prism import InformedMap, NetworkSizes, ReconfiguredMap, RevisedMap
 from prismgp.prism.fit import MANY_ROWS
@@ -33,6 +33,7 @@ from prismgp.prism.train import Member, MemberSettings, MemberTraining, Training
 from prismgp.vae import BatchRows, torch_generator
 
 __all__ = [
+    "CAMPAIGN_SECONDS",
     "DEVICES",
     "FAINT",
     "GAS_INPUTS",
@@ -73,6 +74,7 @@ __all__ = [
     "reconfigure",
     "required_bytes",
     "search_folders",
+    "simulate",
     "simulate_rows",
     "split_rows",
     "squared_distance",

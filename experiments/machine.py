@@ -14,10 +14,12 @@ from typing import Any
 import torch
 
 import prismgp
+from prismgp._locks import Lock
 from prismgp._system import atomic_path, available_bytes, format_bytes, peak_bytes, reset_peak
 
 __all__ = [
     "ROOT",
+    "Lock",
     "atomic_path",
     "available_bytes",
     "format_bytes",

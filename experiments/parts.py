@@ -48,6 +48,7 @@ _MODELS: dict[str, tuple[tuple[str, ...], type]] = {
 # What a kind of study uses beside the model: the code that measures, and further parts of the library.
 _STUDIES: dict[str, tuple[str, ...]] = {
     "reproduce": ("experiments/paper/fits.py", "experiments/paper/data.py", "experiments/paper/extras.py"),
+    "spaces": ("experiments/paper/spaces.py", "experiments/paper/data.py", "src/prismgp/complexity"),
     "accuracy": ("experiments/benchmarks/suite.py",),
     "efficiency": ("experiments/benchmarks/suite.py", "experiments/benchmarks/efficiency.py"),
     "variants": ("experiments/benchmarks/suite.py",),
@@ -93,6 +94,9 @@ def part_of(kind: str, record: Record) -> Part | None:
     if kind == "bench":
         return _comparison_part(record)
     model = record.get("model")
+    if model == "released_ssgp":  # which uses nothing of the library
+        own = ("experiments/paper/released.py", *_STUDIES[kind], "experiments/scores.py")
+        return Part("released_ssgp", own)
     name = model if model in ("exact", "ssgp") else "prism"
     return _model_part(name, (*_STUDIES.get(kind, _OTHERS), "experiments/scores.py"))
 

@@ -19,7 +19,7 @@ import torch
 
 from experiments.internals import DEVICES, compute_device
 from experiments.jobs import Job, Limits, carry_out
-from experiments.machine import atomic_path, available_bytes, format_bytes
+from experiments.machine import Lock, atomic_path, available_bytes, format_bytes
 from experiments.page import Page, render, save_png
 from experiments.parts import digest_of
 from experiments.results import RUNS, Record, Study
@@ -116,6 +116,13 @@ def run(experiment: Experiment, args: argparse.Namespace) -> int:
     if args.list:
         _print_plan(Study(args.results, plan.study), plan, experiment)
         return 0
+    args.results.mkdir(parents=True, exist_ok=True)
+    with Lock(Study(args.results, plan.study).path):
+        return _run_plan(experiment, plan, limits, args)
+
+
+def _run_plan(experiment: Experiment, plan: Plan, limits: Limits, args: argparse.Namespace) -> int:
+    """Carry out what is missing of a plan whose results nobody else writes, and write the outputs."""
     study = Study(args.results, plan.study)
     keys = [job.key for job in plan.jobs]
     study.begin(kind=experiment.kind, options=plan.options, command=args.command, planned=keys, skipped=plan.skipped)

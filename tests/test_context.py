@@ -14,10 +14,13 @@ import safetensors.torch
 import torch
 
 from prismgp import PrismGPRegressor, SSGPRegressor, load
-from prismgp import context as module
-from prismgp.context import Checkpoint, FitContext
+from prismgp import checkpoint as module
+from prismgp.checkpoint import Checkpoint
+from prismgp.context import FitContext
+from prismgp.estimators import sources
 from prismgp.exceptions import DataError, ModelFileError, PrismGPWarning
 from prismgp.model.state import predictor_tensors
+from prismgp.neighbors import fit as fit_module
 from tests.prism.small import SHORT_LOCAL, SHORT_ROUNDS
 
 pytestmark = pytest.mark.usefixtures("short_local")
@@ -41,11 +44,11 @@ SCRIPT = """
 import json, os, random, signal, sys, time
 from dataclasses import replace
 import numpy as np
-import prismgp.context
+import prismgp.checkpoint
 import sklearn.cluster, torch._dynamo  # fits import them; here, they do it once
 from prismgp import PrismGPRegressor, SSGPRegressor
 from prismgp.prism import local_fit
-prismgp.context.WRITE_SECONDS = 0.05
+prismgp.checkpoint.WRITE_SECONDS = 0.05
 local_fit.FEW = replace(local_fit.FEW, **SHORT_LOCAL)
 local_fit.EXACT_ROUNDS = SHORT_ROUNDS
 folder = sys.argv[1]
@@ -163,7 +166,9 @@ def test_a_finished_fit_is_only_recalled(tmp_path: Path, monkeypatch: pytest.Mon
     np.testing.assert_array_equal(model.fit(x, y).predict(x), before)
 
 
-def test_other_data_and_other_settings_are_refused(tmp_path: Path, finished: tuple[SSGPRegressor, bytes]) -> None:
+def test_other_data_settings_and_code_are_refused(
+    tmp_path: Path, finished: tuple[SSGPRegressor, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
     x, y = data()
     path = tmp_path / "c"
     _, content = finished
@@ -179,6 +184,13 @@ def test_other_data_and_other_settings_are_refused(tmp_path: Path, finished: tup
         SSGPRegressor(8, random_state=1, checkpoint=path).fit(x, y)
     with pytest.raises(DataError, match="estimator='SSGPRegressor'"):
         PrismGPRegressor(8, random_state=0, checkpoint=path).fit(x, y)
+    monkeypatch.setattr(sources, "_digest_code", lambda: "other")
+    with pytest.raises(DataError, match="of a fit by other code of PrismGP; remove the file"):
+        model_of("ssgp", path).fit(x, y)
+    monkeypatch.setattr(sources, "__version__", "99")
+    with pytest.raises(DataError, match=r"of a fit by version '\S+' of PrismGP \(here '99'\); remove the file"):
+        model_of("ssgp", path).fit(x, y)
+    monkeypatch.undo()
     assert path.read_bytes() == content
     SSGPRegressor(8, random_state=0, checkpoint=path, verbose=1).fit(x, y)  # what has no effect may differ
 
@@ -191,7 +203,9 @@ def test_bad_arguments(tmp_path: Path) -> None:
         SSGPRegressor(4, random_state=0, checkpoint=3).fit(x, y)
 
 
-@pytest.mark.parametrize("how", ["empty", "text", "truncated", "flipped header", "version", "foreign entry", "model"])
+@pytest.mark.parametrize(
+    "how", ["empty", "text", "truncated", "flipped header", "flipped number", "version", "foreign entry", "model"]
+)
 def test_damaged_files_are_refused(tmp_path: Path, finished: tuple[SSGPRegressor, bytes], how: str) -> None:
     x, y = data()
     path = tmp_path / "c"
@@ -205,6 +219,8 @@ def test_damaged_files_are_refused(tmp_path: Path, finished: tuple[SSGPRegressor
         path.write_bytes(content[: len(content) // 2])
     elif how == "flipped header":
         path.write_bytes(content[:3] + b"\xff" + content[4:])
+    elif how == "flipped number":
+        path.write_bytes(content[:-3] + bytes([content[-3] ^ 1]) + content[-2:])
     elif how == "model":
         model.save(path)
     else:
@@ -214,8 +230,9 @@ def test_damaged_files_are_refused(tmp_path: Path, finished: tuple[SSGPRegressor
             about["format_version"] = 99
         else:
             about["entries"] = {}
-        tensors = safetensors.torch.load(content)
-        path.write_bytes(safetensors.torch.save(tensors, metadata={"prismgp_checkpoint": json.dumps(about)}))
+        tensors, text = safetensors.torch.load(content), json.dumps(about)
+        metadata = {"prismgp_checkpoint": text, "sha256": module._digest(text, tensors)}
+        path.write_bytes(safetensors.torch.save(tensors, metadata=metadata))
     with pytest.raises(ModelFileError, match="remove the file"):
         model_of("ssgp", path).fit(x, y)
 
@@ -234,6 +251,7 @@ def test_a_full_disk_does_not_end_a_fit(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.warns(PrismGPWarning, match="No space left"):
         one.put("y", lambda: ({"t": torch.arange(4.0)}, {}))
     one.put("z", lambda: ({}, {}))  # said once
+    one.close()
     monkeypatch.undo()
     assert path.read_bytes() == content
     assert [each.name for each in tmp_path.iterdir()] == ["c"]
@@ -269,3 +287,66 @@ def test_size_does_not_grow_with_the_rows(tmp_path: Path, monkeypatch: pytest.Mo
         SSGPRegressor(8, random_state=0, checkpoint=path, max_iter=20).fit(x, np.sin(x[:, 0]))
         sizes.append(path.stat().st_size)
     assert max(sizes) < 150_000
+
+
+def test_entries_that_are_not_as_they_should_be_are_refused(
+    tmp_path: Path, finished: tuple[SSGPRegressor, bytes]
+) -> None:
+    """Behind a valid checksum, as a hostile writer could make them."""
+    x, y = data()
+    for how in ("no numbers", "sizes", "statistics"):
+        path = tmp_path / how
+        path.write_bytes(finished[1])
+        with safetensors.safe_open(path, framework="pt") as file:
+            text = file.metadata()["prismgp_checkpoint"]
+        tensors = safetensors.torch.load(finished[1])
+        name = next(each for each in tensors if each.endswith("evaluations:numbers"))
+        if how == "no numbers":
+            del tensors[name]
+        elif how == "sizes":
+            tensors[name] = tensors[name][:-1].clone()
+        else:
+            about = json.loads(text)
+            about["entries"]["statistics"]["blocks"] = 7
+            text = json.dumps(about)
+        metadata = {"prismgp_checkpoint": text, "sha256": module._digest(text, tensors)}
+        path.write_bytes(safetensors.torch.save(tensors, metadata=metadata))
+        with pytest.raises(ModelFileError, match=rf"{how}: '.*' is not usable \(.*\); remove the file"):
+            model_of("ssgp", path).fit(x, y)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("small_defaults")
+def test_neighbours_of_a_mixture_are_not_learned_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fit that ends in the middle of learning a view goes on from there, with the evaluations it has made."""
+    monkeypatch.setattr(module, "WRITE_SECONDS", 0.0)
+    monkeypatch.setattr("prismgp._system.os.fsync", lambda _: None)  # hundreds of them take their time
+    x, y = data()
+    evaluate = fit_module.log_density_and_gradient
+
+    def fit(path: Path | None, last: int | None = None) -> tuple[int, np.ndarray | None]:
+        """How often the density of neighbours is evaluated, until an interrupt if there is one; predictions."""
+        count = 0
+
+        def counted(*args: object, **options: object) -> object:
+            nonlocal count
+            count += 1
+            if count == last:
+                raise KeyboardInterrupt
+            return evaluate(*args, **options)
+
+        monkeypatch.setattr(fit_module, "log_density_and_gradient", counted)
+        try:
+            return count, PrismGPRegressor(2, random_state=0, checkpoint=path).fit(x, y).predict(x)
+        except KeyboardInterrupt:
+            return count, None
+        finally:
+            counts.append(count)
+
+    counts: list[int] = []
+    _, expected = fit(None)
+    half = counts[0] // 2
+    assert fit(tmp_path / "c", half)[1] is None
+    _, found = fit(tmp_path / "c")
+    np.testing.assert_array_equal(found, expected)
+    assert counts == [counts[0], half, counts[0] - half + 1]  # the one that was interrupted is done again

@@ -1,15 +1,25 @@
-"""Names of devices, those that are there and those that are not."""
+"""Names of devices, those that are there and those that are not; files, disks and memory."""
 
 from __future__ import annotations
+
+import errno
 
 import numpy as np
 import pytest
 import torch
 
 import prismgp
-from prismgp import SSGPRegressor
-from prismgp._system import compute_device, is_device
-from prismgp.exceptions import DataError, PrismGPError, PrismGPWarning
+from prismgp import ExactGPRegressor, SSGPRegressor
+from prismgp._system import (
+    _cgroup_available,
+    atomic_path,
+    available_bytes,
+    compute_device,
+    is_device,
+    refuse_too_large,
+    reserve_memory,
+)
+from prismgp.exceptions import DataError, PrismGPError, PrismGPWarning, TooLargeError
 
 
 @pytest.mark.parametrize("name", ["cpu", "cuda", "auto", "cuda:0", "cuda:17"])
@@ -47,3 +57,105 @@ def test_a_model_of_a_gpu_that_is_not_here(tmp_path):
         assert prismgp.load(tmp_path / "m").device == "cpu"
     with pytest.raises(PrismGPError, match="no CUDA device is available"):
         prismgp.load(tmp_path / "m", device="cuda:1")
+
+
+# -- files, disks and memory -----------------------------------------------------------------------
+
+
+def test_a_full_disk_is_named_with_the_bytes_needed(tmp_path, monkeypatch):
+    path = tmp_path / "out"
+    path.write_text("old")
+
+    def write_until_full(file):
+        file.write_text("written")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    message = rf"at least 7 bytes are needed, [\d,]+ are free: '{path}'"
+    with pytest.raises(OSError, match=message), atomic_path(path) as file:
+        write_until_full(file)
+    monkeypatch.setattr("prismgp._system._free_bytes", lambda _: 99)
+    with pytest.raises(OSError, match=r"at least 1,000 bytes are needed, 99 are free"), atomic_path(path, 1000):
+        pytest.fail("nothing must be begun")
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_other_errors_name_the_output_and_not_the_temporary_file(tmp_path, monkeypatch):
+    path = tmp_path / "out"
+    with pytest.raises(OSError, match=f"Input/output error: '{path}'"), atomic_path(path):
+        raise OSError(errno.EIO, "Input/output error")
+    with pytest.raises(OSError, match="of an input: 'in'"), atomic_path(path):
+        raise OSError(errno.EIO, "of an input", "in")
+    monkeypatch.setattr(
+        "tempfile.mkstemp", lambda **_: (_ for _ in ()).throw(OSError(errno.EROFS, "Read-only", "x.part"))
+    )
+    with pytest.raises(OSError, match=f"Read-only: '{path}'"), atomic_path(path):
+        pytest.fail("there is no temporary file")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("group", ["/", "/a/b"])
+def test_the_limit_of_a_container(tmp_path, version, group):
+    """By the files of both versions; a limit of an outer group counts too, and "max" is none."""
+    root, own = tmp_path / "cgroup", tmp_path / "own"
+    own.write_text(f"0::{group}\n" if version == 2 else f"9:cpu:/\n4:memory:{group}\n0::/\n")
+    names = ("memory.max", "memory.current") if version == 2 else ("memory.limit_in_bytes", "memory.usage_in_bytes")
+    assert _cgroup_available(root, own) is None
+
+    def limit(folder, most, used, cached):
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, value in zip((*names, "memory.stat"), (most, used, f"anon 1\n{cached}"), strict=True):
+            (folder / name).write_text(f"{value}\n")
+
+    top = root if version == 2 else root / "memory"
+    stat = "inactive_file 50" if version == 2 else "total_inactive_file 50"
+    limit(top / group.lstrip("/"), 1000, 400, stat)
+    assert _cgroup_available(root, own) == 650
+    if group != "/":
+        limit(top / "a", 700, 400, stat)
+        assert _cgroup_available(root, own) == 350
+        limit(top / "a", "max", 400, stat)
+        assert _cgroup_available(root, own) == 650
+
+
+def test_the_limit_of_the_process(monkeypatch):
+    resource = pytest.importorskip("resource")
+    used = 3 * 2**30
+    monkeypatch.setattr("prismgp._system._proc_bytes", lambda _, name: used if name == "VmSize" else None)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (4 * 2**30, resource.RLIM_INFINITY))
+    assert available_bytes(torch.device("cpu")) <= 2**30
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (2**30, resource.RLIM_INFINITY))
+    with pytest.raises(TooLargeError, match="an exact GP on 100 rows needs about"):
+        ExactGPRegressor().fit(np.arange(100.0)[:, None], np.arange(100.0))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 800 bytes. Error code 12"),
+        MemoryError("Unable to allocate 800 bytes for an array"),
+    ],
+)
+def test_failed_allocations_become_one_error(error, monkeypatch):
+    monkeypatch.setattr("prismgp.estimators.exact.fit_exact", lambda *_, **__: (_ for _ in ()).throw(error))
+    with pytest.raises(TooLargeError, match=r"the fit of ExactGPRegressor needs more .* \(a piece of 800 bytes was"):
+        ExactGPRegressor().fit(np.arange(30.0)[:, None], np.arange(30.0))
+    monkeypatch.undo()
+    model = ExactGPRegressor(optimize=False).fit(np.arange(30.0)[:, None], np.arange(30.0))
+    monkeypatch.setattr("prismgp.model.fitted.FittedModel.predict", lambda *_, **__: (_ for _ in ()).throw(error))
+    with pytest.raises(TooLargeError, match="a prediction needs more memory than there is"):
+        model.predict([[1.0]])
+    with pytest.raises(RuntimeError, match="a mistake"), refuse_too_large("it"):
+        raise RuntimeError("a mistake")
+    with pytest.raises(TooLargeError, match="says so itself"), refuse_too_large("it"):
+        raise TooLargeError("says so itself")
+
+
+def test_so_low_a_limit_that_libraries_hang(monkeypatch):
+    monkeypatch.setattr("prismgp._system._limit_available", lambda: 5 * 2**20)
+    with pytest.raises(TooLargeError, match=r"leaves 5.0 MiB of memory, and at least 256.0 MiB are needed; raise it"):
+        reserve_memory()
+    for enough in (2**30, None):
+        monkeypatch.setattr("prismgp._system._limit_available", lambda enough=enough: enough)
+        reserve_memory()

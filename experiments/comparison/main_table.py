@@ -76,7 +76,8 @@ def main_table(results: Mapping[str, Record]) -> list[str]:
         (
             f"{done} of {planned} fits are there and {late} ran out of time. Means over the splits; (1/3) where one of "
             f"three is there, a dash where none is; {OLD} where a result is from before digests were stored. "
-            f"{LABELS['exact']} gets at most {ENTRIES['exact'].max_rows:,} rows. The heads have training rows."
+            f"Bold: best of a complete column. {LABELS['exact']} gets at most {ENTRIES['exact'].max_rows:,} rows; "
+            "the heads have training rows."
         )
     ]
     for score in _SCORES:
@@ -106,15 +107,12 @@ def _label(entry: str) -> str:
 
 
 def _best(cells: list[_Cell], score: _Score) -> list[int]:
-    """Which are the best, to the digits shown, of those that have all splits."""
-    values = {
-        k: round(value, 3)
-        for k, cell in enumerate(cells)
-        if len(cell.done) == cell.splits and (value := cell.mean(score.key)) is not None
-    }
-    if not score.competes or len(values) < 2:
+    """Which are the best, to the digits shown; none while fits are missing: means over other splits do not compare."""
+    if not score.competes or any(len(cell.tried) < cell.splits for cell in cells):
         return []
-    return [k for k, value in values.items() if value == min(values.values())]
+    values = {k: cell.mean(score.key) for k, cell in enumerate(cells) if len(cell.done) == cell.splits}
+    known = {k: round(value, 3) for k, value in values.items() if value is not None}
+    return [k for k, value in known.items() if value == min(known.values())]
 
 
 def _thousands(rows: int) -> str:

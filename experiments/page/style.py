@@ -29,12 +29,16 @@ PALETTE = {
     "purple": "#CC79A7",
     "orange": "#E69F00",
     "sky": "#56B4E9",
+    "brown": "#8C510A",
+    "violet": "#5E3C99",
 }
 
 MODEL_STYLES: dict[str, dict[str, Any]] = {
     "exact": {"color": PALETTE["black"]},
     "ssgp": {"color": PALETTE["vermillion"], "marker": "s", "markeredgecolor": "white"},
+    "released_ssgp": {"color": PALETTE["brown"], "marker": "s", "markerfacecolor": "white"},
     "paper": {"color": PALETTE["green"], "marker": "^", "markeredgecolor": "white"},
+    "released": {"color": PALETTE["violet"], "marker": "^", "markerfacecolor": "white"},
     "prism": {"color": PALETTE["blue"], "marker": "o", "markeredgecolor": "white"},
     "prism1": {"color": PALETTE["blue"], "marker": "D", "markerfacecolor": "white"},
 }
@@ -43,7 +47,9 @@ MODEL_STYLES: dict[str, dict[str, Any]] = {
 _NAMES = (
     (r"(exact|full)\b|exactgp", "exact"),
     (r"prism1\b|one prismgp\b|single prismgp\b", "prism1"),
-    (r"paper\b|the paper", "paper"),
+    (r"ssgp, as released|released_ssgp", "released_ssgp"),
+    (r".*as released|released\b", "released"),
+    (r"paper\b|the paper|.*as printed", "paper"),
     (r"prism", "prism"),
     (r"ssgp", "ssgp"),
 )

@@ -38,7 +38,7 @@ def embedding(order: dict[str, Any]) -> dict[str, Any]:
     pictured = x[np.sort(rng.permutation(len(x))[:shown])]
     spaces = [_space("inputs", "Inputs, standardised", standardise(ssgp, pictured), unpack_exact(ssgp)[1].lengthscale)]
     latent, lengthscale = reconfigure(two_stage, pictured)
-    spaces.append(_space("two_stage", "Latent inputs, the paper's recipe", latent, lengthscale))
+    spaces.append(_space("two_stage", "Latent inputs, the two stages as printed", latent, lengthscale))
     found = find_network(joint)
     if found is not None:
         network, lengthscale = found

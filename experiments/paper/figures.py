@@ -110,7 +110,7 @@ def _course(
                 for column, p in enumerate(frequencies):
                     panel = axes[row, column]
                     curves, styles = {}, {}
-                    for model in ("exact", "ssgp", "paper", "prism1"):
+                    for model in ("exact", "ssgp", "released_ssgp", "paper", "released", "prism1"):
                         group = found.get((model, None if model == "exact" else p))
                         if group is not None:
                             curve = along(group, score)

@@ -12,6 +12,7 @@ import numpy as np
 from experiments.internals import AnyArray, observe_fit
 from experiments.machine import peak_bytes
 from experiments.paper.data import RunData, load
+from experiments.paper.released import ReleasedSSGP, preprocess
 from experiments.scores import score
 from prismgp import ExactGPRegressor, PrismGPRegressor, SSGPRegressor
 
@@ -25,6 +26,8 @@ _MANY_ROWS = 100_000  # from there on in single precision, and scored less often
 _GROWTH, _FAST_GROWTH = 1.4, 2.0
 _PREDICT_ROWS = 65_536
 _RACE = "race"
+_QUICK_PASSES = 10  # of the released baseline
+RELEASED = ("released", "released_ssgp")  # models that get their rows as the released scripts prepare them
 
 
 def make_model(order: dict[str, Any], rows: int) -> Any:
@@ -40,6 +43,12 @@ def make_model(order: dict[str, Any], rows: int) -> Any:
         common["max_steps"] = order["steps"]
     if name == "paper":
         return PrismGPRegressor(p, recipe="paper", **common)
+    if name in RELEASED:
+        batch = 200 if order["experiment"] == "abalone" else 512
+        if name == "released":
+            return PrismGPRegressor(p, recipe="released", normalize=False, batch_size=batch, **common)
+        passes = {} if order["steps"] is None else {"passes": _QUICK_PASSES}
+        return ReleasedSSGP(p, batch_size=batch, random_state=int(order["run"]), **passes)
     return PrismGPRegressor(p, n_members=1 if name == "prism1" else None, **common)
 
 
@@ -120,6 +129,8 @@ def _evidence(seen: Any) -> float:
 def fit(order: dict[str, Any]) -> dict[str, Any]:
     """Fit one model to one split; its curve, final scores and times."""
     data = load(order)
+    if order["model"] in RELEASED:
+        data = preprocess(data, standardise_target=order["experiment"] != "abalone")
     before = peak_bytes()
     model = make_model(order, data.rows)
     few = slice(_CURVE_ROWS)
@@ -134,6 +145,10 @@ def fit(order: dict[str, Any]) -> dict[str, Any]:
     if order["model"] == "exact" and data.rows > all_rows:
         chosen = np.random.default_rng([int(order["run"]), 3]).permutation(data.rows)[:learned_on]
         model = _fit_on_subsample(model, data, chosen, recorder)
+    elif isinstance(model, ReleasedSSGP):
+        model.callback = recorder
+        model.fit(*data.fit)
+        learned_on = data.rows
     else:
         observe_fit(model, recorder)
         model.fit(*data.fit)

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from os import PathLike
 from pathlib import Path
@@ -19,42 +19,89 @@ import torch
 from threadpoolctl import ThreadpoolController, threadpool_limits
 
 from prismgp._types import RandomState
-from prismgp.exceptions import DataError, PrismGPError
+from prismgp.exceptions import DataError, PrismGPError, TooLargeError
 
 DEVICES = ("cpu", "cuda", "auto")  # and "cuda:1" and the like
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # a disk, a quota, a limit on the size of files
+_FLOOR = 256 * 2**20  # bytes beside the loaded libraries
+_SQUARE = 200  # rows of matrices whose product needs buffers
 _UNKNOWN = 8 * 2**30  # assumed where the system does not tell
 
 
 @contextmanager
-def atomic_path(path: str | PathLike[str]) -> Iterator[Path]:
+def atomic_path(path: str | PathLike[str], size: int = 0) -> Iterator[Path]:
     """A temporary path beside ``path``; renamed over it when the block succeeds, removed when it fails.
 
-    Contents reach the disk before the rename, so a crash leaves the old file or the new one.
+    Contents reach the disk before the rename, so a crash leaves the old file or the new one. ``size`` are the bytes
+    that will be written, if that is known: without room for them, nothing is begun. Errors name ``path``; those of a
+    full disk also say how many bytes are needed.
     """
     target = Path(path).resolve()  # through a link, so that the link stays
     if target.exists() and not target.is_file():
         raise OSError(errno.EINVAL, "not a regular file", str(path))
-    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
+    free = _free_bytes(target.parent)
+    if free is not None and size > free:
+        raise _no_room(errno.ENOSPC, path, size, free)
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
+    except OSError as error:  # names the temporary file
+        raise OSError(error.errno, error.strerror, str(path)) from error
     os.close(handle)
     temporary = Path(name)
     try:
-        yield temporary
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o666 & ~umask)  # mkstemp's 0600 would surprise whoever shares the folder
-        temporary.replace(target)
+        with name_errors(path, temporary, size):
+            yield temporary
+            with temporary.open("rb") as file:
+                os.fsync(file.fileno())
+            umask = os.umask(0)
+            os.umask(umask)
+            temporary.chmod(0o666 & ~umask)  # mkstemp's 0600 would surprise whoever shares the folder
+            temporary.replace(target)
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # of a disk that is read-only by now; what went wrong before counts
+            temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def name_errors(place: str | PathLike[str], written: Path | None = None, size: int = 0) -> Iterator[None]:
+    """Errors of the system that name no file, or ``written``, name the place that a user knows instead.
+
+    Where the disk of ``written`` is full, they also say how many bytes are needed: at least ``size``, and those that
+    are there.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or error.filename not in (None, str(written)):
+            raise
+        if error.errno in _FULL and written is not None:
+            with suppress(OSError):
+                size = max(size, written.stat().st_size)
+            raise _no_room(error.errno, place, size, _free_bytes(written.parent)) from error
+        raise OSError(error.errno, error.strerror or str(error), str(place)) from error
+
+
+def _no_room(number: int, place: str | PathLike[str], size: int, free: int | None) -> OSError:
+    needed = f": at least {size:,} bytes are needed" if size else ""
+    there = "" if free is None else f"{',' if needed else ':'} {free:,} are free"
+    return OSError(number, f"{os.strerror(number)}{needed}{there}", str(place))
+
+
+def _free_bytes(folder: Path) -> int | None:
+    """Bytes that may still be written to the folder's disk, where the system can tell."""
+    try:
+        found = os.statvfs(folder)
+    except (AttributeError, OSError):  # Windows has no such call
+        return None
+    return found.f_bavail * found.f_frsize if found.f_blocks else None
 
 
 def available_bytes(device: torch.device) -> int:
     """Bytes that can be allocated now on the device, respecting a container's limit."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    figures = (_proc_bytes("/proc/meminfo", "MemAvailable"), _cgroup_available())
+    figures = (_proc_bytes("/proc/meminfo", "MemAvailable"), _cgroup_available(), _limit_available())
     found = [value for value in figures if value is not None]
     if found:
         return min(found)
@@ -75,18 +122,105 @@ def _proc_bytes(file: str, name: str) -> int | None:
     return None
 
 
-def _cgroup_available() -> int | None:
-    root = Path("/sys/fs/cgroup")
+def _cgroup_available(mount: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> int | None:
+    """The least that a limit of the container, or of a group around it, leaves; None without a limit."""
     try:
-        limit = (root / "memory.max").read_text().strip()
-        if limit == "max":
-            return None
-        used = int((root / "memory.current").read_text())
-        stat = dict(line.split() for line in (root / "memory.stat").read_text().splitlines())
-        # Cached file pages are given back under pressure.
-        return max(0, int(limit) - used + int(stat.get("inactive_file", 0)))
-    except (OSError, ValueError):
+        lines = [line.split(":", 2) for line in own.read_text().splitlines()]
+    except OSError:
+        lines = []
+    found = []
+    for _, controllers, path in [("0", "", "/"), ("0", "memory", "/"), *(line for line in lines if len(line) == 3)]:
+        if controllers not in ("", "memory"):
+            continue
+        # A container may see its own group as the root of the mount, while the path is that outside of it.
+        root = mount / controllers
+        folder = root / path.lstrip("/")
+        while True:
+            found.append(_group_available(folder))
+            if folder == root or root not in folder.parents:
+                break
+            folder = folder.parent
+    return min((value for value in found if value is not None), default=None)
+
+
+def _group_available(folder: Path) -> int | None:
+    """What the limit of one group leaves, by the files of version 2 or of version 1."""
+    for limit, used, inactive in (
+        ("memory.max", "memory.current", "inactive_file"),
+        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    ):
+        try:
+            most = int((folder / limit).read_text())  # "max" is no limit, and no number
+            taken = int((folder / used).read_text())
+            stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+            # Cached file pages are given back under pressure.
+            return max(0, most - taken + int(stat.get(inactive, 0)))
+        except (OSError, ValueError):
+            continue
+    return None
+
+
+def _limit_available() -> int | None:
+    """What a limit of the process, as set by ``ulimit -v``, leaves."""
+    try:
+        import resource  # absent on Windows, which has no such limit
+    except ModuleNotFoundError:
         return None
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    used = _proc_bytes("/proc/self/status", "VmSize")
+    return None if limit == resource.RLIM_INFINITY or used is None else max(0, limit - used)
+
+
+def reserve_memory() -> None:
+    """Refuse to begin where the limit of the process is too low for the libraries, and let them take what they need.
+
+    Where an allocation fails, OpenBLAS tries it again without an end, and Arrow waits for a thread that never begins.
+    Limits of containers do not make allocations fail.
+    """
+    there = _limit_available()
+    if there is None:
+        return
+    if there < _FLOOR:
+        raise TooLargeError(
+            f"the limit of the process leaves {format_bytes(there)} of memory, and at least {format_bytes(_FLOOR)} are "
+            "needed; raise it (ulimit -v)"
+        )
+    square = np.ones((_SQUARE, _SQUARE))
+    np.dot(square, square)
+    if "scipy.linalg" in sys.modules:  # with an OpenBLAS of its own; not all commands load it
+        sys.modules["scipy.linalg"].blas.dgemm(1.0, square, square)
+
+
+@contextmanager
+def refuse_too_large(what: str) -> Iterator[None]:
+    """A failed allocation, whichever library it was in, becomes a TooLargeError: ``what`` needs too much memory."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        found = too_large(error, what)
+        if found is None:
+            raise
+        raise found from error
+
+
+def too_large(error: BaseException | None, what: str) -> TooLargeError | None:
+    """The TooLargeError for a failed allocation; None for any other error, and for those that say it already.
+
+    torch says so by a RuntimeError, which on the CPU has no class of its own.
+    """
+    text = str(error)
+    failed = isinstance(error, MemoryError | torch.cuda.OutOfMemoryError) or (
+        isinstance(error, RuntimeError) and ("can't allocate memory" in text or "bad_alloc" in text)
+    )
+    if not failed or isinstance(error, TooLargeError):
+        return None
+    asked = re.search(r"(?i)allocate ([\d.]+ ?[KMGTPE]i?B|\d+ bytes)", text)
+    piece = "" if asked is None else f" (a piece of {asked[1]} was refused)"
+    there = format_bytes(available_bytes(torch.device("cpu")))
+    return TooLargeError(
+        f"{what} needs more memory than there is{piece}, {there} are available; use fewer rows at a time, fewer "
+        "columns or fewer frequencies, or raise the limit"
+    )
 
 
 def peak_bytes() -> int:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 
 _NUMPY_DTYPES = [np.float64, np.float32]
+_IMPUTE = 'drop these rows or impute them first (the regressors do, with missing="drop" or "impute")'
+_ENCODE = "pass a frame, whose text is encoded as categories"
 _LARGEST = 1e150  # squares of larger values leave the range of float64
 
 
@@ -164,6 +166,8 @@ def _first_bad_cell(table: Any, what: str, *, allow_nan: bool = False) -> DataEr
         if found is None:
             continue
         row, value, trouble, remedy, wrong_type = found
+        if what == "y" and remedy in (_IMPUTE, _ENCODE):  # what is done with inputs
+            remedy = "leave such rows out" if remedy == _IMPUTE else "a regression target must be numeric"
         message = (
             f"{trouble}: {_column_name(table, what, column)} holds {value!r} at row {row} (counting from 0); {remedy}"
         )
@@ -182,26 +186,24 @@ def _first_bad_value(column: AnyArray, *, allow_nan: bool) -> tuple[int, Any, st
         return None
     if column.dtype.kind in "Mm":
         return 0, str(column[0]), "dates and times are not numbers", "pass a frame, whose times are encoded", False
-    missing_remedy = 'drop these rows or impute them first (the regressors do, with missing="drop" or "impute")'
-    text_remedy = "pass a frame, whose text is encoded as categories"
     for row, value in enumerate(column.tolist()):
         if isinstance(value, complex):
             return row, value, "Complex data not supported", "pass real and imaginary parts apart", False
         try:
             number = float(value)
         except ValueError:
-            return row, value, f"could not convert string to float: {value!r}", text_remedy, False
+            return row, value, f"could not convert string to float: {value!r}", _ENCODE, False
         except TypeError:
             if value is None or type(value).__name__ in ("NAType", "NaTType"):
                 if allow_nan:
                     continue
-                return row, value, "input contains NaN (a missing value)", missing_remedy, False
+                return row, value, "input contains NaN (a missing value)", _IMPUTE, False
             trouble = "argument must be a string or a real number"
             return row, value, trouble, "every cell must be a number", True
         if np.isnan(number):
             if allow_nan:
                 continue
-            return row, value, "input contains NaN (a missing value)", missing_remedy, False
+            return row, value, "input contains NaN (a missing value)", _IMPUTE, False
         if np.isinf(number):
             return row, value, "input contains inf (infinity)", "drop the row or clip the value", False
     return None

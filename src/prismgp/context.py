@@ -8,36 +8,28 @@ without interruption, bit for bit on the same machine.
 
 from __future__ import annotations
 
-import json
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
-from os import PathLike
-from pathlib import Path
+from types import TracebackType
 from typing import Any, TypeAlias
 
 import numpy as np
-import safetensors
-import safetensors.torch
 import torch
 from tqdm import tqdm
 
-from prismgp._system import atomic_path
-from prismgp._types import Array, Tensor
+from prismgp._system import too_large
+from prismgp._types import Array
+from prismgp.checkpoint import Checkpoint, Saved
 from prismgp.core.ending import Ending
 from prismgp.core.features import Statistics
 from prismgp.core.rows import Callback
-from prismgp.exceptions import DataError, ModelFileError, PrismGPWarning
 
-FORMAT_VERSION = 1
-WRITE_SECONDS = 10.0  # between writes of a checkpoint, unless something is too costly to lose
-_MAX_BYTES = 2**32
 _EVALUATIONS = "evaluations"
 
-Saved: TypeAlias = tuple[dict[str, Tensor], dict[str, Any]]  # numbers, and what JSON can hold
+Recorder: TypeAlias = Callable[[Ending], Callback]  # see FitContext.recorder
 
 
 @dataclass(frozen=True)
@@ -68,6 +60,9 @@ class FitContext(Callback):
     ``label`` names the progress bar, which ``verbose`` asks for. ``callback`` is called with a :class:`FitEvent` after
     every iteration. ``log_scale`` is the sum of the logarithms of the targets' scales: evidences come in the model's
     units and are recorded in the user's. ``ending`` says when the fit ends before it is done.
+
+    The fit is the block of a ``with`` statement: at its end others may use the checkpoint, and where memory did not
+    suffice, that is the error.
     """
 
     def __init__(
@@ -92,6 +87,16 @@ class FitContext(Callback):
         self._evaluations = _Evaluations(self.checkpoint)
         self._bar: Any = tqdm(disable=True)
 
+    def __enter__(self) -> FitContext:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.checkpoint.close()
+        if (found := too_large(error, f"the fit of {self.label}")) is not None:
+            raise found from error
+
     def part(
         self, name: str, label: str, model: Callable[[Any], Any] = lambda found: found, *, share: float = 1.0
     ) -> FitContext:
@@ -113,6 +118,15 @@ class FitContext(Callback):
     def _pass_on(self, event: FitEvent, model: Callable[[Any], Any]) -> None:
         stage = "fitted SSGP" if event.final else event.stage
         self.report(stage, event.rows, lambda: model(event.model()), event.log_evidence, iteration=event.iteration)
+
+    def recorder(self, name: str) -> Recorder:
+        """Callbacks of trainings, one after the other, whose evaluations are in the checkpoint under the name."""
+        evaluations = _Evaluations(self.checkpoint.scope(name))
+        return lambda ending: _Recorder(evaluations, ending)
+
+    def forget(self, name: str) -> None:
+        """Remove the evaluations of a :meth:`recorder` from the checkpoint."""
+        self.checkpoint.scope(name).drop(_EVALUATIONS)
 
     def status(self) -> dict[str, Any]:
         """What ``fit_status_`` says about the end of the fit."""
@@ -182,13 +196,9 @@ class FitContext(Callback):
 
         The checkpoint is for a fit that is done: where this one has ended early, its parameters are others.
         """
-        saved = None if self.ending.early else self.checkpoint.get(name)
+        saved = None if self.ending.early else self.checkpoint.recall(name, _read_statistics)
         if saved is not None:
-            tensors, info = saved
-            return tuple(
-                Statistics(n, q, tensors[str(k)].to(device), log_noise_sum)
-                for k, (n, q, log_noise_sum, device) in enumerate(info["blocks"])
-            )
+            return saved
         found = self.ending.insist(compute)
         if self.ending.early:
             return found
@@ -198,122 +208,13 @@ class FitContext(Callback):
         return found
 
 
-class Checkpoint:
-    """Named results of a fit, kept in one file, which is read if it exists; without a path, nothing is kept.
-
-    The file is made like a model file: safetensors with JSON in its header, no code. It appears whole or not at all,
-    and its size does not grow with the rows. ``identity`` are settings and data of the fit, JSON; a file with another
-    identity is refused by a DataError, one that is damaged or no checkpoint by a ModelFileError.
-    """
-
-    def __init__(self, path: str | PathLike[str] | None = None, identity: dict[str, Any] | None = None) -> None:
-        self._path = None if path is None else Path(path)
-        self._identity = json.loads(json.dumps(identity or {}))
-        self._entries: dict[str, Saved] = {}
-        self._written = time.monotonic()
-        self._warned = False
-        if self._path is not None and self._path.exists():
-            self._entries = self._read(self._path)
-
-    def scope(self, name: str) -> Checkpoint:
-        """The same file, for a part of the fit; names get the prefix ``name/``."""
-        return _Scope(self, f"{name}/")
-
-    def get(self, name: str) -> Saved | None:
-        """The entry of that name."""
-        return self._entries.get(name)
-
-    def put(self, name: str, make: Callable[[], Saved], *, now: bool = False) -> None:
-        """Store what ``make`` returns. It is called only when it is time to write, or ``now``."""
-        if self._path is None or not (now or time.monotonic() - self._written >= WRITE_SECONDS):
-            return
-        tensors, info = make()
-        self._entries[name] = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}, info
-        self._write(self._path)
-
-    def drop(self, name: str) -> None:
-        """Remove the entry of that name."""
-        self._entries.pop(name, None)
-
-    def _write(self, path: Path) -> None:
-        tensors = {f"{name}:{key}": value for name, (own, _) in self._entries.items() for key, value in own.items()}
-        about = {
-            "format_version": FORMAT_VERSION,
-            "identity": self._identity,
-            "entries": {name: info for name, (_, info) in self._entries.items()},
-        }
-        data = safetensors.torch.save(tensors, metadata={"prismgp_checkpoint": json.dumps(about)})
-        try:
-            with atomic_path(path) as temporary:
-                temporary.write_bytes(data)
-        except OSError as error:
-            # A long fit must not fail because its checkpoint cannot be written; the last one is still whole.
-            if not self._warned:
-                why = error.strerror or error
-                warnings.warn(f"the checkpoint {path} could not be written: {why}", PrismGPWarning, stacklevel=2)
-            self._warned = True
-        self._written = time.monotonic()
-
-    def _read(self, path: Path) -> dict[str, Saved]:
-        about, tensors = _parse(path)
-        if about.get("format_version") != FORMAT_VERSION:
-            raise ModelFileError(
-                f"{path}: checkpoint of format {about.get('format_version')!r}, this PrismGP reads {FORMAT_VERSION}; "
-                "remove the file to begin again"
-            )
-        self._check_identity(path, about["identity"])
-        entries: dict[str, Saved] = {name: ({}, info) for name, info in about["entries"].items()}
-        for key, value in tensors.items():
-            name, _, own = key.rpartition(":")
-            if name not in entries:
-                raise ModelFileError(f"{path}: the checkpoint is damaged; remove the file to begin again")
-            entries[name][0][own] = value
-        return entries
-
-    def _check_identity(self, path: Path, found: Any) -> None:
-        if found == self._identity:
-            return
-        found = found if isinstance(found, dict) else {}
-        names = [name for name in {**self._identity, **found} if found.get(name) != self._identity.get(name)]
-        if "data" in names:
-            raise DataError(
-                f"{path}: is the checkpoint of a fit to other data; remove the file to begin again, or name another"
-            )
-        differ = ", ".join(
-            f"{name}={_short(found.get(name))} (here {_short(self._identity.get(name))})" for name in names
-        )
-        raise DataError(
-            f"{path}: is the checkpoint of a fit with other settings: {differ}; "
-            "remove the file to begin again, or name another"
-        )
-
-
-class _Scope(Checkpoint):
-    """A part of a checkpoint."""
-
-    def __init__(self, whole: Checkpoint, prefix: str) -> None:
-        self._whole, self._prefix = whole, prefix
-
-    def get(self, name: str) -> Saved | None:
-        return self._whole.get(self._prefix + name)
-
-    def put(self, name: str, make: Callable[[], Saved], *, now: bool = False) -> None:
-        self._whole.put(self._prefix + name, make, now=now)
-
-    def drop(self, name: str) -> None:
-        self._whole.drop(self._prefix + name)
-
-
 class _Evaluations:
     """Evaluations of the evidence in their order, kept in a checkpoint."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._checkpoint = checkpoint
-        self._known: list[tuple[Array, float, Array]] = []
+        self._known: list[tuple[Array, float, Array]] = checkpoint.recall(_EVALUATIONS, _unpack) or []
         self._next = 0
-        saved = checkpoint.get(_EVALUATIONS)
-        if saved is not None:
-            self._known = _unpack(saved)
 
     def get(self, vector: Array, compute: Callable[[], tuple[float, Array]]) -> tuple[float, Array]:
         """Value and gradient (empty if not asked for) at the vector; computed only if this one is not known."""
@@ -331,6 +232,22 @@ class _Evaluations:
         return value, gradient
 
 
+class _Recorder(Callback):
+    """Evaluations from a checkpoint, or computed; nothing is shown."""
+
+    def __init__(self, evaluations: _Evaluations, ending: Ending) -> None:
+        super().__init__(ending)
+        self._evaluations = evaluations
+
+    def evaluate(
+        self,
+        rows: int,  # noqa: ARG002
+        vector: Array,
+        compute: Callable[[], tuple[float, Array]],
+    ) -> tuple[float, Array]:
+        return self._evaluations.get(vector, compute)
+
+
 def _pack(known: list[tuple[Array, float, Array]]) -> Saved:
     numbers = np.concatenate([np.concatenate([at, [value], gradient]) for at, value, gradient in known])
     sizes = np.array([(len(at), len(gradient)) for at, _, gradient in known], dtype=np.int64)
@@ -339,6 +256,8 @@ def _pack(known: list[tuple[Array, float, Array]]) -> Saved:
 
 def _unpack(saved: Saved) -> list[tuple[Array, float, Array]]:
     numbers, sizes = saved[0]["numbers"].numpy(), saved[0]["sizes"].numpy()
+    if numbers.ndim != 1 or sizes.ndim != 2 or (sizes < 0).any() or (sizes.sum(axis=1) + 1).sum() != len(numbers):
+        raise ValueError("the sizes of the evaluations do not fit their numbers")
     known, start = [], 0
     for width, gradient_width in sizes.tolist():
         middle, end = start + width, start + width + 1 + gradient_width
@@ -347,23 +266,9 @@ def _unpack(saved: Saved) -> list[tuple[Array, float, Array]]:
     return known
 
 
-def _parse(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Header and tensors of a checkpoint file."""
-    try:
-        if path.stat().st_size > _MAX_BYTES:
-            raise ModelFileError(f"{path}: too large for a checkpoint")
-        data = path.read_bytes()
-        with safetensors.safe_open(path, framework="pt") as file:
-            about = json.loads((file.metadata() or {})["prismgp_checkpoint"])
-        tensors = safetensors.torch.load(data)
-        about["identity"], about["entries"].items()
-    except (safetensors.SafetensorError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ModelFileError(
-            f"{path}: not a usable checkpoint ({type(error).__name__}: {error}); remove the file to begin again"
-        ) from error
-    return about, tensors
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+def _read_statistics(saved: Saved) -> tuple[Statistics, ...]:
+    tensors, info = saved
+    return tuple(
+        Statistics(n, q, tensors[str(k)].to(device), log_noise_sum)
+        for k, (n, q, log_noise_sum, device) in enumerate(info["blocks"])
+    )

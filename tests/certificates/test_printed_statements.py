@@ -37,8 +37,20 @@ def negative_log_evidence(q: np.ndarray, y: np.ndarray) -> float:
     return 0.5 * (logdet(q) + form(q, y))
 
 
+def random_prediction(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, float]:
+    """Q, Q', the exact kernel values k_* of a test point, targets, and c."""
+    k, approximate, noise = random_pair(rng)
+    n = len(k)
+    # Jitter keeps the factor of the kernel matrix real; a row of it is the kernel of one more point with unit variance.
+    factor = np.linalg.cholesky(k + 1e-9 * np.eye(n))
+    direction = rng.normal(size=n)
+    cross = factor @ (direction / np.linalg.norm(direction)) * rng.uniform()
+    q, other = (each + noise * np.eye(n) for each in (k, approximate))
+    return q, other, cross, rng.normal(size=n), norm(k - approximate) / noise
+
+
 def test_lemma_6_holds():
-    """``(1 - c) Q <= Q' <= (1 + c) Q``."""
+    """Printed: ``|Q'^-1| = (1 +- c) |Q^-1|``. The proof has more, ``(1 - c) Q <= Q' <= (1 + c) Q``."""
     rng = np.random.default_rng(0)
     for _ in range(300):
         k, approximate, noise = random_pair(rng)
@@ -46,27 +58,45 @@ def test_lemma_6_holds():
         c = norm(k - approximate) / noise
         for difference in ((1 + c) * q - other, other - (1 - c) * q):
             assert np.linalg.eigvalsh(difference)[0] > -1e-9
+        inverse, other_inverse = (norm(np.linalg.inv(each)) for each in (q, other))
+        assert abs(other_inverse - inverse) <= c * inverse + 1e-9 * inverse
 
 
 def test_lemma_7_is_false():
-    """Printed: the mean is right to a factor of 1 +- c. One row, K = K' exactly, so c = 0: the means must agree.
+    """Printed: the mean is right to a factor of 1 +- c; the proof has the exact k_* in both means.
 
-    They do not, because the kernel between the row and the test point is approximated too.
+    Two rows, and targets whose approximate mean is zero: so should the exact one be, whatever c is.
     """
-    noise, y, away = 0.1, 1.0, 1.0
-    exact, frequency = np.exp(-0.5 * away**2), 1.5
-    approximate = np.cos(frequency * away)
-    c = abs(1.0 - 1.0) / noise
-    mean, other = exact * y / (1 + noise), approximate * y / (1 + noise)
-    assert mean == pytest.approx(0.551, abs=5e-4)
-    assert c == 0.0
-    assert not (1 - c) * mean <= other <= (1 + c) * mean
-    # What holds: |mu - k_*'a| <= |y - Q a| / (2 s) for any a, k_* being the exact one; here a = y / Q, residual zero.
-    assert abs(mean - exact * y / (1 + noise)) <= 1e-15
+    noise, cross = 0.7, np.array([0.9, 0.6])
+    q, other = (np.array([[1 + noise, off], [off, 1 + noise]]) for off in (0.5, 0.6))
+    w = np.linalg.solve(other, cross)
+    y = np.array([-w[1], w[0]]) / np.linalg.norm(w)
+    assert cross @ np.linalg.solve(other, y) == pytest.approx(0.0, abs=1e-15)
+    mean = cross @ np.linalg.solve(q, y)
+    assert abs(mean) > 0.02
+    # What holds: |mu - k_*'a| <= |y - Q a| / (2 s) for any a, here that of the approximate GP.
+    a = np.linalg.solve(other, y)
+    assert abs(mean - cross @ a) <= np.linalg.norm(y - q @ a) / (2 * np.sqrt(noise))
 
 
-def test_lemma_8_is_false():
-    """Printed: the variance is right to a factor of 1 +- c, plus c. One row again, K = K', c = 0."""
+def test_random_cases_break_lemma_7_and_none_lemma_8():
+    """With the exact k_* in both: many means are off by more than the factor, and no variance is."""
+    rng = np.random.default_rng(2)
+    wrong = 0
+    for _ in range(1000):
+        q, other, cross, y, c = random_prediction(rng)
+        mean, other_mean = (cross @ np.linalg.solve(each, y) for each in (q, other))
+        wrong += abs(mean - other_mean) > c * abs(other_mean) + 1e-9
+        variance, other_variance = (1 - form(each, cross) for each in (q, other))
+        # 1 - (1 + c) q' = (1 + c)(1 - q') - c, and likewise from above.
+        low, high = (1 + c) * other_variance - c, (1 - c) * other_variance + c
+        slack = 1e-9 * (1 + c) * (1 + abs(other_variance))
+        assert low - slack <= variance <= high + slack
+    assert wrong > 20
+
+
+def test_lemma_8_fails_for_an_ssgp():
+    """An SSGP approximates k_* as well. One row, K = K', so c = 0 and the variances must agree: they do not."""
     noise, away = 0.1, 1.0
     exact, approximate = np.exp(-0.5 * away**2), np.cos(1.5 * away)
     variance, other = (1 - each**2 / (1 + noise) for each in (exact, approximate))
@@ -123,13 +153,46 @@ def test_the_additive_statement_holds():
     assert printed_fails > 5
 
 
-def test_means_and_variances_of_random_cases_break_the_printed_lemmas():
-    """Lemmas 7 and 8 over random frequencies: one row, one test point, K = K'. The factor is one, and never right."""
-    rng = np.random.default_rng(2)
-    noise = 0.5
-    wrong = 0
-    for _ in range(500):
-        away = rng.normal(size=3)
-        approximate = np.cos(rng.normal(size=(8, 3)) @ away).mean()
-        wrong += abs(np.exp(-0.5 * away @ away) - approximate) / (1 + noise) > 1e-3
-    assert wrong > 450
+def test_lemmas_9_and_10_hold_for_large_noise():
+    """All eigenvalues of Q are above one, as they are where the noise variance is at least one, and c is below one."""
+    rng = np.random.default_rng(3)
+    tried = 0
+    for _ in range(2000):
+        k, approximate, noise = random_pair(rng)
+        noise = max(noise, 1.0)
+        q, other = (each + noise * np.eye(len(k)) for each in (k, approximate))
+        c = norm(k - approximate) / noise
+        if not 1e-12 < c < 1.0:
+            continue
+        tried += 1
+        tau = -np.log1p(-c) / np.log(max(np.linalg.eigvalsh(q)[0], 1.0 + 1e-15))
+        assert abs(logdet(other) - logdet(q)) <= tau * logdet(q) * (1 + 1e-9)
+        y = rng.normal(size=len(k)) * 10.0 ** rng.uniform(-2, 2)
+        negative = negative_log_evidence(q, y)
+        assert abs(negative_log_evidence(other, y) - negative) <= max(tau, c) * negative * (1 + 1e-9)
+    assert tried > 300
+
+
+def test_lemma_11_corrected():
+    """``|l'(T'*) - l(T*)| <= max(e(T*), e(T'*))`` over the same set of length-scales, e the bound of Lemma 10."""
+    rng = np.random.default_rng(4)
+    nearest = np.inf
+    for _ in range(60):
+        n, p, noise = int(rng.integers(2, 25)), int(rng.integers(1, 400)), 10.0 ** rng.uniform(-2, 0.5)
+        x, epsilon = rng.normal(size=(n, 2)), rng.normal(size=(2, p))
+        y = np.sin(2 * x[:, 0]) + np.sqrt(noise) * rng.normal(size=n)
+        found = []
+        for theta in np.geomspace(0.1, 10.0, 15):
+            angle = x @ epsilon / theta
+            phi = np.concatenate([np.cos(angle), np.sin(angle)], 1) / np.sqrt(p)
+            k = np.exp(-0.5 * ((x[:, None] - x[None]) ** 2).sum(-1) / theta**2)
+            q, other = (each + noise * np.eye(n) for each in (k, phi @ phi.T))
+            c = norm(q - other) / noise
+            bound = 0.5 * (n * np.log1p(c) + c * min(form(q, y), form(other, y)))
+            found.append((negative_log_evidence(q, y), negative_log_evidence(other, y), bound))
+        exact, approximate, bounds = np.array(found).T
+        best, other_best = int(exact.argmin()), int(approximate.argmin())
+        difference, bound = abs(approximate[other_best] - exact[best]), max(bounds[best], bounds[other_best])
+        assert difference <= bound * (1 + 1e-9) + 1e-9
+        nearest = min(nearest, bound / max(difference, 1e-12))
+    assert nearest < 20.0  # of the size of what it bounds, somewhere

@@ -17,7 +17,7 @@ import pandas as pd
 import pytest
 
 import prismgp
-from prismgp import context
+from prismgp import checkpoint as checkpoints
 from prismgp.prism import fit as recipes
 from prismgp.prism import local_fit
 from tests.cli.conftest import Run, make_frame
@@ -54,7 +54,7 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     for name, value in {"hidden": 8, "n_members": 2, "batch_size": 64, "max_steps": 30}.items():
         monkeypatch.setitem(recipes.DEFAULTS["joint"], name, value)
     monkeypatch.setattr(local_fit, "FEW", replace(local_fit.FEW, steps=5, searches=1, batch_rows=64))
-    monkeypatch.setattr(context, "WRITE_SECONDS", 0.0)
+    monkeypatch.setattr(checkpoints, "WRITE_SECONDS", 0.0)
     make_frame(300, seed=0).drop(columns=["id", "grade"]).to_csv(tmp_path / "d.csv", index=False)
     return tmp_path / "d.csv"
 

@@ -174,6 +174,17 @@ def test_report(paper_data):
     json.dumps(check_conditions(np.zeros((3, 1)), lengthscale=1.0, bound=1.0).to_dict(), allow_nan=False)
 
 
+def test_the_printed_theorem_needs_more_of_delta():
+    """``delta >= exp(b - sqrt d)``: for eight clusters in the paper's four dimensions no probability is left."""
+    x = 9.0 * np.repeat(np.eye(8, 4) + np.arange(8)[:, None], 2, 0)
+    report = check_conditions(x, lengthscale=1.0, bound=1.0, labels=np.repeat(np.arange(8), 2))
+    assert report.least_delta == pytest.approx(math.exp(6.0))
+    assert "delta >= exp(b - sqrt d) = 403.4, so it is empty" in repr(report)
+    wide = check_conditions(np.eye(2, 100), lengthscale=0.1, bound=1.0, labels=[0, 1])
+    assert wide.least_delta == pytest.approx(math.exp(-8.0))
+    assert "empty" not in repr(wide)
+
+
 def test_wrong_arguments():
     x = np.zeros((4, 2))
     with pytest.raises(DataError, match="bound=4 is not below n=4"):

@@ -236,6 +236,16 @@ def test_printed_is_never_a_guarantee():
     assert sample_size(bound=2000.0, delta=0.1, n=1745).printed.p is None  # undefined from n on
 
 
+def test_hypotheses_of_the_printed_number(rng):
+    """Its delta, and that the paper's eight clusters hold 51 rows by Condition 2 and no more."""
+    assert "delta >= O(exp(b - sqrt d))" in sample_size(bound=5.0, delta=0.1, n=1745, n_clusters=18).printed.assumptions
+    found = sample_size(bound=1.0, delta=0.1, X=rng.normal(size=(60, 4)), lengthscale=1.0, labels=np.arange(60) % 8)
+    assert any("exp(b - sqrt d) = 403.4, so it is empty" in each for each in found.printed.assumptions)
+    assert "8 clusters of Condition 2 hold 51 rows, not 60" in found.printed.reason
+    few = sample_size(bound=1.0, delta=0.1, X=rng.normal(size=(51, 4)), lengthscale=1.0, labels=np.arange(51) % 8)
+    assert "Condition 2 hold" not in few.printed.reason
+
+
 def test_without_data_few_clusters_cannot_hold_the_rows():
     found = sample_size(bound=5.0, delta=0.1, n=1745, n_clusters=4)
     assert found.corrected.p is None

@@ -247,7 +247,7 @@ def test_parquet_types(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("column", "expected"),
     [
-        (pa.array([[1], [2]]), "column 'a' holds list.*neither number nor text"),
+        (pa.array([[1], [2]]), "column 'a' holds list.*neither number, text nor time"),
         (pa.array([{"q": 1}, {"q": 2}]), "column 'a' holds struct"),
         (pa.array([b"1", b"2"]), "column 'a' holds binary"),
     ],

@@ -14,7 +14,7 @@ from sklearn.model_selection import cross_val_score
 
 import prismgp
 from prismgp import ExactGPRegressor, NeighborGPRegressor, PrismGPRegressor, Reconfigurer, SSGPRegressor
-from prismgp import context as context_module
+from prismgp import checkpoint as checkpoint_module
 from prismgp.core import ending
 from prismgp.exceptions import DataError, PrismGPWarning
 from prismgp.prism import local_fit
@@ -67,7 +67,7 @@ def interrupt_at(model, moment):
 @pytest.mark.parametrize("kind", ["ssgp", "neighbors", "prism"])
 def test_twenty_moments(kind, tmp_path, monkeypatch):
     """At every moment the estimator is left unfitted, and the checkpoint goes on to the same model."""
-    monkeypatch.setattr(context_module, "WRITE_SECONDS", 0.0)
+    monkeypatch.setattr(checkpoint_module, "WRITE_SECONDS", 0.0)
     x, y = data()
     whole = clone(MODELS[kind])
     stages = interrupt_at(whole, None)
@@ -173,7 +173,7 @@ def test_enough_time_changes_nothing():
 
 def test_a_checkpoint_of_a_fit_that_ran_out_of_time_is_continued(tmp_path, monkeypatch):
     """It holds nothing of the model that ended early: not the statistics at its parameters."""
-    monkeypatch.setattr(context_module, "WRITE_SECONDS", 0.0)
+    monkeypatch.setattr(checkpoint_module, "WRITE_SECONDS", 0.0)
     x, y = data()
     whole = clone(MODELS["ssgp"]).fit(x, y)
     first = clone(MODELS["ssgp"]).set_params(checkpoint=tmp_path / "c", max_seconds=1e6)

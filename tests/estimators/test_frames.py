@@ -171,3 +171,32 @@ def test_files_with_text_for_a_model_of_numbers(tmp_path: Path) -> None:
         model.predict(from_csv(tmp_path / "text.csv"))
     table.to_csv(tmp_path / "numbers.csv", index=False)
     np.testing.assert_allclose(model.predict(from_csv(tmp_path / "numbers.csv")), model.predict(table))
+
+
+def test_periods_and_intervals() -> None:
+    table = pd.DataFrame({"month": pd.period_range("2015-01", periods=N, freq="M"), "band": pd.cut(np.arange(N), 4)})
+    table.loc[3, "band"] = np.nan
+    model = make().fit(table, target())
+    names = model.table_encoder_.feature_names
+    assert "month sine of the year" in names
+    assert [name for name in names if name.startswith("band")][-1] == "band is missing"
+    assert len([name for name in names if name.startswith("band=")]) == 4
+    assert np.isfinite(model.predict(table)).all()
+
+
+def test_columns_without_a_value_are_missing_whatever_their_type() -> None:
+    table = frame()
+    model = make().fit(table, target())
+    expected = model.predict(table[:3].assign(number=np.nan, when=pd.NaT, text=None), return_std=True)
+    other = table[:3].assign(
+        number=pd.NaT, when=pd.Series([None] * 3, dtype="string"), text=pd.array([pd.NA] * 3, "Int64")
+    )
+    np.testing.assert_array_equal(model.predict(other, return_std=True), expected)
+
+
+def test_messages_about_targets() -> None:
+    table = frame()[["number"]]
+    with pytest.raises(DataError, match=r"target 'y' holds nan at row 4 .*; leave such rows out$"):
+        make().fit(table, pd.Series(np.where(np.arange(N) == 4, np.nan, 1.0), name="y"))
+    with pytest.raises(DataError, match=r"target 'y' holds 'a' at row 0 .*; a regression target must be numeric$"):
+        make().fit(table, pd.Series(["a"] * N, name="y"))

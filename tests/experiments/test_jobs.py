@@ -9,8 +9,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from experiments import plan as plan_module
 from experiments.jobs import Job, Limits, _next, carry_out
+from experiments.machine import Lock
+from experiments.plan import Experiment, Plan
 from experiments.results import Study
+from prismgp.exceptions import PrismGPError
 from tests.experiments.conftest import alive, wait_for
 
 unix = pytest.mark.skipif(sys.platform == "win32", reason="signals of Unix")
@@ -108,3 +112,19 @@ def test_a_plan_that_is_ended_leaves_no_worker_and_can_be_continued(tmp_path, jo
     after = Study(folder, "s")
     assert after.get("second")["slept"] == 0
     assert after.path.read_text().startswith(before)
+
+
+def test_two_runs_of_one_study(tmp_path, monkeypatch, capfd):
+    """The second gets one line; another study in the same folder is not concerned."""
+    empty = Experiment("tiny", "nothing", lambda _: None, lambda _: Plan("s", []), str, lambda _: "")
+    args = SimpleNamespace(jobs=1, threads=1, job_seconds=9.0, limit_seconds=9.0, device="cpu", list=False, quiet=True)
+    vars(args).update(results=tmp_path / "r", command="x", retry=False, force=False)
+    assert plan_module.run(empty, args) == 0
+    with (
+        Lock(tmp_path / "r" / "s.jsonl"),
+        pytest.raises(PrismGPError, match=f"s.jsonl: is in use by process {os.getpid()}"),
+    ):
+        plan_module.run(empty, args)
+    with Lock(tmp_path / "r" / "other.jsonl"):
+        assert plan_module.run(empty, args) == 0
+    assert [path.name for path in (tmp_path / "r").iterdir()] == ["s.jsonl"]

@@ -11,7 +11,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from prismgp import ExactGPRegressor, NeighborGPRegressor, certify
-from prismgp.context import Checkpoint
+from prismgp.checkpoint import Checkpoint
 from prismgp.core.kernels import KERNELS
 from prismgp.data import from_parquet
 from prismgp.exceptions import DataError, TooLargeError
@@ -208,7 +208,7 @@ def test_killed_fit_goes_on_to_the_same_model(tmp_path, monkeypatch, n, after):
     x, y = data(n)
     options = {"max_iter": 12, "random_state": 0}
     expected = NeighborGPRegressor(40, **options).fit(x, y)
-    monkeypatch.setattr("prismgp.context.WRITE_SECONDS", 0.0)
+    monkeypatch.setattr("prismgp.checkpoint.WRITE_SECONDS", 0.0)
     model = NeighborGPRegressor(40, checkpoint=tmp_path / "fit", **options)
     put, count = Checkpoint.put, 0
 

@@ -165,6 +165,22 @@ def test_kinds_of_members(noise_model):
     assert [member["dropout"] for member in members] == [0.0, 0.0, 0.05, 0.0, 0.0]
 
 
+@pytest.mark.parametrize(
+    ("rows", "given", "expected"),
+    [
+        (5_000, None, (1_000, 1_000)),
+        (5_001, None, (1_000, 2_000)),
+        (100_001, None, (1_500, 3_000)),
+        (5_001, 300, (300, 300)),
+        (900, 7_000, (1_000, 7_000)),
+    ],
+)
+def test_steps_of_a_member_depend_on_the_rows(rows, given, expected):
+    names = dict.fromkeys(recipes.PrismSettings.names())
+    settings = recipes.PrismSettings(**{**names, "recipe": "joint", "max_steps": given})
+    assert settings.member_steps(rows) == expected
+
+
 def test_many_rows_have_one_member_and_large_batches(monkeypatch):
     """What the user has set stays; what is left to the recipe depends on the rows, and batches on the features."""
     monkeypatch.setattr(recipes, "MANY_ROWS", 99)

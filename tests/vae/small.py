@@ -7,6 +7,7 @@ import json
 import numpy as np
 import torch
 
+from prismgp.checkpoint import Checkpoint
 from prismgp.vae import MixturePrior
 
 
@@ -17,10 +18,11 @@ def some_prior(b=3, latent_dim=2, seed=0):
     return prior
 
 
-class MemoryStore:
+class MemoryStore(Checkpoint):
     """Keeps what is put there as a file would: copies, with everything else as JSON text."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.entries = {}
         self.urgent = []
 

@@ -21,7 +21,6 @@ from sklearn.kernel_approximation import Nystroem, RBFSampler
 from sklearn.linear_model import BayesianRidge
 
 from experiments.comparison.peers.library import (
-    PATIENCE,
     ROUNDS,
     ConstantStd,
     boosting_rate,
@@ -36,6 +35,7 @@ __all__ = ["fit_features", "fit_forest", "fit_gpr", "fit_linear", "fit_trees", "
 
 _MEDIAN_ROWS = 1_000
 _OUT_OF_BAG_ROWS = 10_000
+_PATIENCE = 30  # less than for other libraries: the rounds after the best one stay in the model
 
 
 # -- the exact GP ----------------------------------------------------------------------------------
@@ -163,7 +163,7 @@ def fit_trees(X: Array, y: Array, *, seed: int, rounds: int = ROUNDS) -> Constan
     train, held_out = split_off(len(y), 0.1, seed, most=len(y))
     rate = boosting_rate(len(y))
     model = HistGradientBoostingRegressor(
-        max_iter=rounds, learning_rate=rate, early_stopping=True, n_iter_no_change=PATIENCE, random_state=seed
+        max_iter=rounds, learning_rate=rate, early_stopping=True, n_iter_no_change=_PATIENCE, random_state=seed
     )
     model.fit(X[train], y[train], X_val=X[held_out], y_val=y[held_out])
     facts = {"trees": int(model.n_iter_), "learning_rate": rate}

@@ -17,7 +17,7 @@ from importlib import import_module
 from typing import Any
 
 import prismgp
-from prismgp.cli.console import Parser, complain, one_line
+from prismgp.cli.console import STDOUT, Parser, complain, one_line
 from prismgp.exceptions import PrismGPError, PrismGPWarning
 
 __all__ = ["main"]
@@ -63,13 +63,17 @@ def _run(argv: list[str], interrupts: _Interrupts) -> int:
         args = _parser(argv).parse_args(argv)
     except SystemExit as stop:  # argparse leaves this way, also after --help
         return stop.code if isinstance(stop.code, int) else _BAD_INPUT
+    from prismgp._system import name_errors, refuse_too_large, reserve_memory  # loaded with the command
+
     try:
         interrupts.stop_waiting()
-        with warnings.catch_warnings(), ExitStack() as args.at_exit:
+        with warnings.catch_warnings(), ExitStack() as args.at_exit, refuse_too_large("the command"):
             warnings.simplefilter("always", PrismGPWarning)
             warnings.showwarning = _show_warning
+            reserve_memory()
             code = int(args.run(args))
-            sys.stdout.flush()
+            with name_errors(STDOUT):
+                sys.stdout.flush()
             return code
     except BrokenPipeError:
         _abandon_stdout()
@@ -79,8 +83,8 @@ def _run(argv: list[str], interrupts: _Interrupts) -> int:
     except OSError as error:
         place = f"{error.filename}: " if error.filename is not None else ""
         complain(f"error: {place}{error.strerror or error}")
-    except MemoryError:
-        complain("error: out of memory; use fewer rows or columns, or fewer frequencies (-p)")
+        if error.filename == STDOUT:
+            _abandon_stdout()
     return _BAD_INPUT
 
 

@@ -50,7 +50,8 @@ def add_parser(subparsers: Subparsers, summary: str) -> None:
         f"the rows that --holdout kept out of the fit, or else at {TEST_POINTS:,} training rows drawn at random (all "
         "if there are fewer), and new rows can then be further off.",
         epilog="Exit code: 0 when the certificate holds, 1 when an assumption fails so that nothing is certified, 2 on "
-        "bad usage or bad input. If the fit had --holdout, --conformal or --seed, repeat them.",
+        "bad usage or bad input. If the fit had --holdout, --conformal, --seed, --weight-column or --noise-column, "
+        "repeat them.",
     )
     parser.add_argument("model", metavar="MODEL", help="model file")
     common.add_data(parser, "the training table, as for fit: ")
@@ -212,8 +213,9 @@ def _report(
         if args.json == "-":
             say(json_text(found))
             return
-        with atomic_path(args.json) as path:
-            path.write_text(json_text(found, indent=None) + "\n", encoding="utf-8")
+        text = (json_text(found, indent=None) + "\n").encode()
+        with atomic_path(args.json, len(text)) as path:
+            path.write_bytes(text)
     if not args.quiet:
         _print(args, model, certificate, where, seconds)
 

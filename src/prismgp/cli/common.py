@@ -12,7 +12,7 @@ import stat
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -20,9 +20,9 @@ from typing import IO, TYPE_CHECKING, Any, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from prismgp._system import atomic_path, is_device, unknown_device
+from prismgp._system import atomic_path, is_device, name_errors, unknown_device
 from prismgp._types import Array
-from prismgp.cli.console import Parser
+from prismgp.cli.console import STDOUT, Parser, complain, printable
 from prismgp.core.normal import normal_quantile
 from prismgp.data import MISSING, TableFiles, open_tables
 from prismgp.data.cells import quote_names
@@ -198,11 +198,15 @@ def open_path(args: argparse.Namespace, path: str) -> TableFiles:
     name = "standard input" if path == "-" else path
     if path == "-" or not path.lower().endswith((*TEXT_SUFFIXES, *PARQUET_SUFFIXES)):
         options["kind"] = args.format or "csv"
-    with tempfile.NamedTemporaryFile(prefix="prismgp-", suffix=Path(path).suffix, delete=False) as spool:
-        args.at_exit.callback(os.unlink, spool.name)
-        with sys.stdin.buffer if path == "-" else open(path, "rb") as stream:
-            shutil.copyfileobj(stream, spool)
-    return open_tables(spool.name, **options, name=name)
+    handle, spool = tempfile.mkstemp(prefix="prismgp-", suffix=Path(path).suffix)
+    args.at_exit.callback(os.unlink, spool)
+    with (
+        name_errors(f"{spool}, a copy of {name}", Path(spool)),
+        open(handle, "wb") as copy,
+        sys.stdin.buffer if path == "-" else open(path, "rb") as stream,
+    ):
+        shutil.copyfileobj(stream, copy)
+    return open_tables(spool, **options, name=name)
 
 
 def target_columns(args: argparse.Namespace, model: FittedModel, files: TableFiles) -> list[str]:
@@ -271,12 +275,34 @@ def destination(output: str) -> Iterator[Path | IO[bytes]]:
         with atomic_path(output) as path:
             yield path
         return
-    with tempfile.TemporaryFile() as spool:
+    with name_errors(f"a temporary file in {tempfile.gettempdir()}"), tempfile.TemporaryFile() as spool:
         yield spool
         spool.seek(0)
         sys.stdout.flush()
-        shutil.copyfileobj(spool, sys.stdout.buffer)
-        sys.stdout.buffer.flush()
+        with name_errors(STDOUT):
+            shutil.copyfileobj(spool, sys.stdout.buffer)
+            sys.stdout.buffer.flush()
+
+
+def add_escape_formulas(parser: Parser) -> None:
+    """Add the option of commands that write text tables."""
+    parser.add_argument(
+        "--escape-formulas",
+        action="store_true",
+        help="put an apostrophe before text that a spreadsheet would run as a formula, such as =1+1, in names and "
+        "cells of CSV and TSV (default: a warning, and every cell as it is in DATA)",
+    )
+
+
+def report_formulas(args: argparse.Namespace, formulas: Mapping[str, int]) -> None:
+    """Warn of what a spreadsheet would run when it opens the output."""
+    if formulas and not args.escape_formulas:
+        where = ", ".join(f"{printable(name):.60} ({count:,})" for name, count in list(formulas.items())[:3])
+        more = f" and {len(formulas) - 3:,} more columns" if len(formulas) > 3 else ""
+        complain(
+            f"warning: the output holds text that spreadsheets take for formulas, in {where}{more}; do not open it "
+            "in one if you do not trust it, or give --escape-formulas"
+        )
 
 
 def output_suffixes(model: FittedModel) -> list[str]:

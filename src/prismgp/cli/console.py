@@ -30,6 +30,7 @@ class Parser(argparse.ArgumentParser):
         raise SystemExit(2)
 
 
+STDOUT = "standard output"  # in messages
 Subparsers: TypeAlias = "argparse._SubParsersAction[Parser]"
 
 
@@ -55,7 +56,10 @@ def say(text: str = "", *, error: bool = False) -> None:
 
 def _write(text: str, stream: Any) -> None:
     encoding = getattr(stream, "encoding", None) or "utf-8"
-    print(text.encode(encoding, "backslashreplace").decode(encoding), file=stream)
+    try:
+        print(text.encode(encoding, "backslashreplace").decode(encoding), file=stream)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, STDOUT if stream is sys.stdout else "standard error") from error
 
 
 def terminal_width() -> int:

@@ -70,6 +70,7 @@ def add_parser(subparsers: Subparsers, summary: str) -> None:
         meaning="rows with missing inputs: predict them, with wider intervals, leave their predictions empty, or end "
         "with an error (default: %(default)s)",
     )
+    common.add_escape_formulas(parser)
     common.add_device(parser)
     common.add_scheduler(parser)
     common.add_format_options(parser)
@@ -97,7 +98,14 @@ def run(args: argparse.Namespace) -> int:
     delimiter = files.csv_delimiter if kind.startswith(".csv") else None
     with (
         common.destination(args.output) as place,
-        open_writer(place, kind, prediction.schema, delimiter=delimiter, decimal=args.decimal) as writer,
+        open_writer(
+            place,
+            kind,
+            prediction.schema,
+            delimiter=delimiter,
+            decimal=args.decimal,
+            escape_formulas=args.escape_formulas,
+        ) as writer,
     ):
         prediction.run(writer, scheduler=args.scheduler, progress=show_progress(args))
     if not to_stdout:
@@ -105,6 +113,7 @@ def run(args: argparse.Namespace) -> int:
     about = {"model": args.model, "data": args.data, "output": args.output}
     summary = about | prediction.summary() | {"seconds": time.perf_counter() - began}
     warn_unseen(summary["unseen_categories"])
+    common.report_formulas(args, writer.formulas)
     if args.json:
         say(json_text(summary))
     elif not args.quiet:

@@ -63,6 +63,7 @@ def add_parser(subparsers: Subparsers, summary: str) -> None:
         meaning="rows with missing inputs: give them typical values, ignore the rows, or end with an error (default: "
         "%(default)s)",
     )
+    common.add_escape_formulas(parser)
     common.add_device(parser)
     parser.add_argument(
         "--seed", type=common.seed, default=0, help="of the rows of DATA that are the reference of alc (default: 0)"
@@ -104,9 +105,17 @@ def run(args: argparse.Namespace) -> int:
         delimiter = files.csv_delimiter if kind.startswith(".csv") else None
         with (
             common.destination(args.output) as place,
-            open_writer(place, kind, table.schema, delimiter=delimiter, decimal=args.decimal) as writer,
+            open_writer(
+                place,
+                kind,
+                table.schema,
+                delimiter=delimiter,
+                decimal=args.decimal,
+                escape_formulas=args.escape_formulas,
+            ) as writer,
         ):
             writer.write(table)
+        common.report_formulas(args, writer.formulas)
     summary = {
         "model": args.model,
         "data": args.data,

@@ -67,6 +67,14 @@ def printed(n: int, n_clusters: int, bound: float, delta: float) -> int:
     return _whole(32.0 * b * (1.0 - (bound / n) ** 4) / bound**2 * log_term)
 
 
+def least_delta(n_clusters: int, d: int) -> float:
+    """The delta from which on Theorem 2 is stated, ``exp(b - sqrt d)``, its unknown constant taken as one.
+
+    Above 1 the theorem is empty: no probability satisfies it. The proof of Lemma 3 needs ``4^b exp(-sqrt d)``, more.
+    """
+    return math.exp(min(n_clusters - math.sqrt(d), 700.0))  # exp itself overflows from 710 on
+
+
 def markov(variance: float, room: float, delta: float) -> int:
     """Markov's inequality (S2) for ``E |E_in|_F^2 = V / p``: ``p = V / (delta room^2)``."""
     return _whole(variance / (delta * room**2))

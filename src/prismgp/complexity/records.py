@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from prismgp._types import AnyArray, Array
+from prismgp.complexity.formulas import least_delta
 from prismgp.exceptions import DataError
 
 _SHOWN = 24  # clusters in the printed report
@@ -248,6 +249,11 @@ class ConditionReport:
         return all(check.holds for check in self.printed)
 
     @property
+    def least_delta(self) -> float:
+        """The delta from which on the printed Theorem 2 is stated, ``exp(b - sqrt d)``; above 1 it is empty."""
+        return least_delta(self.n_clusters, self.d)
+
+    @property
     def conclusion(self) -> str:
         """One plain sentence."""
         if self.holds:
@@ -270,7 +276,8 @@ class ConditionReport:
         """As plain data, without the labels."""
         found = asdict(self)
         del found["labels"]
-        found |= {"holds": self.holds, "holds_printed": self.holds_printed, "conclusion": self.conclusion}
+        names = ("holds", "holds_printed", "least_delta", "conclusion")
+        found |= {name: getattr(self, name) for name in names}
         return dict(_plain(found))
 
     def __repr__(self) -> str:
@@ -288,7 +295,13 @@ class ConditionReport:
         ]
         clusters = _table(["cluster", "size", "2^(i/2)", "rms s", "U(i)/2", "nearest centre", "gap"], shown)
         more = [] if len(self.clusters) <= _SHOWN else [f"  ({len(self.clusters) - _SHOWN} smaller clusters not shown)"]
-        return "\n".join([head, checks, clusters, *more, self.conclusion])
+        return "\n".join([head, checks, clusters, *more, f"{describe_delta(self.least_delta)}.", self.conclusion])
+
+
+def describe_delta(least: float) -> str:
+    """What the printed Theorem 2 asks of delta; ``least`` is of :func:`prismgp.complexity.formulas.least_delta`."""
+    empty = ", so it is empty" if least > 1.0 else ""
+    return f"The printed Theorem 2 also needs delta >= exp(b - sqrt d) = {_number(least)}{empty}"
 
 
 def _table(header: list[str], rows: list[list[str]]) -> str:

@@ -14,7 +14,7 @@ from prismgp._validate import check_choice, check_number
 from prismgp.complexity import formulas, inputs
 from prismgp.complexity.geometry import cluster_geometry
 from prismgp.complexity.inputs import BoundInputs
-from prismgp.complexity.records import SampleBound, SampleSizes
+from prismgp.complexity.records import SampleBound, SampleSizes, describe_delta
 from prismgp.core.kernels import FREQUENCY_KINDS, Kernel, get_kernel
 from prismgp.exceptions import DataError
 
@@ -169,7 +169,7 @@ def sample_size(
     relative = None
     if noise_variance is not None:
         relative = _relative_error(target, whole, float(noise_variance), float(relative_error), where)
-    return _collect(target, len(x), len(masked.sizes), masked, bounds, at_once, relative, parts)
+    return _collect(target, x.shape, len(masked.sizes), masked, bounds, at_once, relative, parts)
 
 
 @dataclass(frozen=True)
@@ -248,7 +248,7 @@ def _without_data(target: _Target, n: int, n_clusters: int | None) -> SampleSize
         parameters="any one set of length-scales",
         assumptions=("length-scales are fixed before the frequencies are drawn",),
     )
-    return _collect(target, n, b, found, [*family, plain], (), None, None)
+    return _collect(target, (n, None), b, found, [*family, plain], (), None, None)
 
 
 def _one_setting(
@@ -314,7 +314,7 @@ def _relative_error(target: _Target, known: BoundInputs, noise: float, error: fl
 
 def _collect(
     target: _Target,
-    n: int,
+    shape: tuple[int, int | None],
     b: int,
     masked: BoundInputs,
     bounds: list[SampleBound],
@@ -326,6 +326,12 @@ def _collect(
         family = [record for record in bounds if record.estimator == estimator]
         return min(family, key=lambda record: math.inf if record.p is None else record.p)
 
+    n, d = shape
+    reason, needs = "printed, not valid for the plain kernel (a heuristic)", "delta >= O(exp(b - sqrt d))"
+    if d is not None:
+        needs = describe_delta(formulas.least_delta(b, d))
+    if (capacity := int(formulas.condition_sizes(b).sum())) < n:
+        reason += f"; and {b} clusters of Condition 2 hold {capacity} rows, not {n}"
     printed = SampleBound(
         name="printed",
         formula="S1",
@@ -336,9 +342,9 @@ def _collect(
         kernel="rbf",
         frequencies="iid",
         probability=1.0 - 2.0 * target.delta_all,
-        assumptions=("Conditions 1 to 3, as claimed",),
+        assumptions=("Conditions 1 to 3, as claimed", needs),
         holds=False,
-        reason="printed, not valid for the plain kernel (a heuristic)",
+        reason=reason,
     )
     return SampleSizes(
         bound=target.bound,

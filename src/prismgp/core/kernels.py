@@ -257,6 +257,8 @@ class Parameters:
         """A vector of this object's layout, as parameters."""
         d, q = len(self.log_lengthscale), len(self.mean)
         cuts = np.cumsum([d, q, q, q])
+        if vector.shape != (cuts[-1] + (0 if self.frequencies is None else self.frequencies.size),):
+            raise ValueError(f"a vector of shape {vector.shape} is not one of these parameters")
         ls, signal, noise, mean, rest = np.split(vector, cuts)
         frequencies = None if self.frequencies is None else rest.reshape(self.frequencies.shape)
         return Parameters(ls, signal, noise, mean, frequencies)

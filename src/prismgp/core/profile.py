@@ -28,6 +28,7 @@ from dataclasses import replace
 
 import numpy as np
 import torch
+from scipy.optimize import brentq
 
 from prismgp._types import Array
 from prismgp.core.evidence import BlockEvidence
@@ -36,8 +37,8 @@ from prismgp.core.gating import Gate
 from prismgp.core.kernels import Parameters, bounds
 from prismgp.core.rows import Chunked
 
-_STEP = 0.5  # of the search for log rho, first
-_ZOOMS, _POINTS = 6, 21  # each zoom divides the step by ten
+_STEP = 0.25  # of the search for log rho
+_POINTS = 21  # of its second round, between the neighbours of the best
 
 
 class ProfiledEvidence(BlockEvidence):
@@ -129,15 +130,34 @@ class _Output:
         (low, high), (noise_low, noise_high), _ = boxes
         ends = low - noise_high, high - noise_low
         grid = np.linspace(*ends, 1 + math.ceil((ends[1] - ends[0]) / _STEP))
-        for _ in range(_ZOOMS):
+        for _ in range(2):
             top = int(np.argmax(self._at(grid, boxes)[0]))
-            grid = np.linspace(grid[max(top - 1, 0)], grid[min(top + 1, len(grid) - 1)], _POINTS)
-        values, log_noise, mean = self._at(grid, boxes)
-        top = int(np.argmax(values))
-        return float(grid[top] + log_noise[top]), float(log_noise[top]), float(mean[top])
+            around = grid[max(top - 1, 0)], grid[min(top + 1, len(grid) - 1)]
+            log_rho, grid = float(grid[top]), np.linspace(*around, _POINTS)
 
-    def _at(self, log_rho: Array, boxes: Array) -> tuple[Array, Array, Array]:
-        """Log evidence, log noise variance and mean at each ``log rho``."""
+        def slope(point: float) -> float:
+            return float(self._slope(np.array([point]), boxes)[0])
+
+        # By the slope, which is zero to the last digits; values near their maximum are alike to half of them.
+        if slope(around[0]) > 0.0 > slope(around[1]):
+            log_rho = float(brentq(slope, *around, xtol=1e-13))
+        _, log_noise, mean, _ = self._at(np.array([log_rho]), boxes)
+        return log_rho + float(log_noise[0]), float(log_noise[0]), float(mean[0])
+
+    def _slope(self, log_rho: Array, boxes: Array) -> Array:
+        """Derivative of (P3) by ``log rho``; the noise counts where it follows from a bound of the signal."""
+        _, log_noise, mean, square = self._at(log_rho, boxes)
+        rho = np.exp(log_rho)[:, None]
+        shares = 1.0 / (1.0 + rho * self.g)
+        fits = (rho * shares**2 * (self.b - mean[:, None] * self.c) ** 2).sum(1)
+        noise = np.exp(-log_noise)
+        slope = 0.5 * (fits * noise - (rho * self.g * shares).sum(1))
+        (low, high), *_ = boxes
+        bound = (log_noise == low - log_rho) | (log_noise == high - log_rho)
+        return np.where(bound, slope + 0.5 * (self.n - square * noise), slope)
+
+    def _at(self, log_rho: Array, boxes: Array) -> tuple[Array, Array, Array, Array]:
+        """Log evidence, log noise variance, mean, and n s2 of (P2) at each ``log rho``."""
         (low, high), (noise_low, noise_high), (mean_low, mean_high) = boxes
         rho = np.exp(log_rho)[:, None]
         f = rho / (1.0 + rho * self.g)
@@ -151,4 +171,4 @@ class _Output:
         log_noise = np.clip(log_noise, np.maximum(noise_low, low - log_rho), np.minimum(noise_high, high - log_rho))
         # (P3), which has n in place of the last term where no bound holds.
         value = self.n * (math.log(2.0 * math.pi) + log_noise) + np.log1p(rho * self.g).sum(1)
-        return -0.5 * (value + self.log_noise_sum + square * np.exp(-log_noise)), log_noise, mean
+        return -0.5 * (value + self.log_noise_sum + square * np.exp(-log_noise)), log_noise, mean, square

@@ -77,7 +77,7 @@ def column_kind(name: str, kind: Any, *, categorical: bool = False) -> str:
         return NUMBER
     if pa.types.is_temporal(kind) and not pa.types.is_interval(kind):
         return TIME
-    raise DataError(f"column {name!r} holds {kind}, which is neither number nor text; leave it out with --exclude")
+    raise DataError(f"column {name!r} holds {kind}, which is neither number, text nor time; leave it out (--exclude)")
 
 
 # -- cells -----------------------------------------------------------------------------------------

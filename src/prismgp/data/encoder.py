@@ -325,6 +325,8 @@ def missing_error(counts: dict[str, int]) -> DataError:
 
 def _read_column(column: InputColumn, cells: ArrowColumn, first_row: int, infinite: str) -> tuple[Array, AnyArray]:
     """Numbers of a column's cells, (n,), and which are missing."""
+    if cells.null_count == len(cells):  # of whatever type, as nothing says what it would hold
+        cells = pa.nulls(len(cells))
     if column.kind not in (CATEGORY, LEVELS):
         if column.kind == TIME:
             values = to_seconds(column.name, cells, first_row=first_row)

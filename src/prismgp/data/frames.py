@@ -71,14 +71,20 @@ def to_arrow(frame: Any, names: list[str] | None = None) -> pa.Table:
 
 
 def _to_column(name: str, series: Any) -> Any:
-    """A pandas column; what Arrow does not know, or objects of several kinds, as text."""
+    """A pandas column; what Arrow does not know, such as intervals, or objects of several kinds, as text."""
     if getattr(series.dtype, "kind", "O") == "c":
         raise DataError(f"Complex data not supported: column {name!r}; pass real and imaginary parts apart")
+    if isinstance(series.dtype, sys.modules["pandas"].PeriodDtype):
+        series = series.dt.to_timestamp()
     try:
-        return pa.Array.from_pandas(series)
+        column = pa.Array.from_pandas(series)
+        kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+        if not isinstance(kind, pa.BaseExtensionType):
+            return column
     except (pa.ArrowException, TypeError, ValueError):
-        values = [None if missing else str(value) for value, missing in zip(series, series.isna(), strict=True)]
-        return pa.array(values, pa.large_string())
+        pass
+    values = [None if missing else str(value) for value, missing in zip(series, series.isna(), strict=True)]
+    return pa.array(values, pa.large_string())
 
 
 def read_frame(encoder: TableEncoder, frame: Any) -> tuple[pd.DataFrame, TableBatch]:

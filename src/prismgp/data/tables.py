@@ -40,6 +40,7 @@ _MISSING_TEXT = (
     *("N/A", "NA", "NULL", "NaN", "n/a", "nan", "null"),
 )
 _BUFFER_BYTES = 2**16  # of each column of a Parquet file
+_WHOLE_GROUP = 2**23  # bytes of a row group that is read without buffers
 FORMATS = ("csv", "tsv", "parquet")
 
 
@@ -139,6 +140,16 @@ class TableFile:
             groups = range(about.num_row_groups) if self.row_groups is None else self.row_groups
             return [int(about.row_group(group).num_rows) for group in groups]
 
+    @cached_property
+    def _group_bytes(self) -> int:
+        """Size of the largest row group of a Parquet file."""
+        with _translate_errors(self), pa.parquet.ParquetFile(self.path) as file:
+            about = file.metadata
+            groups = [about.row_group(group) for group in range(about.num_row_groups)]
+            columns = range(about.num_columns)
+            sizes = [sum(group.column(column).total_compressed_size for column in columns) for group in groups]
+        return max(sizes, default=0)
+
     def pieces(self, rows: int) -> Iterator[tuple[TableFile, int, int | None]]:
         """Parts that can be read separately, with their first row and their number of rows, if known.
 
@@ -172,7 +183,9 @@ class TableFile:
             return
         # Buffered and without pre-buffering, so that memory does not grow with the size of a row group; with one
         # thread, as blocks are read ahead of the computations anyway.
-        options = {"buffer_size": _BUFFER_BYTES, "pre_buffer": False, "page_checksum_verification": True}
+        options: dict[str, Any] = {"pre_buffer": False, "page_checksum_verification": True}
+        if self._group_bytes > _WHOLE_GROUP:  # Arrow's buffers may grow by gigabytes where a page is damaged
+            options["buffer_size"] = _BUFFER_BYTES
         with _translate_errors(self), pa.parquet.ParquetFile(self.path, **options) as file:
             groups = {} if self.row_groups is None else {"row_groups": list(self.row_groups)}
             yield from file.iter_batches(batch_size=rows, columns=list(columns), use_threads=False, **groups)
@@ -219,7 +232,10 @@ def _translate_errors(file: TableFile) -> Iterator[None]:
     try:
         yield
     except (UnicodeDecodeError, pa.ArrowException, OSError) as error:
+        if isinstance(error, MemoryError):
+            raise
         if isinstance(error, OSError) and error.errno is not None:
+            error.filename = error.filename or file.name
             raise
         message = " ".join(str(error).split())
         if file.text is not None and (isinstance(error, UnicodeDecodeError) or "UTF8" in message):
@@ -372,11 +388,15 @@ class TableFiles:
         def read(file: TableFile, stamp: tuple[int, int]) -> Iterator[tuple[pa.RecordBatch, int]]:
             _check_unchanged(file, stamp)
             before = 0
-            for batch in file.raw_batches(rows, columns=chosen, numbers=set(numbers) - self.respelled):
-                ordered = batch.select(chosen)
-                typed = self._read_numerals(ordered, numbers) if types is None else ordered.cast(types, safe=False)
-                yield typed, before
-                before += batch.num_rows
+            try:
+                for batch in file.raw_batches(rows, columns=chosen, numbers=set(numbers) - self.respelled):
+                    ordered = batch.select(chosen)
+                    typed = self._read_numerals(ordered, numbers) if types is None else ordered.cast(types, safe=False)
+                    yield typed, before
+                    before += batch.num_rows
+            except DataError:  # perhaps about half of what someone else writes just now
+                _check_unchanged(file, stamp)
+                raise
             _check_unchanged(file, stamp)
 
         return chain.from_iterable(read(file, stamp) for file, stamp in zip(self.files, self._stamps, strict=True))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gzip
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, Any, cast
 
 import pyarrow as pa
@@ -18,6 +20,9 @@ from prismgp.data.tables import PARQUET_SUFFIXES, default_delimiter
 from prismgp.exceptions import DataError
 
 GROUP_BYTES = 2**21  # size in memory at which rows become a row group of a Parquet file
+# How text begins that spreadsheets take for a formula, and what of it they take for a number or for text all the same.
+_FORMULA = "^[=+\\-@\t\r\uff1d\uff0b\uff0d\uff20]"
+_HARMLESS = "^[+\\-]?([0-9.,' \u00a0\u202f]*[0-9][0-9.,' \u00a0\u202f]*([eE][+\\-]?[0-9]+)?%?|(?i:inf|nan|infinity))?$"
 _NOT_IN_TEXT = (
     *(pa.types.is_nested, pa.types.is_binary, pa.types.is_large_binary),
     *(pa.types.is_fixed_size_binary, pa.types.is_binary_view),
@@ -32,10 +37,12 @@ def open_writer(
     *,
     delimiter: str | None = None,
     decimal: str | None = None,
+    escape_formulas: bool = False,
 ) -> Iterator[ParquetWriter | TextWriter]:
     """Open a writer of the format that a suffix names, to a path or, for text, to a binary stream.
 
-    ``decimal`` is the decimal mark of floats in text.
+    ``decimal`` is the decimal mark of floats in text. ``escape_formulas``: in text, an apostrophe is put before what a
+    spreadsheet would take for a formula; without, the writer only counts it.
     """
     with ExitStack() as stack:
         if kind in PARQUET_SUFFIXES:
@@ -47,12 +54,16 @@ def open_writer(
         if isinstance(path, Path):
             path = stack.enter_context(path.open("wb"))
             if kind.endswith(".gz"):
-                path = cast(IO[bytes], stack.enter_context(gzip.GzipFile("", "wb", 6, path)))
-        yield TextWriter(path, schema, delimiter or default_delimiter(kind), decimal or ".")
+                path = cast(IO[bytes], stack.enter_context(gzip.GzipFile("", "wb", 6, path, mtime=0)))
+        yield TextWriter(
+            path, schema, delimiter or default_delimiter(kind), decimal or ".", escape_formulas=escape_formulas
+        )
 
 
 class ParquetWriter:
-    """Parquet with row groups of some megabytes."""
+    """Parquet with row groups of some megabytes; its cells have types, so that none is a formula."""
+
+    formulas: Mapping[str, int] = MappingProxyType({})
 
     def __init__(self, path: Any, schema: pa.Schema) -> None:
         # Floats seldom repeat: a dictionary of them costs memory and time, and is given up in the end.
@@ -84,15 +95,41 @@ class TextWriter:
     """CSV with quotes only where a cell needs them, and floats that read back exactly.
 
     pyarrow's own writer would put quotes around every text cell.
+
+    ``formulas`` counts, by column, names and cells that a spreadsheet would take for a formula.
     """
 
-    def __init__(self, file: IO[bytes], schema: pa.Schema, delimiter: str, decimal: str) -> None:
-        self._file, self._delimiter, self._decimal = file, delimiter, decimal
+    def __init__(
+        self, file: IO[bytes], schema: pa.Schema, delimiter: str, decimal: str, *, escape_formulas: bool = False
+    ) -> None:
+        self._file, self._delimiter, self._decimal, self._escape = file, delimiter, decimal, escape_formulas
         self._special = f'["\r\n{re.escape(delimiter)}]'
-        self._write_lines([pa.array([name], pa.large_string()) for name in schema.names])
+        self.formulas = Counter[str]()
+        self._write_lines([self._find_formulas(name, pa.array([name], pa.large_string())) for name in schema.names])
 
     def write(self, table: pa.Table) -> None:
-        self._write_lines([self._to_strings(column) for column in table.columns])
+        self._write_lines(
+            [
+                self._find_formulas(name, self._to_strings(column))
+                if is_text(decode(column).type)
+                else self._to_strings(column)
+                for name, column in zip(table.column_names, table.columns, strict=True)
+            ]
+        )
+
+    def _find_formulas(self, name: str, text: Any) -> Any:
+        """Count the formulas of a column, and escape them if asked to."""
+        suspect = pc.match_substring_regex(text, _FORMULA)
+        if not pc.any(suspect).as_py():
+            return text
+        formulas = pc.and_not(suspect, pc.match_substring_regex(text, _HARMLESS))
+        found = pc.sum(formulas).as_py()
+        if found:
+            self.formulas[name] += found
+        if not (found and self._escape):
+            return text
+        mark, nothing = pa.scalar("'", pa.large_string()), pa.scalar("", pa.large_string())
+        return pc.if_else(formulas, pc.binary_join_element_wise(mark, text, nothing), text)
 
     def _write_lines(self, columns: list[Any]) -> None:
         quoted = [self._quote(column) for column in columns]

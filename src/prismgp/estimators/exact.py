@@ -130,7 +130,7 @@ class ExactGPRegressor(GPRegressor):
         """
         rows = self._training_rows(X, y, sample_weight, noise_variance)
         context = self._context(rows)
-        with limit_blas_threads(), context.progress("eval"):
+        with limit_blas_threads(), context, context.progress("eval"):
             predictor, stages = fit_exact(
                 rows,
                 rows.start(learn=self.optimize, **self._start_values()),

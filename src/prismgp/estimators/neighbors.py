@@ -179,7 +179,7 @@ class NeighborGPRegressor(UpdatableRegressor):
             n_restarts=self.n_restarts,
             most_rows=self._most_rows(),
         )
-        with limit_blas_threads(), context.progress("eval"):
+        with limit_blas_threads(), context, context.progress("eval"):
             start = rows.start(learn=self.optimize, **self._start_values())
             predictor, stages = fit_neighbors(rows, start, settings, Streams(self.random_state), context)
         lengthscale = predictor.params.lengthscale

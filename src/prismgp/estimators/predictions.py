@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from sklearn.utils.validation import check_is_fitted
 
-from prismgp._system import Streams
+from prismgp._system import Streams, refuse_too_large
 from prismgp._types import AnyArray, Array, RandomState
 from prismgp._validate import central_levels, check_levels, check_number
 from prismgp.certificates import Certificate, certify
@@ -66,6 +66,7 @@ class Predictions(ABC):
         self, X: Any, return_std: bool = False, return_cov: bool = False, include_noise: bool = True
     ) -> AnyArray | tuple[AnyArray, AnyArray]: ...
 
+    @refuse_too_large("a prediction")
     def predict(
         self, X: Any, return_std: bool = False, return_cov: bool = False, include_noise: bool = True
     ) -> AnyArray | tuple[AnyArray, AnyArray]:
@@ -104,6 +105,7 @@ class Predictions(ABC):
         )
         return self._shape_out(mean) if std is None else (self._shape_out(mean), self._shape_out(std))
 
+    @refuse_too_large("a prediction")
     def predict_interval(self, X: Any, coverage: float = 0.95) -> AnyArray:
         """Intervals for new observations: central ones of the predictive distribution, or conformal ones.
 
@@ -129,6 +131,7 @@ class Predictions(ABC):
         model = self.current_model()
         return self._shape_out(model.predict_interval(input_blocks(self, X, model.prediction_rows), coverage)[2])
 
+    @refuse_too_large("a prediction")
     def predict_quantiles(self, X: Any, q: Any) -> AnyArray:
         """Quantiles of new observations, under the predictive distribution, also of a model that was conformalized.
 
@@ -223,6 +226,7 @@ class Predictions(ABC):
         source, model = self.read_rows(X, y), self.current_model()
         return model.log_density(source.blocks(model.prediction_rows))
 
+    @refuse_too_large("the sample")
     def sample_y(self, X: Any, n_samples: int = 1, random_state: RandomState = None) -> AnyArray:
         """Draw functions from the posterior and evaluate them at X.
 
@@ -238,6 +242,7 @@ class Predictions(ABC):
         samples = model.sample(self.read_inputs(X), n_samples, Streams(random_state).generator("functions"))
         return samples[:, 0, :] if model.target_ndim == 1 else samples
 
+    @refuse_too_large("the certificate")
     def certify(self, X: Any, y: Any = None, X_test: Any = None, **options: Any) -> Certificate:
         """Bound how far this model is from the exact GP it approximates; see :func:`prismgp.certify`.
 

@@ -43,11 +43,15 @@ class PrismGPRegressor(UpdatableRegressor):
     an SSGP on its output. It is there for comparison; on every data set we
     measured it is less accurate than the plain SSGP.
 
+    With ``recipe="released"`` the model is trained as the authors' released code trains it: auto-encoder and SSGP
+    together, with the labels. It is a reproduction, with the flaws of that code: an objective without its
+    log-determinant, frequencies that are not those of the kernel, and more (docs/prism.md, "The released recipe").
+
     Parameters
     ----------
     n_frequencies : int, default 32
         The paper's p.
-    recipe : {"joint", "paper"}, default "joint"
+    recipe : {"joint", "paper", "released"}, default "joint"
     kernel : {"rbf", "matern12", "matern32", "matern52"}, default "rbf"
         On the latent inputs.
     lengthscale, signal_variance, noise_variance, mean : float, array or None, default None
@@ -62,9 +66,9 @@ class PrismGPRegressor(UpdatableRegressor):
     n_components : int, default 8
         Clusters of the latent prior.
     latent_dim : int or None, default None
-        Latent columns; None: 8, or 4 for the paper's recipe.
+        Latent columns; None: 8, or 4 for the paper's and the released recipe.
     hidden : int, sequence of int, or None, default None
-        Neurons of the hidden layers; None: (128, 128), or 10 for the paper's recipe.
+        Neurons of the hidden layers; None: (128, 128), or 10 for the paper's and the released recipe.
     alpha, beta : float, default 8.0, 1.2
         Weights of the divergence of all encoded rows from the prior, and of the clusters' separation.
     elbo_weight : float, default 0.001
@@ -76,17 +80,18 @@ class PrismGPRegressor(UpdatableRegressor):
         weights of the members. At most 10,000 rows. They join the final posterior.
     batch_size, max_steps, patience : int or None, default None
         Rows per step, most steps of a member, and steps without a better held-out density after which
-        it stops. None: 512, 1,000 and 300; with more than 5,000 rows up to 4,000 steps, as long as the
-        held-out density still improves much; with more than 100,000 rows 4,096, 1,500 to 6,000 and 450,
+        it stops. None: 512, 1,000 and 300; with more than 5,000 rows up to 2,000 steps, where the
+        held-out density still improves much; with more than 100,000 rows 4,096, 1,500 to 3,000 and 450,
         and smaller batches again beyond 1,024 features; for the paper's recipe 256, 2,000 and 500. Patience
-        grows with the steps.
+        grows with the steps. The released recipe has batches of 200 rows, 512 with more than 100,000, 101 passes
+        of at most 51 batches, and no rows held out.
     dropout : float or None, default None
         Share of hidden values dropped in training; None: one member in four drops 5%, the others none.
     noise_model : {"auto", "constant", "input"}, default "auto"
         Whether the noise variance may depend on the inputs; auto: one member in four has constant
         noise, the others not, and the held-out rows decide.
     output : {"reconstruction", "latent"}, default "reconstruction"
-        What the SSGP of the paper's recipe sees.
+        What the SSGP of the paper's and of the released recipe sees.
     optimize : bool, default True
         False keeps the kernel parameters at their starting values; networks are trained all the same.
     max_iter, n_restarts, normalize, chunk_size
@@ -268,7 +273,7 @@ class PrismGPRegressor(UpdatableRegressor):
         settings = PrismSettings(kernel=get_kernel(self.kernel), **own)
         # The plain SSGP is the very model that a user who compares the two would fit, where the seed is a number.
         seed = self.random_state if isinstance(self.random_state, Integral) else streams.seed
-        with limit_blas_threads(), torch.inference_mode(False), torch.enable_grad():
+        with limit_blas_threads(), context, torch.inference_mode(False), torch.enable_grad():
             fit = fit_prism(rows, self._start_values(), settings, streams, context, ssgp_seed=int(seed))
         record = {"n_iter": fit.steps, "input_lengthscale": fit.plain_lengthscale, "shapes": fit.shapes}
         return self._conclude(context, fit.predictor, rows, fit.stages, fit.history, fit.status, **record)
@@ -297,9 +302,12 @@ class PrismGPRegressor(UpdatableRegressor):
         single = not isinstance(hidden, list | tuple | np.ndarray)
         for layer in [hidden] if single else hidden:
             check_number(name, "hidden", layer, low=1, integer=True)
-        if self.recipe == "paper" and not single:
-            raise DataError(f'{name}: hidden={hidden!r} must be an integer for recipe="paper", which has one layer')
+        if self.recipe != "joint" and not single:
+            message = f'{name}: hidden={hidden!r} must be an integer for recipe="{self.recipe}", which has one layer'
+            raise DataError(message)
+        if self.recipe == "released" and self.kernel != "rbf":
+            raise DataError(f'{name}: kernel={self.kernel!r} must be "rbf" for recipe="released", which has no other')
 
     def _learns_lengthscales(self) -> bool:
-        # The paper's recipe has length-scales of the network's output only, and learns nothing from rare inputs.
-        return bool(self.optimize) or self.recipe == "paper"
+        # The other recipes have length-scales of the network's output only, and learn nothing from rare inputs.
+        return bool(self.optimize) or self.recipe != "joint"

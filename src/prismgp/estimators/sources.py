@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
 from numbers import Integral
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from sklearn.base import BaseEstimator
 from prismgp._types import AnyArray
 from prismgp._validate import check_fit_data, check_inputs, check_row_noise
 from prismgp._version import __version__
-from prismgp.context import Checkpoint
+from prismgp.checkpoint import Checkpoint
 from prismgp.data import (
     ArraySource,
     MappedSource,
@@ -286,7 +287,17 @@ def open_checkpoint(model: BaseEstimator, source: Source) -> Checkpoint:
     arguments = {key: value for key, value in model.get_params(deep=False).items() if key not in _WITHOUT_EFFECT}
     identity = {key: _identify(value) for key, value in arguments.items()}
     rows = {"rows": source.n_rows, "inputs": source.n_inputs, "outputs": source.n_outputs, "data": source.digest}
-    return Checkpoint(path, {"estimator": name, "prismgp": __version__, **identity, **rows})
+    code = {"prismgp": __version__, "code": _digest_code()}
+    return Checkpoint(path, {"estimator": name, **code, **identity, **rows})
+
+
+@cache
+def _digest_code() -> str:
+    """Of the source of PrismGP: other code would not repeat what a checkpoint holds."""
+    found, root = hashlib.sha256(), Path(__file__).parents[1]
+    for file in sorted(root.rglob("*.py")):
+        found.update(f"{file.relative_to(root).as_posix()} ".encode() + file.read_bytes())
+    return found.hexdigest()[:16]
 
 
 def _identify(value: Any) -> Any:

@@ -209,7 +209,7 @@ class SSGPRegressor(UpdatableRegressor):
         )
         clusters, rng = (self.gating, self.partition, self.n_components), streams.generator("partition")
         gate = partial(fit_gate, *clusters, rows, self.n_frequencies, rng)
-        with limit_blas_threads(), context.progress("eval"):
+        with limit_blas_threads(), context, context.progress("eval"):
             start = rows.start(learn=self.optimize, **self._start_values())
             fit = fit_ssgp(rows, start, settings, streams, gate=gate, callback=context)
         if self.optimize and fit.no_better_than_noise:

@@ -37,6 +37,7 @@ _DIGEST = re.compile(rb'"sha256":"([0-9a-f]{64})"')
 _MAX_HEADER = 64 * 2**20
 _BLOCK = 2**22  # bytes read or written at a time
 _MAPPED = 2**20  # bytes, from which a tensor is mapped; smaller ones are copied
+_CHANGED = "the file was changed while it was read"
 _LINE = 64  # bytes; products of matrices that begin elsewhere may round differently
 
 
@@ -55,7 +56,8 @@ def write_tensors(path: str | PathLike[str], text: str, tensors: dict[str, Tenso
     """Write float64 and float32 tensors and a text to a file that appears whole or not at all."""
     head, order = _layout(text, tensors)
     digest = hashlib.sha256(head)
-    with atomic_path(path) as temporary, temporary.open("wb") as file:
+    size = len(head) + sum(map(_size, tensors.values()))
+    with atomic_path(path, size) as temporary, temporary.open("wb") as file:
         file.write(head)
         for name in order:
             for piece in _pieces(tensors[name]):
@@ -73,7 +75,8 @@ def count_bytes(text: str, tensors: dict[str, Tensor]) -> int:
 def read_tensors(path: Path) -> tuple[str, dict[str, Tensor]]:
     """Text and tensors of a file, all of them finite; a damaged file, or one of another kind, raises ModelFileError."""
     with path.open("rb") as file:
-        total = os.fstat(file.fileno()).st_size
+        stamp = _stamp(file)
+        total = stamp[0]
         head = _read_head(file, total)
         place = digest_place(head)
         if _digest(file, head, place) != head[place]:
@@ -85,10 +88,18 @@ def read_tensors(path: Path) -> tuple[str, dict[str, Tensor]]:
         large = any(entry.stop - entry.start > _MAPPED for entry in entries)
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) if large else None
         tensors = {entry.name: _tensor(file, mapped, entry, len(head)) for entry in entries}
+        if _stamp(file) != stamp:
+            raise ModelFileError(_CHANGED)
     for name, tensor in tensors.items():
         if not _finite(tensor):
             raise ModelFileError(f"tensor {name!r} is not made of finite numbers")
     return text, tensors
+
+
+def _stamp(file: BufferedReader) -> tuple[int, int]:
+    """What changes with the contents of a file."""
+    about = os.fstat(file.fileno())
+    return about.st_size, about.st_mtime_ns
 
 
 def digest_place(head: bytes | bytearray) -> slice:
@@ -202,7 +213,7 @@ def _tensor(file: BufferedReader, mapped: mmap.mmap | None, entry: _Entry, begin
     if size:
         file.seek(start)
         if file.readinto(tensor.view(-1).numpy().data.cast("B")) != size:
-            raise ModelFileError("the file was changed while it was read")
+            raise ModelFileError(_CHANGED)
     return tensor
 
 

@@ -35,7 +35,7 @@ from prismgp.prism import (
     RevisedMap,
 )
 from prismgp.prism.local import LocalMixture
-from prismgp.vae import MixtureVAE
+from prismgp.vae import MixtureVAE, ReleasedVAE
 
 _MAX_EXPERTS = 1_000
 _MAX_NETWORK_LOG = 50.0  # of what the network exponentiates, in single precision
@@ -254,6 +254,8 @@ def _build_expert(own: dict[str, Tensor], entry: dict[str, Any], *, d: int, q: i
 
 
 def _kind(feature_map: FeatureMap) -> str:
+    if isinstance(feature_map, ReconfiguredMap) and isinstance(feature_map.vae, ReleasedVAE):
+        return "released"
     kinds = {PlainMap: "plain", InformedMap: "informed", ReconfiguredMap: "reconfigured", RevisedMap: "revised"}
     return kinds[type(feature_map)]
 
@@ -288,7 +290,7 @@ def _build_map(
         if len(params.log_lengthscale) != d + network.sizes.latent:
             raise ModelFileError("the length-scales are not those of the network")
         return network.to(dtype), network.sizes.width
-    if kind not in ("plain", "informed", "reconfigured") or tensors["w"].ndim != 2:
+    if kind not in ("plain", "informed", "reconfigured", "released") or tensors["w"].ndim != 2:
         raise ModelFileError(f"an expert of kind {kind!r} is unknown to this version")
     inputs, p = tensors["w"].shape
     plain = PlainMap(tensors["w"].to(dtype))
@@ -300,8 +302,8 @@ def _build_map(
         network = _build_network(under("network.", tensors), detail, d=d, q=q).to(dtype)
         (level,) = take(tensors, level=(1,))
         return InformedMap(plain, network, float(level)), 2 * p
-    vae = _build_vae(under("vae.", tensors))
-    columns = vae.prior.directions.shape[1] if detail == "latent" else d
+    vae = (_build_released if kind == "released" else _build_vae)(under("vae.", tensors))
+    columns = vae.latent_dim if detail == "latent" else d
     if detail not in ("latent", "reconstruction") or inputs != columns or vae.encoder.first_weight.shape[1] != d:
         raise ModelFileError("the re-configuration does not fit the model")
     shift, scale = take(tensors, shift=(columns,), scale=(columns,))
@@ -346,6 +348,27 @@ def _build_network(tensors: dict[str, Tensor], gating: str, *, d: int, q: int) -
             raise ModelFileError(f"tensor {name!r} is out of range")
     network.double().load_state_dict({name: tensors[name] for name in expected})
     return network.eval().requires_grad_(False)
+
+
+def _build_released(tensors: dict[str, Tensor]) -> ReleasedVAE:
+    """As :func:`_build_vae`."""
+    try:
+        n_components, hidden, latent_dim = tensors["encoder.mean_weight"].shape
+        _, n_inputs = tensors["encoder.first_weight"].shape
+    except (KeyError, ValueError) as error:
+        raise ModelFileError(f"the tensors are not those of the released recipe ({error})") from error
+    if min(n_components, hidden, latent_dim, n_inputs) < 1:
+        raise ModelFileError("a layer of the networks is empty")
+    needed = 2 * n_components * hidden * (n_inputs + 2 * latent_dim) + hidden * (latent_dim + 2 * n_inputs)
+    if needed > sum(tensor.numel() for tensor in tensors.values()):
+        raise ModelFileError("the tensors do not make up the networks")
+    vae = ReleasedVAE(n_inputs, n_components, latent_dim, hidden, generator=torch.Generator()).double()
+    expected = vae.state_dict()
+    take(tensors, **{name: tuple(value.shape) for name, value in expected.items()})
+    if any(bool((tensors[f"{name}.hidden_var"] < 0).any()) for name in ("encoder", "decoder")):
+        raise ModelFileError("a variance is negative")
+    vae.load_state_dict({name: tensors[name] for name in expected})
+    return vae.eval().requires_grad_(False)
 
 
 def _build_vae(tensors: dict[str, Tensor]) -> MixtureVAE:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from prismgp._system import Streams
+from prismgp.checkpoint import Saved
 from prismgp.context import FitContext
 from prismgp.core.ending import time_twice
 from prismgp.core.few_rows import widen
@@ -63,12 +64,14 @@ def fit_neighbors(
 
 def _recall(context: FitContext, layout: Parameters) -> tuple[Parameters, list[dict[str, Any]]] | None:
     """What was learned before the fit was interrupted, with its history."""
-    saved = context.checkpoint.get(_LEARNED)
-    if saved is None:
-        return None
-    tensors, info = saved
-    context.history.update(info["history"])
-    return layout.unpack(tensors["parameters"].numpy()), info["stages"]
+
+    def read(saved: Saved) -> tuple[Parameters, list[dict[str, Any]]]:
+        tensors, info = saved
+        params, stages = layout.unpack(tensors["parameters"].numpy()), list(info["stages"])
+        context.history.update(info["history"])
+        return params, stages
+
+    return context.checkpoint.recall(_LEARNED, read)
 
 
 def _learn(

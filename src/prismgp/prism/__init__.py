@@ -8,7 +8,8 @@ The data flow of the joint recipe:
 - ``train.py``: the training of the members, checked on held-out rows;
 - ``experts.py``: trained features with the exact posterior of their weights on all rows; their mixture;
 - ``stacking.py``: noise, weights and temperature of the mixture, by the density of the held-out rows;
-- ``joint.py``: all of it, in order; ``fit.py``: the settings and recipes of the estimator.
+- ``joint.py``: all of it, in order; ``fit.py``: the settings and recipes of the estimator;
+- ``released.py``: what the authors' released code does instead (T2).
 """
 
 from prismgp.prism.batch import batch_log_evidence, batch_predict

@@ -24,7 +24,7 @@ from prismgp.core.row_noise import RowNoise
 from prismgp.data import StandardisedRows
 from prismgp.prism.network import RevisedMap
 from prismgp.prism.stacking import HeldOut
-from prismgp.vae import MixtureVAE
+from prismgp.vae import MixtureVAE, ReleasedVAE
 
 _LEAST_NOISE_SHARE = 1e-6  # of the noise that a row's own variance leaves, below which rounding decides
 _PREDICTION_BYTES = {"cpu": 2**22, "cuda": 2**23}  # of the features of one chunk
@@ -109,9 +109,9 @@ class InformedMap:
 
 @dataclass(frozen=True)
 class ReconfiguredMap:
-    """The two-stage recipe: trigonometric features of what an auto-encoder makes of the inputs."""
+    """Of the paper's and of the released recipe: trigonometric features of what an auto-encoder makes of the inputs."""
 
-    vae: MixtureVAE
+    vae: MixtureVAE | ReleasedVAE
     output: str
     shift: Tensor  # with scale: standardises the output, as the SSGP was fitted on it
     scale: Tensor

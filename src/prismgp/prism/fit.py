@@ -22,6 +22,7 @@ from prismgp.prism.experts import Expert, Mixture, PlainMap, ReconfiguredMap
 from prismgp.prism.joint import LOCAL_ROWS, JointFit, JointRecipe
 from prismgp.prism.local import LocalMixture
 from prismgp.prism.network import NetworkSizes
+from prismgp.prism.released import PASS_BATCHES, PASSES, ReleasedSettings, fit_released
 from prismgp.prism.train import MemberSettings
 from prismgp.vae import TRAINING_ROWS, VAESettings, fit_vae
 
@@ -36,6 +37,14 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "patience": 300,
     },
     "paper": {"latent_dim": 4, "hidden": 10, "n_members": 1, "batch_size": 256, "max_steps": 2_000, "patience": 500},
+    "released": {
+        "latent_dim": 4,
+        "hidden": 10,
+        "n_members": 1,
+        "batch_size": 200,
+        "max_steps": PASSES * PASS_BATCHES,  # or as many passes over fewer rows
+        "patience": None,
+    },
 }
 # What small batches cannot show, a network does not learn; and with many rows members hardly differ by chance. There,
 # the time of four members is better spent on one that sees more rows (docs/what-was-tried.md).
@@ -43,10 +52,11 @@ MANY_ROWS = 100_000
 MANY_ROWS_DEFAULTS: dict[str, dict[str, Any]] = {
     "joint": {"n_members": 1, "batch_size": 4_096, "max_steps": 1_500, "patience": 450},
     "paper": {},
+    "released": {"batch_size": 512},
 }
 # Few rows are learned in the steps that a member of the joint recipe is expected to take; with more rows, it may take a
 # multiple of them where the held-out rows gain by it.
-FEW_ROWS, MOST_STEPS = 5_000, 4
+FEW_ROWS, MOST_STEPS = 5_000, 2
 _ENCODED_ROWS = 2_048  # at a time
 _SSGP_SHARE, _VAE_SHARE = 0.3, 0.5  # of the time, where that is limited, before the networks, or before the SSGP
 _LEAST_ROWS = 50  # with fewer, a held-out part is too small to decide anything
@@ -147,7 +157,7 @@ def fit_prism(
     that of the estimator, so that the plain SSGP is the model a user would compare with.
     """
     fit = _Fit(rows, start, settings, streams, context, ssgp_seed)
-    return fit.paper() if settings.recipe == "paper" else fit.joint()
+    return {"joint": fit.joint, "paper": fit.paper, "released": fit.released}[settings.recipe]()
 
 
 @dataclass(frozen=True)
@@ -239,6 +249,34 @@ class _Fit:
         }
         return PrismFit(mixture, status, ssgp.stages, training.history, max(1, training.steps), None)
 
+    def released(self) -> PrismFit:
+        """What the authors' released code does: one auto-encoder and one SSGP, trained together."""
+        rows, settings = self.rows, self.settings
+        batch, steps = settings.value("batch_size", rows.n_rows), settings.value("max_steps")
+        if settings.max_steps is None:
+            steps = min(steps, PASSES * -(-rows.n_rows // batch))
+        mixture, training = fit_released(
+            rows,
+            ReleasedSettings(
+                n_frequencies=settings.n_frequencies,
+                n_components=settings.n_components,
+                latent_dim=settings.value("latent_dim"),
+                hidden=settings.value("hidden"),
+                output=settings.output,
+                batch_size=batch,
+                max_steps=steps,
+            ),
+            self.streams,
+            self.context,
+        )
+        status = {
+            "recipe": "released",
+            "message": training.message,
+            "weights": {mixture.leader.name: 1.0},
+            "noise_shape": _find_shapes(None, rows.n_outputs)[1],
+        }
+        return PrismFit(mixture, status, [], training.history, max(1, training.steps), None)
+
     def _fit_plain(
         self,
         rows: StandardisedRows,
@@ -324,7 +362,7 @@ def _find_shapes(
 def _reconfigure(rows: StandardisedRows, encoder: ReconfiguredMap) -> Source:
     """The source with the auto-encoder's output in place of its inputs; few rows are encoded once and kept."""
     source = rows.source
-    width = encoder.vae.prior.directions.shape[1] if encoder.output == "latent" else source.n_inputs
+    width = encoder.vae.latent_dim if encoder.output == "latent" else source.n_inputs
     chunk_rows = rows.chunk_rows or _ENCODED_ROWS
     mapped = MappedSource(source, _Encode(encoder, rows.standardiser, chunk_rows, rows.device), int(width))
     keep = not source.distributed and (mapped.small or source.n_rows <= TRAINING_ROWS)

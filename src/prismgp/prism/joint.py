@@ -15,7 +15,8 @@ import torch
 
 from prismgp._system import Streams
 from prismgp._types import Array, Tensor
-from prismgp.context import Checkpoint, FitContext
+from prismgp.checkpoint import Checkpoint, Saved
+from prismgp.context import FitContext
 from prismgp.core.ending import Ending, time_twice
 from prismgp.core.features import Statistics
 from prismgp.core.kernels import Kernel, Parameters, draw_frequencies, get_kernel
@@ -144,10 +145,17 @@ class JointRecipe:
         members = [self._make_member(number, streams) for number in range(self.n_members)]
         # The checkpoint is for a fit that is done: if the SSGP has ended early, members start elsewhere.
         checkpoint = Checkpoint() if context.ending.early else context.checkpoint.scope("members")
-        if (saved := checkpoint.get(_TRAINED)) is not None:
-            for number, about in enumerate(saved[1]["members"]):
-                trained = TrainingResult()
-                trained.take_up(about, members[number].network, select_tensors(saved[0], str(number)))
+
+        def restore(saved: Saved) -> list[TrainingResult]:
+            tensors, info = saved
+            return [
+                TrainingResult.restore(about, members[number].network, select_tensors(tensors, str(number)))
+                for number, about in enumerate(info["members"])
+            ]
+
+        known = checkpoint.recall(_TRAINED, restore)
+        if known is not None:
+            for trained in known:
                 self._add(result, trained)
             return
         share.begin(lambda: self._time_statistics(members[0].network))

@@ -14,12 +14,12 @@ import torch
 
 from prismgp._system import Streams
 from prismgp._types import Array, Tensor
-from prismgp.context import FitContext
+from prismgp.checkpoint import Saved
+from prismgp.context import FitContext, Recorder
 from prismgp.core.ending import Ending
 from prismgp.core.kernels import Kernel, Parameters, bounds, default_start
 from prismgp.core.optimise import Monitor, race
 from prismgp.core.row_noise import RowNoise
-from prismgp.core.rows import Callback
 from prismgp.data import ArraySource, StandardisedRows
 from prismgp.neighbors.fit import LocalTraining, examples_of, fit_local, predict_examples
 from prismgp.neighbors.local import LocalGP
@@ -210,26 +210,38 @@ class LocalStage:
         return start_lengthscales(self.mixture, inputs, view)
 
     def _recall(
-        self, view: View, gp: LocalGP, learn: Callable[[], tuple[Parameters, HeldOut]], context: FitContext
+        self, view: View, gp: LocalGP, learn: Callable[[Recorder], tuple[Parameters, HeldOut]], context: FitContext
     ) -> tuple[Parameters, HeldOut]:
         """What the checkpoint knows of a view, or else what is learned now."""
-        saved = None if context.ending.early else context.checkpoint.get(view.name)
-        if saved is not None:
+
+        def read(saved: Saved) -> tuple[Parameters, HeldOut]:
             tensors = saved[0]
             return gp.params.unpack(tensors["params"].numpy()), HeldOut(*(tensors[name].numpy() for name in _PARTS))
-        params, judged = learn()
+
+        known = None if context.ending.early else context.checkpoint.recall(view.name, read)
+        if known is not None:
+            return known
+        params, judged = learn(context.recorder(view.name))
         if context.ending.early:  # the checkpoint is for a fit that is done
             return params, judged
         tensors = {name: torch.as_tensor(getattr(judged, name)) for name in _PARTS}
+        context.forget(view.name)
         context.checkpoint.put(view.name, lambda: ({**tensors, "params": torch.as_tensor(params.pack())}, {}), now=True)
         return params, judged
 
     def _judge(
-        self, view: View, gp: LocalGP, seen: Survey, held: Tensor, rng: np.random.Generator, ending: Ending
+        self,
+        view: View,
+        gp: LocalGP,
+        seen: Survey,
+        held: Tensor,
+        rng: np.random.Generator,
+        ending: Ending,
+        record: Recorder,
     ) -> tuple[Parameters, HeldOut]:
         """Parameters learned at the examples, and predictions of these, each by parameters that did not see it."""
         if view.whole:
-            return self._judge_exact(view, gp, seen, held, rng, ending)
+            return self._judge_exact(view, gp, seen, held, rng, ending, record)
         rows, m = torch.arange(gp.n_rows, device=held.device), len(held)
         examples = examples_of(gp, held, rows)
         training = FEW if m < _CROSS_ROWS else MANY
@@ -239,18 +251,18 @@ class LocalStage:
             drawn = rng.choice(free, min(_MOST_EXAMPLES, len(free)), replace=False)
             these = torch.as_tensor(np.sort(drawn), device=held.device)
             rest = examples_of(gp, these, rows)
-            learned = fit_local(gp, rest, rng, training, least_noise=least_noise, callback=Callback(ending))
+            learned = fit_local(gp, rest, rng, training, least_noise=least_noise, callback=record(ending))
             near = predict_examples(learned, examples)
             return learned.params, HeldOut.of(*combine(view, seen.take(held), *near, learned.params.noise))
         share = 1.0 if m >= _CROSS_ROWS else 1.0 / 3.0  # of the first of three trainings
-        learned = fit_local(gp, examples, rng, training, least_noise=least_noise, callback=Callback(ending.part(share)))
+        learned = fit_local(gp, examples, rng, training, least_noise=least_noise, callback=record(ending.part(share)))
         order = torch.as_tensor(rng.permutation(m), device=held.device)
         parts, judges = [order], [learned]
         if m < _CROSS_ROWS:
             parts = [order[: m // 2], order[m // 2 :]]
             others = [examples.take(part) for part in reversed(parts)]
             judges = [
-                fit_local(gp, each, rng, training, least_noise=least_noise, callback=Callback(ending.part(share)))
+                fit_local(gp, each, rng, training, least_noise=least_noise, callback=record(ending.part(share)))
                 for share, each in zip((0.5, 1.0), others, strict=True)
             ]
         found = [torch.empty_like(examples.targets) for _ in _PARTS]
@@ -263,7 +275,14 @@ class LocalStage:
         return learned.params, HeldOut.of(*found)
 
     def _judge_exact(
-        self, view: View, gp: LocalGP, seen: Survey, held: Tensor, rng: np.random.Generator, ending: Ending
+        self,
+        view: View,
+        gp: LocalGP,
+        seen: Survey,
+        held: Tensor,
+        rng: np.random.Generator,
+        ending: Ending,
+        record: Recorder,
     ) -> tuple[Parameters, HeldOut]:
         """Parameters by the evidence of rows that are no examples, and predictions of the examples given these."""
         free = torch.as_tensor(np.setdiff1d(np.arange(gp.n_rows), held.cpu().numpy()), device=held.device)
@@ -271,7 +290,7 @@ class LocalStage:
         drawn = np.sort(rng.choice(len(free), min(_EXACT_ROWS, len(free)), replace=False))
         objective = known.take(torch.as_tensor(drawn, device=held.device)).evidence
         starts = [self.start, default_start(self.rows.n_inputs, self.rows.n_outputs)]
-        monitor = Monitor(Callback(ending), lambda _, params: params)
+        monitor = Monitor(record(ending), lambda _, params: params)
         boxes = bounds(self.start, dtype="float64")
         _, params, _ = race([(objective, each) for each in starts], boxes, rounds=EXACT_ROUNDS, monitor=monitor)
         near = known.with_parameters(params).predict(gp.coordinates[held])

@@ -25,7 +25,7 @@ import torch
 
 from prismgp._system import Streams
 from prismgp._types import AnyArray, Array, Tensor
-from prismgp.context import Checkpoint, Saved
+from prismgp.checkpoint import Checkpoint, Saved
 from prismgp.core.ending import Ending
 from prismgp.core.features import accumulate_features
 from prismgp.core.row_noise import RowNoise
@@ -356,9 +356,8 @@ def train_members(
     checks, with the results so far. The state is saved to ``checkpoint`` after checks; one found there is continued.
     """
     ending = task.ending
-    saved = None if checkpoint is None else checkpoint.get(_STATE_NAME)
-    if saved is not None:
-        task.restore(saved)
+    if checkpoint is not None:
+        checkpoint.recall(_STATE_NAME, task.restore)
     with ending.allow():
         while task.active:
             ending.check()

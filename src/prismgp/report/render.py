@@ -58,9 +58,9 @@ def render(page: Page, path: str | PathLike[str]) -> None:
     page : Page
     path : path
     """
-    html = to_html(page)
-    with atomic_path(path) as temporary:
-        temporary.write_text(html, encoding="utf-8")
+    html = to_html(page).encode()
+    with atomic_path(path, len(html)) as temporary:
+        temporary.write_bytes(html)
 
 
 def _data_uri(svg: str) -> str:

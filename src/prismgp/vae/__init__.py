@@ -6,6 +6,7 @@ separated clusters, because there a sparse spectrum GP needs few frequencies. Th
 - prior ``p(z)``: a mixture of b Gaussians on a sphere; encoder ``q(z | x)`` and decoder ``p(x | z)``: mixtures of k
   Gaussian networks (``networks.py``);
 - objective: the evidence lower bound with two more terms (``elbo.py``);
+- the auto-encoder of the authors' released code, which is another one (``released.py``);
 - the auto-encoder made of these, and its training by Adam (``vae.py``), in the loop that trains every network here
   (``training.py``).
 
@@ -16,6 +17,7 @@ listed in docs/reconfiguration.md, "Corrections to the paper".
 
 from prismgp.vae.elbo import ElboTerms, elbo_terms
 from prismgp.vae.networks import GaussianMixture, GaussianMixtureNet, MixturePrior
+from prismgp.vae.released import ReleasedVAE
 from prismgp.vae.training import (
     BatchRows,
     Indices,
@@ -38,6 +40,7 @@ __all__ = [
     "Indices",
     "MixturePrior",
     "MixtureVAE",
+    "ReleasedVAE",
     "TrainingResult",
     "TrainingState",
     "TrainingTask",

@@ -1,6 +1,6 @@
 """The objective: the evidence lower bound, pulled towards separated clusters of the prior's sizes.
 
-Averaged over the rows x of a mini-batch (the paper's equations 9 to 11),
+Averaged over the rows x of a mini-batch (the paper's equations 8 to 10),
 
 - (R5) ``objective = E_q log p(x | z) - KL(q(z|x) || p(z)) - alpha KL(q(z) || p(z)) + beta bonus``
 

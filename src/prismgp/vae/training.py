@@ -15,6 +15,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -23,7 +24,7 @@ import torch
 
 from prismgp._system import Streams, available_bytes
 from prismgp._types import AnyArray, Array, Tensor
-from prismgp.context import Checkpoint, Saved
+from prismgp.checkpoint import Checkpoint, Saved
 from prismgp.core.ending import Ending
 from prismgp.data import standardise
 from prismgp.exceptions import NumericalError
@@ -209,6 +210,13 @@ class TrainingResult:
         score = self.score if math.isfinite(self.score) else None
         return {**{name: getattr(self, name) for name in names}, "score": score}
 
+    @classmethod
+    def restore(cls, summary: dict[str, Any], like: torch.nn.Module, best: dict[str, Tensor]) -> TrainingResult:
+        """A new one, by :meth:`take_up`."""
+        result = cls()
+        result.take_up(summary, like, best)
+        return result
+
     def take_up(self, summary: dict[str, Any], like: torch.nn.Module, best: dict[str, Tensor]) -> None:
         """Set everything to a :meth:`summary` and the state of the best network; ``like`` is a network of its kind."""
         for name, value in summary.items():
@@ -264,10 +272,8 @@ def _run(
     ending: Ending,
 ) -> None:
     max_steps, patience = task.max_steps, task.patience
-    saved = None if checkpoint is None else checkpoint.get(_STATE_NAME)
-    if saved is not None:
-        _restore(task, result, saved)
-    elif task.check_start:
+    known = None if checkpoint is None else checkpoint.recall(_STATE_NAME, partial(_restore, task, result))
+    if known is None and task.check_start:
         _check(task, result)
     for step in range(result.steps + 1, max_steps + 1):
         ending.check()
@@ -305,12 +311,13 @@ def _save(task: TrainingTask, result: TrainingResult) -> Saved:
     return tensors, {"seconds": result.seconds, "result": result.summary(), **state.info()}
 
 
-def _restore(task: TrainingTask, result: TrainingResult, saved: Saved) -> None:
-    """Set task and result to what :func:`_save` returned."""
+def _restore(task: TrainingTask, result: TrainingResult, saved: Saved) -> TrainingResult:
+    """Set task and result to what :func:`_save` returned; the result."""
     tensors, info = saved
     task.state().restore(tensors, info)
     result.take_up(info["result"], task.model, select_tensors(tensors, "best"))
     result.began -= float(info["seconds"])
+    return result
 
 
 def select_tensors(tensors: dict[str, Tensor], name: str) -> dict[str, Tensor]:

@@ -68,6 +68,10 @@ class MixtureVAE(torch.nn.Module):
         self.decoder = GaussianMixtureNet(latent_dim, n_inputs, n_components, hidden, generator=generator)
         self._match_components()
 
+    @property
+    def latent_dim(self) -> int:
+        return int(self.prior.directions.shape[1])
+
     @torch.no_grad()
     def _match_components(self) -> None:
         """Start component j of the encoder at cluster j of the prior, and use component j of the decoder there.

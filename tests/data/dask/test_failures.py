@@ -184,7 +184,7 @@ def test_a_bad_cell_in_a_frame(value, message, collections):
     frame = frame[:40]
     frame.loc[21, "b"] = value
     table = dd.from_pandas(frame, npartitions=4)
-    model = SSGPRegressor(4)
+    model = SSGPRegressor(4, missing="error")
     with pytest.raises(DataError, match=message):
         model.fit(table[INPUTS], table["y"])
     with pytest.raises(NotFittedError):

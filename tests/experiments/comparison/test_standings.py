@@ -225,18 +225,23 @@ def test_the_main_table_shows_means_time_outs_and_what_is_missing():
     found += [result("trees", split=k, rmse=0.3, nlpd_shaped=0.2) for k in range(3)]
     found += [result("forest", rmse=0.01, parts=None), result("gpboost-matern", **late)]
     found += [result("xgpr-2048", dataset="flights", nlpd=30.0, also=also)]
+    # One data set has all that it needs; a time-out is among it.
+    found += [result(name, dataset="beijing", rmse=0.1 + 0.1 * k) for k, name in enumerate(MAIN) if name != "exact"]
+    found += [result("exact", dataset="beijing", **late)]
     parts = main_table(keyed(*found))
     # 12 entries; 9 sets with three splits and 2 with one.
-    assert parts[0].startswith("8 of 348 fits are there and 1 ran out of time.")
+    assert parts[0].startswith("19 of 348 fits are there and 2 ran out of time.")
     rmse, shaped = table_of(parts, "RMSE"), table_of(parts, "NLPD with a learned shape of the noise")
     assert list(rmse) == ["→ PrismGP, p = 32", *(LABELS[name] for name in MAIN[1:5]), "xGPR 2,048, std corrected"] + [
         LABELS[name] for name in MAIN[6:]
     ]
     assert len(rmse["Random forest"]) == 11
-    assert rmse["→ PrismGP, p = 32"]["energy"] == "**0.100**"  # the forest has one split, and does not compete
+    assert rmse["→ PrismGP, p = 32"]["energy"] == "0.100"  # not bold: fits are missing
+    assert rmse["→ PrismGP, p = 32"]["beijing"] == "**0.100**"
+    assert (rmse["SSGP, p = 256"]["beijing"], rmse["Exact GP (ours)"]["beijing"]) == ("0.200", "> 60 s")
     assert rmse["Random forest"]["energy"] == "0.010 (1/3)†"
     assert rmse["GPBoost Vecchia, Matern 3/2"]["energy"] == "> 60 s"
     assert rmse["SSGP, p = 256"]["energy"] == "-"
-    assert shaped["→ PrismGP, p = 32"]["energy"] == "**0.000**"
+    assert shaped["→ PrismGP, p = 32"]["energy"] == "0.000"
     assert shaped["xGPR 2,048, std corrected"]["flights"] == "0.050"
     assert table_of(parts, "NLPD of the normal distribution")["xGPR 2,048, std corrected"]["flights"] == "0.100"

@@ -47,6 +47,9 @@ def test_every_model_keeps_its_colour() -> None:
         "Exact GP": "exact",
         "SSGP, p = 32": "ssgp",
         "the paper's recipe": "paper",
+        "revised, the two stages as printed": "paper",
+        "revised, as released, p = 16": "released",
+        "SSGP, as released": "released_ssgp",
         "PrismGP": "prism",
     }
     found = model_styles([*names, "GPyTorch SVGP", "scikit-learn"])

@@ -1,0 +1,1 @@
+"""Robustness: random problems (``soak``) and mutated files (``fuzz``), each failure stored with what repeats it."""
