@@ -16,7 +16,7 @@ import torch
 import prismgp
 from prismgp import ExactGPRegressor, SSGPRegressor
 from prismgp.exceptions import ModelFileError, PrismGPWarning
-from prismgp.model.container import ZEROS, digest_place
+from prismgp.model.container import ZEROS, digest_place, read_tensors, write_tensors
 
 
 def fitted(kind="ssgp", *, outputs=1, names=False):
@@ -281,3 +281,12 @@ def test_every_byte_of_the_header_is_guarded(tmp_path):
         path.write_bytes(data)
         with pytest.raises(ModelFileError):
             prismgp.load(path)
+
+
+def test_tensors_that_repeat_one_number_are_saved(tmp_path):
+    """Their strides are zero, so that they have no bytes of their own."""
+    tensors = {"a": torch.tensor(2.0, dtype=torch.float64).expand(5), "b": torch.empty(0, 3, dtype=torch.float64)}
+    write_tensors(tmp_path / "m", "{}", tensors)
+    text, found = read_tensors(tmp_path / "m")
+    assert text == "{}"
+    assert found["a"].tolist() == [2.0] * 5

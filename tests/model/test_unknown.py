@@ -214,3 +214,18 @@ def test_unknown_cells_take_the_values_of_the_nearest_rows() -> None:
     distances = np.abs(background[:, 0] + 1.0)
     nearest = np.argsort(distances)[:24]
     np.testing.assert_array_equal(drawn[:, 1, 1:], background[nearest][:, 1:])
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e9])
+def test_the_nearest_rows_are_those_of_direct_differences(rng: np.random.Generator, offset: float) -> None:
+    """Also where a column is far from zero; and a row does not depend on the rows beside it."""
+    scale = np.array([1.0, 0.5, 2.0])
+    background = rng.normal(size=(200, 3)) + offset
+    x = rng.normal(size=(20, 3)) + offset
+    x[:, 0] = np.nan
+    together, _ = fill_from(x, background, scale)
+    distances = np.square((x[:, None, 1:] - background[:, 1:]) / scale[1:]).sum(axis=2)
+    for k in range(len(x)):
+        nearest = background[np.argsort(distances[k])[: len(together)], 0]
+        assert set(together[:, k, 0]) == set(nearest)
+        np.testing.assert_array_equal(fill_from(x[k : k + 1], background, scale)[0][:, 0], together[:, k])

@@ -154,7 +154,7 @@ class _Output:
         slope = 0.5 * (fits * noise - (rho * self.g * shares).sum(1))
         (low, high), *_ = boxes
         bound = (log_noise == low - log_rho) | (log_noise == high - log_rho)
-        return np.where(bound, slope + 0.5 * (self.n - square * noise), slope)
+        return np.asarray(np.where(bound, slope + 0.5 * (self.n - square * noise), slope))
 
     def _at(self, log_rho: Array, boxes: Array) -> tuple[Array, Array, Array, Array]:
         """Log evidence, log noise variance, mean, and n s2 of (P2) at each ``log rho``."""

@@ -40,7 +40,7 @@ _MISSING_TEXT = (
     *("N/A", "NA", "NULL", "NaN", "n/a", "nan", "null"),
 )
 _BUFFER_BYTES = 2**16  # of each column of a Parquet file
-_WHOLE_GROUP = 2**23  # bytes of a row group that is read without buffers
+_WHOLE_GROUP = 2**18  # bytes of a row group that is read without buffers
 FORMATS = ("csv", "tsv", "parquet")
 
 

@@ -155,7 +155,7 @@ def _pieces(tensor: Tensor) -> Iterator[memoryview]:
     flat = tensor.detach().reshape(-1)
     step = _BLOCK // tensor.element_size()
     for start in range(0, len(flat), step):
-        yield flat[start : start + step].cpu().numpy().data.cast("B")
+        yield flat[start : start + step].cpu().contiguous().numpy().data.cast("B")
 
 
 # -- reading -------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ BACKGROUND_ROWS = 512
 DRAWS = 24  # rows of the background that an unknown cell takes its values from
 _SMOOTHING = 0.1  # of the variance of the draws; a third of the usual for normal kernels, as cells may be uniform
 _FEWEST = 2  # degrees of freedom
+_EQUALLY_NEAR, _TINY = 1e-9, 1e-290  # relative to the largest of the numbers, and the least of these
 
 
 def draw_background(source: Source, encoder: TableEncoder | None) -> Array:
@@ -48,10 +49,14 @@ def fill_from(x: AnyArray, background: Array, scale: Array) -> tuple[Array, Arra
     one more of those that are known, of which there may be few.
     """
     known, new = np.isfinite(x), np.isinf(x)
-    rows = np.where(known, x, 0.0) / scale
-    others = background / scale
+    centre = background.mean(axis=0)  # without it, a column far from zero would leave nothing but rounding
+    rows = np.where(known, x - centre, 0.0) / scale
+    others = (background - centre) / scale
     # |x - b|^2 over the known cells alone, without an array of n m d numbers.
-    distances = np.square(rows).sum(1)[:, None] - 2.0 * rows @ others.T + known @ np.square(others).T
+    size = np.square(rows).sum(1)[:, None] + known @ np.square(others).T
+    # Rounded, so that equal rows are equally near: how products round depends on how many rows there are.
+    grid = np.exp2(np.floor(np.log2(_EQUALLY_NEAR * size.max(axis=1, keepdims=True, initial=_TINY))))
+    distances = np.round((size - 2.0 * rows @ others.T) / grid)
     draws = min(DRAWS, len(background))
     nearest = np.argsort(distances, axis=1, kind="stable")[:, :draws].T
     anywhere = np.linspace(0, len(background) - 1, draws).astype(np.intp)
