@@ -48,6 +48,7 @@ def short_race(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fit, "START_ITER", 5)
     monkeypatch.setattr(fit, "SSGP_STAGES", replace(fit.SSGP_STAGES, race_rounds=(2,)))
     monkeypatch.setattr(fit, "EXACT_STAGES", replace(fit.EXACT_STAGES, race_rounds=(5,)))
+    monkeypatch.setattr(fit, "MOST_DRAWS", 2)
 
 
 @pytest.fixture

@@ -205,7 +205,7 @@ def test_alc_samples_its_reference_from_a_large_pool(fits):
     np.testing.assert_array_equal(select(model, x, 3, "alc", random_state=0), rows)
     _, scores = select(model, x, 3, "alc", return_scores=True)
     _, exact = select(model, x, 3, "alc", reference=x, return_scores=True)
-    np.testing.assert_allclose(scores, exact, rtol=0.15)
+    np.testing.assert_allclose(scores, exact, rtol=0.3)
     assert not np.allclose(scores, exact, rtol=1e-6)
 
 

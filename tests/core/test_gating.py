@@ -98,7 +98,9 @@ def test_labels_of_any_type(kind, convert):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.filterwarnings("ignore:.*(too few to learn|target is constant):prismgp.exceptions.PrismGPWarning")
+@pytest.mark.filterwarnings(
+    "ignore:.*(too few to learn|is constant|no more than noise):prismgp.exceptions.PrismGPWarning"
+)
 def test_few_distinct_rows_make_few_clusters(kind, dtype):
     x = np.repeat([[0.0, 1.0], [5.0, 1.0], [5.0, 2.0]], 10, axis=0)
     fitted = model(gating=kind, dtype=dtype).fit(x, np.arange(30.0))

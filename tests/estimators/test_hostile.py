@@ -74,7 +74,9 @@ def check(model, x, y, x_new):
     return mean, std, model.log_evidence_
 
 
-@pytest.mark.filterwarnings("ignore:.*(too few to learn|target is constant):prismgp.exceptions.PrismGPWarning")
+@pytest.mark.filterwarnings(
+    "ignore:.*(too few to learn|is constant|no more than noise):prismgp.exceptions.PrismGPWarning"
+)
 @pytest.mark.slow
 @settings(max_examples=50)
 @given(
@@ -128,7 +130,9 @@ def test_five_hundred_inputs(make, dtype):
     check(make(dtype=dtype, random_state=0, max_iter=15), x, y, x[:20] * 2)
 
 
-@pytest.mark.filterwarnings("ignore:.*(too few to learn|target is constant):prismgp.exceptions.PrismGPWarning")
+@pytest.mark.filterwarnings(
+    "ignore:.*(too few to learn|is constant|no more than noise):prismgp.exceptions.PrismGPWarning"
+)
 def test_far_fewer_rows_than_features():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(6, 2))

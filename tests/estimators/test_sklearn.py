@@ -23,7 +23,9 @@ from prismgp import ExactGPRegressor, SpectralFeatures, SSGPRegressor
 @pytest.mark.slow
 @pytest.mark.usefixtures("short_race")
 @parametrize_with_checks([SSGPRegressor(), ExactGPRegressor(), SpectralFeatures()])
-@pytest.mark.filterwarnings("ignore:.*(too few to learn|target is constant):prismgp.exceptions.PrismGPWarning")
+@pytest.mark.filterwarnings(
+    "ignore:.*(too few to learn|is constant|no more than noise):prismgp.exceptions.PrismGPWarning"
+)
 def test_estimator_checks(estimator, check):
     check(estimator)
 
@@ -37,7 +39,9 @@ def test_estimator_checks(estimator, check):
         SSGPRegressor(8, gating="soft", n_components=2, max_iter=10),
     ]
 )
-@pytest.mark.filterwarnings("ignore:.*(too few to learn|target is constant):prismgp.exceptions.PrismGPWarning")
+@pytest.mark.filterwarnings(
+    "ignore:.*(too few to learn|is constant|no more than noise):prismgp.exceptions.PrismGPWarning"
+)
 def test_estimator_checks_of_other_settings(estimator, check):
     check(estimator)
 

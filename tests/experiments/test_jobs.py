@@ -118,7 +118,7 @@ def test_two_runs_of_one_study(tmp_path, monkeypatch, capfd):
     """The second gets one line; another study in the same folder is not concerned."""
     empty = Experiment("tiny", "nothing", lambda _: None, lambda _: Plan("s", []), str, lambda _: "")
     args = SimpleNamespace(jobs=1, threads=1, job_seconds=9.0, limit_seconds=9.0, device="cpu", list=False, quiet=True)
-    vars(args).update(results=tmp_path / "r", command="x", retry=False, force=False)
+    vars(args).update(results=tmp_path / "r", command="x", retry=False, force=False, stale=False)
     assert plan_module.run(empty, args) == 0
     with (
         Lock(tmp_path / "r" / "s.jsonl"),

@@ -12,7 +12,9 @@ from prismgp import PrismGPRegressor
 @pytest.mark.slow
 @pytest.mark.usefixtures("small_defaults")
 @parametrize_with_checks([PrismGPRegressor()])
-@pytest.mark.filterwarnings("ignore:.*(too few to learn|target is constant):prismgp.exceptions.PrismGPWarning")
+@pytest.mark.filterwarnings(
+    "ignore:.*(too few to learn|is constant|no more than noise):prismgp.exceptions.PrismGPWarning"
+)
 def test_estimator_checks(estimator, check):
     check(estimator)
 
@@ -37,6 +39,8 @@ def test_estimator_checks(estimator, check):
         ),
     ]
 )
-@pytest.mark.filterwarnings("ignore:.*(too few to learn|target is constant):prismgp.exceptions.PrismGPWarning")
+@pytest.mark.filterwarnings(
+    "ignore:.*(too few to learn|is constant|no more than noise):prismgp.exceptions.PrismGPWarning"
+)
 def test_estimator_checks_of_the_paper_recipe(estimator, check):
     check(estimator)

@@ -35,7 +35,7 @@ class Stages:
 EXACT_STAGES = Stages(1_000, (60,), 3_000)
 SSGP_STAGES = Stages(8_192, (10, 30), 65_536)
 # Draws of the frequencies that are tried: at least, at most, and how many times p. Few frequencies differ more.
-_DRAWS, _MOST_DRAWS, _DRAWS_TIMES_P = 4, 12, 256
+_DRAWS, MOST_DRAWS, _DRAWS_TIMES_P = 4, 12, 256
 _RACE_DRAWS = 4  # the best draws, which take part in the race
 _SCALES = (1.0, 2.0, 4.0)  # multiples of the exact GP's length-scales: few frequencies favour smoother functions
 _LONG = 4.0  # multiple of the default length-scales, for functions that are nearly linear
@@ -233,7 +233,7 @@ class _Fit:
         draws = [objective]
         # Among several draws, the evidence of few rows favours the one that happens to follow their noise.
         if isinstance(settings.frequencies, str) and self.rows.n_rows >= FEW_ROWS:
-            count = max(_DRAWS, min(_MOST_DRAWS, _DRAWS_TIMES_P // settings.n_frequencies))
+            count = min(MOST_DRAWS, max(_DRAWS, _DRAWS_TIMES_P // settings.n_frequencies))
             draws += [objective.with_frequencies(self._draw(rng)) for _ in range(count - 1)]
         scaled = [replace(start, log_lengthscale=start.log_lengthscale + np.log(scale)) for scale in _SCALES]
         tried = [(draw, each) for draw in draws for each in scaled]

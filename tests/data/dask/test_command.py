@@ -21,6 +21,7 @@ INPUTS = ["a", "b", "c"]
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("short_race")
 def test_fit_with_a_scheduler(folder, frame, cluster, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("prismgp.data.dask.SHARD_ROWS", 150)  # two shards
 

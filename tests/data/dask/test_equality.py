@@ -12,7 +12,7 @@ from prismgp.data import MappedSource, from_csv, from_parquet
 from prismgp.exceptions import DataError
 
 INPUTS = ["a", "b", "c"]
-pytestmark = pytest.mark.usefixtures("short_local")
+pytestmark = pytest.mark.usefixtures("short_local", "short_race")
 EVIDENCE, PREDICTION = 1e-8, 1e-6  # relative; of the sums only the order differs
 
 MODELS = {

@@ -39,9 +39,10 @@ def test_plan():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("short_race")
 def test_loops_and_tables(tmp_path, monkeypatch):
     settings = {"EVALUATIONS": 22, "INITIAL": 18, "REFIT_EVERY": 2, "SHOWN": (19, 20, 22), "P": 8, "PART": 120}
-    many = {"LARGE_ROWS": 300, "LARGE_EVALUATIONS": 11, "RAW_SAMPLES": 8, "RESTARTS": 1, "STEPS": 5}
+    many = {"LARGE_ROWS": 150, "LARGE_EVALUATIONS": 11, "RAW_SAMPLES": 8, "RESTARTS": 1, "STEPS": 5}
     for name, value in {**settings, **many}.items():
         monkeypatch.setattr(bayes_opt, name, value)
     study = Study(tmp_path, "bayes-opt")
