@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -101,6 +103,12 @@ def read(path: Path) -> object:
     return path.read_bytes()
 
 
+def jumping_clock(jump: str) -> Callable[[], float]:
+    """A clock in place of ``time.time``."""
+    calls, clock = count(1), time.time
+    return lambda: float(JUMPS[jump](clock(), next(calls)))
+
+
 @pytest.mark.parametrize("jump", JUMPS)
 @pytest.mark.parametrize("name", CLOCKED)
 def test_a_clock_that_jumps(bench: Bench, name: str, jump: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,14 +119,7 @@ def test_a_clock_that_jumps(bench: Bench, name: str, jump: str, monkeypatch: pyt
     output.write_bytes(OLD)
     for path in bench.folder.iterdir():
         os.utime(path, ns=(4_000_000_000_000_000_000, 4_000_000_000_000_000_000))  # from the future
-    calls = 0
-    clock = time.time
-
-    def now() -> float:
-        nonlocal calls
-        calls += 1
-        return float(JUMPS[jump](clock(), calls))
-
+    now = jumping_clock(jump)
     monkeypatch.setattr(time, "time", now)
     monkeypatch.setattr(time, "time_ns", lambda: int(1e9 * now()))
     with bench.unharmed(COMMANDS[name].output):
@@ -130,14 +131,7 @@ def test_a_clock_that_jumps(bench: Bench, name: str, jump: str, monkeypatch: pyt
 
 @pytest.mark.parametrize("jump", ["back a day", "ahead ten years"])
 def test_time_limits_do_not_ask_the_calendar(bench: Bench, jump: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = 0
-    clock = time.time
-
-    def now() -> float:
-        nonlocal calls
-        calls += 1
-        return float(JUMPS[jump](clock(), calls))
-
+    now = jumping_clock(jump)
     monkeypatch.setattr(time, "time", now)
     outcome = bench.run("fit csv", "--max-seconds", "600")
     assert (outcome.code, outcome.err) == (0, "")

@@ -19,6 +19,7 @@ from typing import IO, TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from prismgp._system import atomic_path, is_device, name_errors, unknown_device
 from prismgp._types import Array
@@ -29,6 +30,7 @@ from prismgp.data.cells import quote_names
 from prismgp.data.numerals import DECIMALS
 from prismgp.data.tables import FORMATS, PARQUET_SUFFIXES, TEXT_SUFFIXES
 from prismgp.data.text import check_encoding
+from prismgp.data.writers import ParquetWriter, TextWriter, open_writer
 from prismgp.exceptions import DataError
 
 if TYPE_CHECKING:
@@ -166,6 +168,16 @@ def add_scheduler(parser: Parser) -> None:
     )
 
 
+def add_escape_formulas(parser: Parser) -> None:
+    """Add the option of commands that write text tables."""
+    parser.add_argument(
+        "--escape-formulas",
+        action="store_true",
+        help="put an apostrophe before text that a spreadsheet would run as a formula, such as =1+1, in names and "
+        "cells of CSV and TSV (default: a warning, and every cell as it is in DATA)",
+    )
+
+
 def add_output_options(parser: Parser) -> None:
     """Add the options of commands that print a summary."""
     parser.add_argument("--json", action="store_true", help="print the summary as one JSON object")
@@ -284,14 +296,15 @@ def destination(output: str) -> Iterator[Path | IO[bytes]]:
             sys.stdout.buffer.flush()
 
 
-def add_escape_formulas(parser: Parser) -> None:
-    """Add the option of commands that write text tables."""
-    parser.add_argument(
-        "--escape-formulas",
-        action="store_true",
-        help="put an apostrophe before text that a spreadsheet would run as a formula, such as =1+1, in names and "
-        "cells of CSV and TSV (default: a warning, and every cell as it is in DATA)",
-    )
+@contextmanager
+def open_output(
+    args: argparse.Namespace, files: TableFiles, kind: str, schema: pa.Schema
+) -> Iterator[ParquetWriter | TextWriter]:
+    """A writer of rows to the output, which takes its place only when all are written; CSV as DATA is delimited."""
+    delimiter = files.csv_delimiter if kind.startswith(".csv") else None
+    options: dict[str, Any] = {"decimal": args.decimal, "escape_formulas": args.escape_formulas}
+    with destination(args.output) as place, open_writer(place, kind, schema, delimiter=delimiter, **options) as writer:
+        yield writer
 
 
 def report_formulas(args: argparse.Namespace, formulas: Mapping[str, int]) -> None:

@@ -21,7 +21,7 @@ from prismgp.data.cells import from_floats, to_numbers, to_numbers_or_nan
 from prismgp.data.encoder import warn_unseen
 from prismgp.data.encodings import BOOLEAN, NUMBER
 from prismgp.data.tables import PARQUET_SUFFIXES, file_format
-from prismgp.data.writers import ParquetWriter, TextWriter, open_writer
+from prismgp.data.writers import ParquetWriter, TextWriter
 from prismgp.exceptions import DataError
 from prismgp.model import FittedModel, load_model
 
@@ -95,18 +95,7 @@ def run(args: argparse.Namespace) -> int:
         model, reader, level=args.level, include_noise=not args.no_noise, typed=kind in PARQUET_SUFFIXES
     )
     began = time.perf_counter()
-    delimiter = files.csv_delimiter if kind.startswith(".csv") else None
-    with (
-        common.destination(args.output) as place,
-        open_writer(
-            place,
-            kind,
-            prediction.schema,
-            delimiter=delimiter,
-            decimal=args.decimal,
-            escape_formulas=args.escape_formulas,
-        ) as writer,
-    ):
+    with common.open_output(args, files, kind, prediction.schema) as writer:
         prediction.run(writer, scheduler=args.scheduler, progress=show_progress(args))
     if not to_stdout:
         common.ignore_interrupts()

@@ -16,7 +16,6 @@ from prismgp.cli import common
 from prismgp.cli.console import Parser, Subparsers, json_text, printable, say, show_progress, terminal_width, ticking
 from prismgp.data import FileSource, MappedSource, Source, TableFiles, TableReader
 from prismgp.data.tables import file_format
-from prismgp.data.writers import open_writer
 from prismgp.exceptions import DataError, PrismGPWarning
 from prismgp.model import FittedModel, load_model
 
@@ -102,18 +101,7 @@ def run(args: argparse.Namespace) -> int:
         )
     table = _gather(model, reader, found)
     if args.output is not None:
-        delimiter = files.csv_delimiter if kind.startswith(".csv") else None
-        with (
-            common.destination(args.output) as place,
-            open_writer(
-                place,
-                kind,
-                table.schema,
-                delimiter=delimiter,
-                decimal=args.decimal,
-                escape_formulas=args.escape_formulas,
-            ) as writer,
-        ):
+        with common.open_output(args, files, kind, table.schema) as writer:
             writer.write(table)
         common.report_formulas(args, writer.formulas)
     summary = {
