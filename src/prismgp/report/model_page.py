@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from prismgp._system import format_amount
 from prismgp._types import AnyArray
 from prismgp._version import __version__
 from prismgp.certificates import Certificate
 from prismgp.plots import PartialDependenceDisplay
 from prismgp.report.certificate import certificate_section, percent
 from prismgp.report.content import Figure, Highlight, Notice, Page, Section, Table
-from prismgp.report.examine import CERTIFIED_ROWS, Examination, Measure, format_amount, format_cell
+from prismgp.report.examine import CERTIFIED_ROWS, Examination, Measure, format_cell
 from prismgp.report.figures import draw_svg
 
 __all__ = ["model_page"]
