@@ -128,14 +128,16 @@ def _print(info: dict[str, Any]) -> None:
         several = isinstance(info["target"], list)
         rows.append(("Target", ", ".join(map(printable, info["target"] if several else [info["target"]]))))
     weights = {name: weight for name, weight in (info["fit_status"].get("weights") or {}).items() if weight}
+    of_rows = ""
     if len(weights) > 1:
         rows.append(("Mixture", ", ".join(f"{printable(name)} {weight:.0%}" for name, weight in weights.items())))
         rows.append(("Parameters", f"those of {printable(max(weights, key=lambda name: weights[name]))}:"))
+        of_rows = ", times a factor for each row"  # which the networks learn
     per_row = f" ({info['log_evidence_per_row']:.4f} per row)"
     rows += [
         ("Mean", _numbers(info["mean"])),
         ("Signal std", _numbers(info["signal_std"])),
-        ("Noise std", _numbers(info["noise_std"])),
+        ("Noise std", f"{_numbers(info['noise_std'])}{of_rows}"),
         ("Log evidence", f"{info['log_evidence']:.6g}{per_row}"),
     ]
     if info["conformal_rows"]:
