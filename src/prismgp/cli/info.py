@@ -178,7 +178,7 @@ def _print_inputs(inputs: list[dict[str, Any]]) -> None:
 
 
 def _numbers(value: Any) -> str:
-    return ", ".join(format_amount(number) for number in np.atleast_1d(value))
+    return "; ".join(format_amount(number) for number in np.atleast_1d(value))
 
 
 def _stages(status: dict[str, Any]) -> list[str]:
