@@ -12,6 +12,7 @@ from scipy import stats
 import prismgp
 from prismgp import ExactGPRegressor, SSGPRegressor
 from prismgp.core.shape import NormalShape, SkewedShape, SplineShape, StudentShape
+from prismgp.core.tails import tailed_log_density, tailed_quantiles
 from prismgp.exceptions import DataError, ModelFileError
 from tests.model.test_io import rewritten
 
@@ -197,6 +198,36 @@ def test_hostile_shapes_are_refused(tmp_path, shapes):
     path.write_bytes(rewritten((tmp_path / "m").read_bytes(), lambda config: config.update(noise_shape=shapes)))
     with pytest.raises(ModelFileError, match="nois"):
         prismgp.load(path)
+
+
+@pytest.mark.parametrize("share", [-0.1, 0.6, "0.1", None, True])
+def test_hostile_shares_of_tails_are_refused(tmp_path, share):
+    model, _, _ = shaped(StudentShape(3.0))
+    model.save(tmp_path / "m")
+    path = tmp_path / "hostile"
+    path.write_bytes(rewritten((tmp_path / "m").read_bytes(), lambda config: config.update(tail_share=share)))
+    with pytest.raises(ModelFileError, match="share of the tails"):
+        prismgp.load(path)
+
+
+@pytest.mark.parametrize("shape", [NormalShape(), StudentShape(3.0)], ids=lambda shape: shape.kind)
+def test_tails(tmp_path, shape):
+    """Density and quantiles have them, mean, standard deviation and the function do not; they are in the file."""
+    model, x, y = shaped(shape)
+    mean, std = model.predict(x, return_std=True)
+    narrow, function = model.predict_interval(x, 0.999), model.model_.predict_interval(x, 0.9, include_noise=False)[2]
+    model.model_ = replace(model.model_, tail_share=0.1)
+    z = (y - mean) / std
+    expected = tailed_log_density(shape, 0.1, z) - np.log(std)
+    np.testing.assert_allclose(model.log_density(x, y), expected, rtol=1e-9)
+    ends = mean[:, None] + std[:, None] * tailed_quantiles(shape, 0.1, [0.0005, 0.9995])
+    np.testing.assert_allclose(model.predict_interval(x, 0.999), ends, rtol=1e-9)
+    assert not np.allclose(ends, narrow)
+    np.testing.assert_array_equal(model.model_.predict_interval(x, 0.9, include_noise=False)[2], function)
+    model.save(tmp_path / "m")
+    loaded = prismgp.load(tmp_path / "m")
+    assert loaded.model_.tail_share == 0.1
+    np.testing.assert_array_equal(loaded.log_density(x, y), model.log_density(x, y))
 
 
 def test_updates_keep_the_shape():

@@ -46,8 +46,8 @@ def test_units():
 
 def test_log_density_is_of_the_mixture(fitted, fitted_two):
     for fit, x, y in (fitted, fitted_two):
-        got = fit.log_density(x, y)
-        assert got.shape == (len(x),)
+        got = replace(fit.model_, tail_share=0.0).log_density([(x, y.reshape(len(x), -1))])
+        assert got.shape == fit.log_density(x, y).shape == (len(x),)
         s = fit.model_.standardiser
         z, target = ((v - shift) / scale for v, shift, scale in ((x, s.x_shift, s.x_scale), (y, s.y_shift, s.y_scale)))
         inner = fit.model_.predictor.log_density(torch.as_tensor(z), torch.as_tensor(target.reshape(len(x), -1)))
@@ -57,11 +57,12 @@ def test_log_density_is_of_the_mixture(fitted, fitted_two):
 def test_log_density_integrates_to_one_in_the_users_units(fitted):
     fit, x, _ = fitted
     mean, std = fit.predict(x[:1], return_std=True)
-    grid = mean[0] + std[0] * np.linspace(-80, 80, 40_001)  # far: one expert may be much wider than the mixture
-    density = np.exp(fit.log_density(np.repeat(x[:1], len(grid), 0), grid))
-    assert np.trapezoid(density, grid) == pytest.approx(1.0, rel=1e-8)
-    assert np.trapezoid(density * grid, grid) == pytest.approx(mean[0], rel=1e-8)
-    assert np.trapezoid(density * (grid - mean[0]) ** 2, grid) == pytest.approx(std[0] ** 2, rel=1e-8)
+    away = np.linspace(-10.0, 10.0, 20_001)
+    grid = mean[0] + std[0] * np.sinh(away)  # to 11,000 standard deviations: the tails reach far (Z6)
+    density = np.exp(fit.log_density(np.repeat(x[:1], len(grid), 0), grid)) * std[0] * np.cosh(away)
+    assert np.trapezoid(density, away) == pytest.approx(1.0, rel=1e-7)
+    assert np.trapezoid(density * grid, away) == pytest.approx(mean[0], rel=1e-7)
+    assert np.trapezoid(density * (grid - mean[0]) ** 2, away) == pytest.approx(std[0] ** 2, rel=1e-7)
 
 
 @pytest.mark.parametrize("q", [None, 2])

@@ -17,6 +17,7 @@ from prismgp._system import Streams
 from prismgp.core.ending import Ending
 from prismgp.exceptions import PrismGPWarning
 from prismgp.prism import MapStatistics, RevisedMap, batch_log_evidence
+from prismgp.prism.judging import Examples
 from prismgp.prism.members import ELBO_EVERY, Objective
 from prismgp.prism.train import Member, MemberSettings, MemberTraining, TrainingRows, held_out_rows, train_members
 from prismgp.vae import BatchRows, TrainingResult, VAETraining, torch_generator
@@ -153,13 +154,22 @@ def test_kernel_parameters_are_trained_if_asked(learn_kernel):
 # -- checkpoints -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("stop", [5, 6, 9])
-def test_members_go_on_where_they_were(monkeypatch, stop):
-    """Bit for bit, with averages, dropout and the terms of the last ELBO, whatever step the interrupt hit.
+@pytest.fixture
+def weighing(monkeypatch):
+    """Let every check find that rows far away should count less."""
+    monkeypatch.setattr(Examples, "are_far", lambda *_: True)
+    monkeypatch.setattr(Examples, "prefer", lambda *_: True)
+
+
+@pytest.mark.parametrize(("stop", "weighed"), [(5, False), (6, True), (9, False)])
+def test_members_go_on_where_they_were(monkeypatch, request, stop, weighed):
+    """Bit for bit, with averages, dropout, trust and the terms of the last ELBO, whatever step the interrupt hit.
 
     One member is over before the others.
     """
     monkeypatch.setattr(MemberTraining, "check_every", 5)
+    if weighed:
+        request.getfixturevalue("weighing")
 
     def train(store, monitor=None):
         task = MemberTraining(make_members(*KINDS), make_rows(), SETTINGS, Ending(keep=True))
@@ -185,6 +195,39 @@ def test_members_go_on_where_they_were(monkeypatch, stop):
         assert (one.score, one.best_step) == (other.score, other.best_step)
         for name, value in one.best.state_dict().items():
             assert torch.equal(value, other.best.state_dict()[name]), name
+
+
+@pytest.mark.parametrize("noise", [0, 2])
+@pytest.mark.usefixtures("weighing")
+def test_rows_count_in_steps_as_the_last_check_says(monkeypatch, noise):
+    """Weights of a member's rows are those of its own network, and held-out rows have none."""
+    monkeypatch.setattr(MemberTraining, "check_every", 5)
+    rows = make_rows(noise)
+    task = MemberTraining(make_members(*KINDS), rows, SETTINGS)
+    train_steps(task, 5)
+    for course in task.courses:
+        trust = course.trust.numpy()
+        np.testing.assert_array_equal(trust[rows.held_out], 1.0)
+        assert 0.0 < trust.min() < 0.9
+    assert not torch.equal(task.courses[0].trust, task.courses[1].trust)
+    given = []
+    monkeypatch.setattr(task.members, "step", given.append)
+    draws = [copy.deepcopy(course.draws["batches"]) for course in task.courses]
+    task.step(6)
+    for m, (course, draw) in enumerate(zip(task.courses, draws, strict=True)):
+        index = rows.draw(SETTINGS.batch_size, draw)
+        weights = course.trust[torch.as_tensor(index)].numpy()
+        own = given[0].row_noise[m].numpy()
+        np.testing.assert_array_equal(own[:, 0], weights if not noise else weights * rows.noise[index, 0])
+        np.testing.assert_array_equal(own[:, 1:], np.empty((20, 0)) if not noise else rows.noise[index, 1:])
+
+
+def train_steps(task, steps):
+    """Take steps, with the check that is due after the last."""
+    for number in range(1, steps + 1):
+        task.step(number)
+    for course in task.active:
+        task.check(course)
 
 
 def test_a_summary_restores_a_member():
