@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +11,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import prismgp
-from prismgp.core import fit
-from prismgp.prism import local_fit
 from prismgp.prism.fit import DEFAULTS
-from tests.prism.small import SHORT_LOCAL, SHORT_ROUNDS
+from tests import short
 
 # Test processes run side by side; the deadline would measure the machine, not the code.
 settings.register_profile("prismgp", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
@@ -45,18 +43,22 @@ def data_folder() -> Path:
 @pytest.fixture
 def short_race(monkeypatch: pytest.MonkeyPatch) -> None:
     """Finding a good start takes most of the time of a fit to few rows; for tests of something else."""
-    monkeypatch.setattr(fit, "START_ITER", 5)
-    monkeypatch.setattr(fit, "SSGP_STAGES", replace(fit.SSGP_STAGES, race_rounds=(2,)))
-    monkeypatch.setattr(fit, "EXACT_STAGES", replace(fit.EXACT_STAGES, race_rounds=(5,)))
-    monkeypatch.setattr(fit, "MOST_DRAWS", 2)
+    short.race(monkeypatch)
 
 
 @pytest.fixture
 def short_local(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tenth of the steps for PrismGP's neighbours; for tests that do not ask how well they are learned."""
-    for name in ("FEW", "MANY"):
-        monkeypatch.setattr(local_fit, name, replace(getattr(local_fit, name), **SHORT_LOCAL))
-    monkeypatch.setattr(local_fit, "EXACT_ROUNDS", SHORT_ROUNDS)
+    """For tests that do not ask how well PrismGP's neighbours are learned."""
+    short.local(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def short_fits() -> Iterator[None]:
+    """Both of these, for all tests of a module and for the fits they share."""
+    with pytest.MonkeyPatch.context() as patch:
+        short.race(patch)
+        short.local(patch)
+        yield
 
 
 @pytest.fixture

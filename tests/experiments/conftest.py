@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import pytest
 
 import prismgp
 from experiments.__main__ import main
+from experiments.jobs import Job, Limits, Running, perform
 from experiments.machine import ROOT
 
 
@@ -49,7 +53,26 @@ def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     (folder / "some_jobs.py").write_text(JOBS)
     path = [str(folder), str(Path(prismgp.__file__).parents[1]), str(ROOT)]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path))
+    monkeypatch.syspath_prepend(folder)
     return "some_jobs"
+
+
+def perform_here(job: Job, limits: Limits, folder: Path) -> Running:
+    """In place of ``experiments.jobs.start``: perform a job in this process, which has all modules already."""
+    result, log, status = folder / f"{job.key}.json", BytesIO(), 0
+    try:
+        result.write_text(json.dumps(perform(job.function, job.order), allow_nan=False))
+    except Exception as error:  # noqa: BLE001  as a process of its own ends with it
+        log.write(f"{type(error).__name__}: {error}".encode())
+        status = 1
+    ended = SimpleNamespace(poll=lambda: status, returncode=status)
+    return Running(job, ended, log, result, time.perf_counter())
+
+
+@pytest.fixture
+def jobs_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of what is done with results; a process of its own spends seconds on importing torch."""
+    monkeypatch.setattr("experiments.jobs.start", perform_here)
 
 
 @pytest.fixture

@@ -10,8 +10,6 @@ from prismgp.core.kernels import Parameters
 from prismgp.prism import LocalMixture, NetworkSizes, RevisedMap, batch_log_evidence
 from tests import reference
 
-SHORT_LOCAL = {"steps": 20, "searches": 2, "batch_rows": 128}  # of the training of neighbours: a tenth of the steps
-SHORT_ROUNDS = (5,)  # of the race for the exact GP beside them
 GATINGS = ["none", "soft", "hard"]
 NOISES = ["constant", "input"]
 

@@ -20,8 +20,8 @@ from prismgp.prism import fit as recipes
 from prismgp.prism.local import LocalMixture, Near, View, make_local, start_lengthscales, survey
 from prismgp.prism.local_fit import _EXACT, _INPUTS, _TARGET, LocalStage
 from prismgp.prism.train import MemberTraining
-from tests import reference
-from tests.prism.small import SHORT_LOCAL, assert_same_predictions, data, make_map, model, rows
+from tests import reference, short
+from tests.prism.small import assert_same_predictions, data, make_map, model, rows
 from tests.tolerances import PREDICTION
 
 VIEWS = [View(residual=residual, latent=latent) for residual in (True, False) for latent in (True, False)]
@@ -36,7 +36,7 @@ TEMPERATURE = np.array([1.3, 0.8])
 def short_training():
     """A tenth of the steps: the tests are about what is learned, not about how well."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(local_fit, "FEW", replace(local_fit.FEW, **SHORT_LOCAL))
+        patch.setattr(local_fit, "FEW", replace(local_fit.FEW, **short.LOCAL))
         yield
 
 
