@@ -18,6 +18,8 @@ from tests import short
 settings.register_profile("prismgp", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 settings.load_profile("prismgp")
 
+# Folders whose tests need fitted models, and do not ask how good they are.
+USE_FITS = {"active", "certificates", "cli", "data", "model", "plots", "report"}
 
 # A source checkout may have a folder shared/data beside it; the package itself knows only the variable.
 _NEIGHBOUR = Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -59,6 +61,12 @@ def short_fits() -> Iterator[None]:
         short.race(patch)
         short.local(patch)
         yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def short_fits_by_folder(request: pytest.FixtureRequest) -> None:
+    if USE_FITS & set(request.path.parts):
+        request.getfixturevalue("short_fits")
 
 
 @pytest.fixture
