@@ -62,6 +62,7 @@ CASES = {
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("short_race")
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.filterwarnings("ignore:.*(too few to learn|target is constant):prismgp.exceptions.PrismGPWarning")

@@ -300,7 +300,7 @@ def rmse(fit, x, y):
 @pytest.mark.usefixtures("short_local")
 @pytest.mark.parametrize("seed", range(3))
 def test_neighbours_see_what_few_frequencies_cannot(seed):
-    x, y = rough(1_500, seed)
+    x, y = rough(900, seed)
     new = rough(1_000, seed + 100)
     without, fit = (local_model(local=local, random_state=seed).fit(x, y) for local in ("never", "auto"))
     status = fit.fit_status_["local"]
@@ -313,7 +313,7 @@ def test_neighbours_see_what_few_frequencies_cannot(seed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_smooth_functions_need_no_neighbours(seed):
     x, y = smooth(400, seed)
     without, fit = (local_model(**SMOOTH, local=local, random_state=seed).fit(x, y) for local in ("never", "auto"))

@@ -15,6 +15,7 @@ from prismgp.exceptions import DataError
 from prismgp.prism import fit as fit_module
 from tests.prism.small import data, model
 
+pytestmark = pytest.mark.usefixtures("short_fits")
 COVERAGES = [0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99]
 
 # All with mean 0 and variance 1.
