@@ -7,7 +7,7 @@ import pytest
 
 from prismgp import ExactGPRegressor, NeighborGPRegressor
 
-SMALL = {"max_iter": 15, "random_state": 0}
+SMALL = {"max_iter": 5, "random_state": 0}
 
 
 def normal(n, d=2, seed=0):

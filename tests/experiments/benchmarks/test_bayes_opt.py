@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 
 from experiments.benchmarks import bayes_opt
 from experiments.plan import Parser
 from experiments.results import Study
+from prismgp import NeighborGPRegressor
 
 pytest.importorskip("botorch", reason="BoTorch is not installed: install prismgp[botorch]")
 
@@ -45,6 +48,7 @@ def test_loops_and_tables(tmp_path, monkeypatch):
     many = {"LARGE_ROWS": 130, "LARGE_EVALUATIONS": 11, "RAW_SAMPLES": 8, "RESTARTS": 1, "STEPS": 5}
     for name, value in {**settings, **many}.items():
         monkeypatch.setattr(bayes_opt, name, value)
+    monkeypatch.setattr(bayes_opt, "NeighborGPRegressor", partial(NeighborGPRegressor, max_iter=5))
     study = Study(tmp_path, "bayes-opt")
     plan = plan_of("--cases", "hartmann6,large", "--seeds", "1")
     study.begin(kind="bayes-opt", options={}, command="", planned=[], skipped=plan.skipped)
