@@ -11,7 +11,6 @@ from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
 from types import SimpleNamespace
-from typing import NamedTuple
 
 import pytest
 
@@ -19,13 +18,7 @@ import prismgp
 from experiments.__main__ import main
 from experiments.jobs import Job, Limits, Running, perform
 from experiments.machine import ROOT
-
-
-class Outcome(NamedTuple):
-    code: int
-    out: str
-    err: str
-
+from tests.commands import Run, assert_refused, make_run
 
 JOBS = """
 import os, time
@@ -92,32 +85,16 @@ def start(tmp_path: Path) -> Callable[[str], subprocess.Popen[bytes]]:
 
 
 @pytest.fixture
-def run(capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Outcome]:
+def run(capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Run a command in this process, in an empty folder."""
     monkeypatch.chdir(tmp_path)
-
-    def call(*argv: object) -> Outcome:
-        capfd.readouterr()
-        code = main([str(each) for each in argv])
-        captured = capfd.readouterr()
-        return Outcome(code, captured.out, captured.err)
-
-    return call
+    return make_run(main, capfd)
 
 
 @pytest.fixture
-def refused(run: Callable[..., Outcome]) -> Callable[..., str]:
-    """Run a command that must fail as bad input does: code 2 and exactly one line; returns the line."""
-
-    def call(*argv: object) -> str:
-        outcome = run(*argv)
-        assert outcome.code == 2, outcome
-        assert outcome.out == ""
-        assert outcome.err.startswith("experiments: error: ")
-        assert outcome.err.count("\n") == 1
-        return outcome.err
-
-    return call
+def refused(run: Run) -> Callable[..., str]:
+    """Run a command that must fail with one line; returns the line."""
+    return lambda *argv: assert_refused(run(*argv), program="experiments")
 
 
 def wait_for(condition: Callable[[], object], seconds: float = 60.0) -> None:
