@@ -70,8 +70,9 @@ def short_fits_by_folder(request: pytest.FixtureRequest) -> None:
 
 
 @pytest.fixture
-def small_defaults(monkeypatch: pytest.MonkeyPatch, short_race: None, short_local: None) -> None:
+def small_defaults(monkeypatch: pytest.MonkeyPatch, short_race: None) -> None:
     """Small values in the one table that PrismGPRegressor's parameters are taken from where they are None."""
+    short.local(monkeypatch, steps=4, searches=1)
     small = {"hidden": 8, "n_members": 1, "batch_size": 64, "max_steps": 3}
     for recipe in DEFAULTS.values():
         for name, value in small.items():

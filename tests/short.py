@@ -20,8 +20,8 @@ def race(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(fit, "MOST_DRAWS", 2)
 
 
-def local(patch: pytest.MonkeyPatch) -> None:
+def local(patch: pytest.MonkeyPatch, **changes: int) -> None:
     """A tenth of the steps for PrismGP's neighbours, and a short race for the exact GP beside them."""
     for name in ("FEW", "MANY"):
-        patch.setattr(local_fit, name, replace(getattr(local_fit, name), **LOCAL))
+        patch.setattr(local_fit, name, replace(getattr(local_fit, name), **{**LOCAL, **changes}))
     patch.setattr(local_fit, "EXACT_ROUNDS", (5,))
