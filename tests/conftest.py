@@ -27,6 +27,15 @@ if not os.environ.get("PRISMGP_DATA") and _NEIGHBOUR.is_dir():
     os.environ["PRISMGP_DATA"] = str(_NEIGHBOUR)
 
 
+@pytest.hookimpl(tryfirst=True)  # before tests are chosen by their markers
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Slow tests use the first seed; the others are for the night."""
+    for item in items:
+        seed = item.callspec.params.get("rng") if hasattr(item, "callspec") else None
+        if seed in (1, 2) and item.get_closest_marker("slow"):
+            item.add_marker("nightly")
+
+
 @pytest.fixture(params=[0, 1, 2])
 def rng(request: pytest.FixtureRequest) -> np.random.Generator:
     """A test with this fixture must hold for every seed."""

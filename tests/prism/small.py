@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 
 from prismgp import PrismGPRegressor
@@ -29,6 +30,11 @@ SMALL = {
     "random_state": 0,
     "local": "never",  # these are tests of the mixture of experts; test_local.py adds neighbours
 }
+
+
+def nightly_seeds(count):
+    """Seeds, of which every change tries the first."""
+    return [0, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(1, count))]
 
 
 def data(n=150, d=2, q=None, seed=0):
