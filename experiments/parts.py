@@ -37,17 +37,22 @@ __all__ = [
     "stale_table",
 ]
 
-_LINEAR = ("src/prismgp/core",)
-_PRISM = (*_LINEAR, "src/prismgp/prism", "src/prismgp/vae", "src/prismgp/neighbors")
+# The shape of the noise is learned by the joint recipe alone.
+_CORE = [path for path in sorted((ROOT / "src/prismgp/core").glob("*.py")) if not path.stem.startswith("shape")]
+_LINEAR = tuple(path.relative_to(ROOT).as_posix() for path in _CORE)
+_STAGES = (*_LINEAR, "src/prismgp/vae", "src/prismgp/prism/experts.py", "src/prismgp/prism/fit.py")
+_PRISM = tuple(f"src/prismgp/{name}" for name in ("core", "prism", "vae", "neighbors"))
 # The regressors of PrismGP: where their mathematics is, and what their defaults are.
 _MODELS: dict[str, tuple[tuple[str, ...], type]] = {
     "exact": (_LINEAR, ExactGPRegressor),
     "ssgp": (_LINEAR, SSGPRegressor),
+    "paper": (_STAGES, PrismGPRegressor),
+    "released": ((*_STAGES, "src/prismgp/prism/released.py", "experiments/paper/released.py"), PrismGPRegressor),
     "prism": (_PRISM, PrismGPRegressor),
 }
 # What a kind of study uses beside the model: the code that measures, and further parts of the library.
 _STUDIES: dict[str, tuple[str, ...]] = {
-    "reproduce": ("experiments/paper/fits.py", "experiments/paper/data.py", "experiments/paper/extras.py"),
+    "reproduce": ("experiments/paper/fits.py", "experiments/paper/data.py"),
     "spaces": ("experiments/paper/spaces.py", "experiments/paper/data.py", "src/prismgp/complexity"),
     "accuracy": ("experiments/benchmarks/suite.py",),
     "efficiency": ("experiments/benchmarks/suite.py", "experiments/benchmarks/efficiency.py"),
@@ -61,6 +66,15 @@ _STUDIES: dict[str, tuple[str, ...]] = {
     "bayes-opt": ("experiments/benchmarks/bayes_opt.py", "src/prismgp/botorch.py"),
 }
 _OTHERS = ("src/prismgp/data",)
+# Measurements of these studies that are no fits: the model they need most of, and what else they use.
+_EXTRAS = "experiments/paper/extras.py"
+_MEASUREMENTS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "embedding": ("prism", (_EXTRAS, "src/prismgp/complexity")),
+    "certificate": ("ssgp", (_EXTRAS, "src/prismgp/certificates")),
+    "space": ("paper", ()),
+    "output": ("paper", ()),
+    "trade": ("ssgp", ()),
+}
 _COMPARISON = "experiments/comparison"
 _BENCH = tuple(f"{_COMPARISON}/{name}.py" for name in ("measure", "data", "peers/library"))
 
@@ -97,8 +111,9 @@ def part_of(kind: str, record: Record) -> Part | None:
     if model == "released_ssgp":  # which uses nothing of the library
         own = ("experiments/paper/released.py", *_STUDIES[kind], "experiments/scores.py")
         return Part("released_ssgp", own)
-    name = model if model in ("exact", "ssgp") else "prism"
-    return _model_part(name, (*_STUDIES.get(kind, _OTHERS), "experiments/scores.py"))
+    name = model if model in _MODELS else "prism"
+    name, further = _MEASUREMENTS.get(record.get("kind", ""), (name, ()))
+    return _model_part(name, (*_STUDIES.get(kind, _OTHERS), *further, "experiments/scores.py"))
 
 
 def _comparison_part(record: Record) -> Part | None:

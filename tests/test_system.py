@@ -15,6 +15,7 @@ from prismgp._system import (
     atomic_path,
     available_bytes,
     compute_device,
+    format_amount,
     is_device,
     refuse_too_large,
     reserve_memory,
@@ -159,3 +160,7 @@ def test_so_low_a_limit_that_libraries_hang(monkeypatch):
     for enough in (2**30, None):
         monkeypatch.setattr("prismgp._system._limit_available", lambda enough=enough: enough)
         reserve_memory()
+
+
+def test_amounts_as_text():
+    assert [format_amount(each) for each in (12345.6, 0.012345, -5.0)] == ["12,346", "0.01235", "-5"]

@@ -20,7 +20,8 @@ __all__ = ["certificate", "embedding"]
 _PICTURED, _QUICKLY_PICTURED = 2_000, 800  # rows; t-SNE takes its time
 _CLUSTERS = 8  # as the paper's mixture has
 _BOUND = 0.1  # of the rows: what |K - K'| is to stay below when the conditions are checked
-_TEST_POINTS = 1_000
+_TEST_POINTS = 100
+_DECIMALS = 2  # of the places of points in a picture
 
 
 def embedding(order: dict[str, Any]) -> dict[str, Any]:
@@ -66,8 +67,8 @@ def _space(name: str, title: str, z: Any, lengthscale: Array, *, metric_space: A
         "title": title,
         "columns": points.shape[1],
         "labels": labels.tolist(),
-        "pca": np.round(pca, 3).tolist(),
-        "tsne": np.round(tsne.astype(np.float64), 3).tolist(),
+        "pca": np.round(pca, _DECIMALS).tolist(),
+        "tsne": np.round(tsne.astype(np.float64), _DECIMALS).tolist(),
         "silhouette": float(silhouette_score(points, labels)),
         "conditions": {
             "holds": report.holds,

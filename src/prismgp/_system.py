@@ -244,6 +244,11 @@ def reset_peak() -> int:
     return peak_bytes() if used is None else used
 
 
+def format_amount(value: float) -> str:
+    """A number in the user's units, in few characters."""
+    return f"{value:,.0f}" if 1e3 <= abs(value) < 1e12 else f"{value:.4g}"
+
+
 def format_bytes(count: float) -> str:
     """``1.5 GiB`` and the like."""
     if count < 1024:

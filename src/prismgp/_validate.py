@@ -251,6 +251,13 @@ def check_device(estimator: str, value: Any) -> None:
         raise DataError(f"{estimator}: {unknown_device(value)}")
 
 
+def check_output(owner: str, output: Any, count: int) -> None:
+    """Check the number of one of so many outputs."""
+    check_number(owner, "output", output, low=0, integer=True)
+    if output >= count:
+        raise DataError(f"output={output}, but y has {count} column(s); the first is 0")
+
+
 def check_levels(q: Any) -> list[float]:
     """Probabilities at which quantiles are asked for."""
     try:

@@ -307,6 +307,8 @@ def test_prism_from_fit_to_prediction(run: Run, frame: pd.DataFrame, tmp_path: P
     assert len(summary["relative_lengthscales"]) == 6
     text = run("fit", data, "-t", "price", "-o", model, "--model", "prism", "-p", 4, "--exclude", "id").out
     assert re.search(r"Mixture +(member \d|ssgp) \d+%", text)
+    # One number would not be the noise of any row, if a network has learned it.
+    assert ("differs between rows" in text) == ("ssgp 100%" not in text)
     info = run("info", model)
     assert info.code == 0
     assert "PrismGPRegressor (rbf, 4 frequencies)" in info.out

@@ -70,7 +70,8 @@ def test_words_do_not_matter_and_code_does(digest):
 
 def test_every_module_of_every_part_is_there():
     records = [("bench", {"entry": name}) for name in ENTRIES] + [("bench", {})]
-    records += [(kind, {"model": model}) for kind in EXPERIMENTS if kind != "bench" for model in ("ssgp", "prism1")]
+    models = ("ssgp", "paper", "released", "prism1")
+    records += [(kind, {"model": model}) for kind in EXPERIMENTS if kind != "bench" for model in models]
     for kind, record in records:
         part = part_of(kind, record)
         assert part is not None, kind
@@ -82,7 +83,13 @@ def test_every_module_of_every_part_is_there():
 def test_what_a_result_depends_on():
     assert part_of("accuracy", {"model": "exact"}).name == "exact"
     assert "src/prismgp/prism" not in part_of("accuracy", {"model": "ssgp"}).paths
-    assert "src/prismgp/prism" in part_of("accuracy", {"model": "paper"}).paths
+    assert "src/prismgp/prism" in part_of("accuracy", {"model": "prism"}).paths
+    stages = part_of("reproduce", {"kind": "fit", "model": "released"})
+    assert stages.name == "released"
+    assert "src/prismgp/prism/released.py" in stages.paths
+    assert not {"src/prismgp/prism", "src/prismgp/prism/joint.py", "src/prismgp/core/shape_fit.py"} & {*stages.paths}
+    assert part_of("spaces", {"kind": "trade"}).name == "ssgp"
+    assert "src/prismgp/certificates" in part_of("reproduce", {"kind": "certificate"}).paths
     trees, ours = (part_of("bench", {"entry": name}) for name in ("trees", "prism-32"))
     assert (trees.name, ours.name) == ("scikit-learn", "prism")
     assert not any(place.startswith("src/") for place in trees.paths)

@@ -93,7 +93,14 @@ def test_several_outputs() -> None:
     shown = ResidualsDisplay.from_estimator(model, X, Y, output=1, plot=False)
     np.testing.assert_allclose(shown.residuals, Y[:, 1] - model.predict(X)[:, 1])
     assert CalibrationDisplay.from_estimator(model, X, Y, plot=False).n_observations == 160
-    assert RelevanceDisplay.from_estimator(model, X, Y, n_repeats=1, plot=False).names[0] == "column 0"
+    inside = (np.diff(np.sign(model.predict_interval(X, 0.9) - Y[:, :, None]), axis=2) > 0)[:, 1, 0].mean()
+    curve = CalibrationDisplay.from_estimator(model, X, Y, levels=[0.9], output=1, plot=False)
+    assert curve.coverage == pytest.approx([inside])
+    assert curve.n_observations == 80
+    relevance = [RelevanceDisplay.from_estimator(model, X, Y, n_repeats=1, output=k, plot=False) for k in (None, 0, 1)]
+    assert relevance[1].rmse * 10 == pytest.approx(relevance[2].rmse, rel=0.1)
+    # Outputs of one kernel are independent, so their densities add.
+    assert relevance[0].nlpd == pytest.approx(relevance[1].nlpd + relevance[2].nlpd)
     dependence = PartialDependenceDisplay.from_estimator(model, X, features=0, output=1, plot=False)
     assert dependence.curves[0].mean[-1] - dependence.curves[0].mean[0] > 20
     with pytest.raises(DataError, match="output=2, but y has 2 column"):

@@ -15,7 +15,7 @@ from prismgp.cli import main
 from prismgp.exceptions import DataError
 from prismgp.plots import InputTable
 from prismgp.report import Examination, examine, model_page
-from prismgp.report.examine import find_groups, format_amount, format_cell, measure
+from prismgp.report.examine import find_groups, format_cell, measure
 
 from .conftest import EVIL_NAME, EVIL_VALUE, LONG_NAME, make_frame
 
@@ -116,16 +116,36 @@ def test_cells_as_text(value: object, text: str) -> None:
     assert format_cell(value) == text
 
 
-def test_amounts_as_text() -> None:
-    assert [format_amount(each) for each in (12345.6, 0.012345, -5.0)] == ["12,346", "0.01235", "-5"]
+def make_targets(n: int, seed: int) -> pd.DataFrame:
+    """One target that depends on the first input, and one, of another scale, that depends on the second."""
+    rng = np.random.default_rng(seed)
+    x = rng.uniform(-2, 2, (n, 2))
+    noise = 0.1 * rng.standard_normal((n, 2))
+    return pd.DataFrame({"u": x[:, 0], "v": x[:, 1], "a": x[:, 0] + noise[:, 0], "b": 50 * (x[:, 1] + noise[:, 1])})
 
 
-def test_one_target_only() -> None:
-    rng = np.random.default_rng(0)
-    X, Y = rng.standard_normal((30, 2)), rng.standard_normal((30, 2))
-    model = prismgp.SSGPRegressor(4, random_state=0, max_iter=3).fit(X, Y)
-    with pytest.raises(DataError, match="one target; the model has 2: fit one model for each"):
+def test_one_of_several_targets() -> None:
+    """All that is computed is about the chosen column, with the numbers that the definitions give."""
+    frame = make_targets(120, 0)
+    X, Y = frame[["u", "v"]].to_numpy(), frame[["a", "b"]].to_numpy()
+    model = prismgp.SSGPRegressor(8, random_state=0, max_iter=10).fit(X[:80], Y[:80])
+    found = examine(model, X[80:], Y[80:], target="b", output=1, training=(X[:80], Y[:80]), seconds=1.0)
+    mean, std = (each[:, 1] for each in model.predict(X[80:], return_std=True))
+    lower, upper = model.predict_interval(X[80:])[:, 1].T
+    expected = measure(Y[80:, 1], mean, norm.logpdf(Y[80:, 1], mean, std), lower, upper)
+    for got, want in zip(found.measures, expected, strict=True):
+        assert got[1:4] == pytest.approx(want[1:4])
+    assert found.calibration.n_observations == 40
+    assert found.relevant[0] == 1
+    assert examine(model, X[80:], Y[80:]).relevant[0] == 0
+    certificate = found.certificate
+    assert certificate is not None
+    assert certificate.mean is not None
+    np.testing.assert_allclose(np.sort(certificate.mean.ours), np.sort(mean))
+    with pytest.raises(DataError, match="the model has 2 targets: give all of them"):
         examine(model, X, Y[:, 0])
+    with pytest.raises(DataError, match="output=2, but y has 2 column"):
+        examine(model, X, Y, output=2)
 
 
 # -- page ------------------------------------------------------------------------------------------
@@ -197,3 +217,32 @@ def test_bad_usage(fitted_files: Path, capsys: pytest.CaptureFixture[str]) -> No
     message = refused(fitted_files / "train.csv", "--holdout", 0.25, "--seed", 4, "-o", fitted_files / "p.html")
     assert "repeat them here" in message
     assert not (fitted_files / "p.html").exists()
+
+
+@pytest.mark.slow
+def test_a_model_of_several_targets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One of them is chosen by its name; without one, the message names them."""
+    table, model, page = (str(tmp_path / name) for name in ("t.csv", "m.prism", "r.html"))
+    make_targets(150, 1).rename(columns={"b": "b, in kg"}).to_csv(table, index=False)
+    fit = ["fit", table, "-t", 'a,"b, in kg"', "--model", "ssgp", "-p", "8", "--holdout", "0.2", "-o", model, "-q"]
+    assert main(fit) == 0
+    report = ["report", model, table, "--holdout", "0.2", "--seconds", "1", "-o", page]
+    for choice in ([], ["-t", "u"], ["-t", 'a,"b, in kg"']):
+        assert main([*report, *choice]) == 2
+        assert "choose one of 'a', 'b, in kg' with --target, as in -t a" in capsys.readouterr().err
+    assert main([*report, "-t", '"b, in kg"']) == 0
+    words = " ".join(Text(Path(page).read_text(encoding="utf-8")).words.split())
+    assert "SSGPRegressor predicts b, in kg from 2 columns; here on 30 rows of t.csv." in words
+    assert "The exact GP's mean is within" in words
+    assert """--target '"b, in kg"' --holdout 0.2""" in words
+    assert main(["report", model, table, "-t", "a", "--no-certificate", "-o", page]) == 0
+
+
+def test_targets_without_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    frame = make_targets(30, 2)
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    model = prismgp.SSGPRegressor(4, random_state=0, max_iter=3)
+    model.fit(frame[["u", "v"]].to_numpy(), frame[["a", "b"]].to_numpy()).save(tmp_path / "m.prism")
+    words = ["report", tmp_path / "m.prism", tmp_path / "t.csv", "-t", "a,b", "-o", tmp_path / "r.html"]
+    assert main([str(each) for each in words]) == 2
+    assert "saved from Python without their names" in capsys.readouterr().err

@@ -200,6 +200,15 @@ class Certificate:
             return None
         return self.variance.map(lambda variance: np.sqrt(np.asarray(variance) + noise))
 
+    def of_output(self, output: int) -> Certificate:
+        """The same, with the predictions of one of several outputs, (m,)."""
+        if self.noise_variance is None or np.ndim(self.noise_variance) == 1:
+            return self
+        mean, variance = (each and each.map(lambda values: values[:, output]) for each in (self.mean, self.variance))
+        noise = np.asarray(self.noise_variance)[:, output]
+        members = tuple(each.of_output(output) for each in self.members)
+        return replace(self, mean=mean, variance=variance, noise_variance=noise, members=members)
+
     def to_dict(self) -> dict[str, Any]:
         """Everything as numbers, lists and text; intervals without a finite end have null there."""
         out = {field.name: getattr(self, field.name) for field in fields(self)}

@@ -226,7 +226,11 @@ def target_columns(args: argparse.Namespace, model: FittedModel, files: TableFil
     known = [] if model.encoder is None else list(model.encoder.targets)
     if args.target is None and not known:
         raise DataError(f"{args.model} was saved from Python without the name of its target; give it with --target")
-    names: list[str] = args.target or known
+    return require_targets(files, args.target or known)
+
+
+def require_targets(files: TableFiles, names: list[str]) -> list[str]:
+    """The names of target columns, all of which the table has."""
     absent, there = quote_names(name for name in names if name not in files.names), quote_names(files.names)
     if absent:
         raise DataError(f"{files.path}: target column {absent} missing; the file has {there}")

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from prismgp._system import format_bytes
+from prismgp._system import format_amount, format_bytes
 from prismgp._types import Array
 from prismgp.cli import common
 from prismgp.cli.common import Scores
@@ -323,7 +323,7 @@ def _print(summary: dict[str, Any]) -> None:
         of = f" of {printable(target)}" if isinstance(summary["target"], list) else ""
         say(f"  Accuracy{of} on the {scores['rows']:,} held-out rows")
         rows = [
-            ("RMSE", f"{scores['rmse']:.4g} (predicting the mean: {scores['rmse_of_mean']:.4g})"),
+            ("RMSE", f"{format_amount(scores['rmse'])} (predicting the mean: {format_amount(scores['rmse_of_mean'])})"),
             ("NLPD", f"{scores['nlpd']:.4g}"),
             (f"{scores['level']:.0%} intervals", f"{conformal}cover {scores['coverage']:.1%}"),
         ]
@@ -359,10 +359,11 @@ def _facts(summary: dict[str, Any]) -> list[tuple[str, str]]:
     spreads = _by_target(summary, "target_std")
     for target, noise in _by_target(summary, "noise_std").items():
         share = f" ({noise / spreads[target]:.0%} of its spread)" if spreads[target] else ""
-        rows += [
-            ("Target", f"{printable(target)}, standard deviation {spreads[target]:.4g}"),
-            ("Noise", f"standard deviation {noise:.4g} in the target's units{share}"),
-        ]
+        rows.append(("Target", f"{printable(target)}, standard deviation {format_amount(spreads[target])}"))
+        if _noise_is_level(summary):
+            rows.append(("Noise", f"standard deviation {format_amount(noise)} in the target's units{share}"))
+        else:
+            rows.append(("Noise", "differs between rows; predict shows it as part of std"))
     rows.append(("Log evidence", f"{summary['log_evidence_per_row']:.4f} per row"))
     if summary["weights"]:
         parts = [f"{name} {weight:.0%}" for name, weight in summary["weights"].items() if weight]
@@ -373,6 +374,11 @@ def _facts(summary: dict[str, Any]) -> list[tuple[str, str]]:
     elif summary["converged"] is False:
         rows.append(("Optimiser", "stopped at its iteration limit; the fit may still improve"))
     return rows
+
+
+def _noise_is_level(summary: dict[str, Any]) -> bool:
+    """Whether all rows have the same noise: experts with networks learn a factor for each row."""
+    return {name for name, weight in (summary["weights"] or {}).items() if weight} <= {"ssgp"}
 
 
 def _by_target(summary: dict[str, Any], key: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from prismgp._system import format_bytes
+from prismgp._system import format_amount, format_bytes
 from prismgp.cli import common
 from prismgp.cli.console import Parser, Subparsers, json_text, one_line, print_rows, printable, say
 from prismgp.core.models import SpectralModel
@@ -127,11 +127,17 @@ def _print(info: dict[str, Any]) -> None:
     if info["target"] is not None:
         several = isinstance(info["target"], list)
         rows.append(("Target", ", ".join(map(printable, info["target"] if several else [info["target"]]))))
+    weights = {name: weight for name, weight in (info["fit_status"].get("weights") or {}).items() if weight}
+    of_rows = ""
+    if len(weights) > 1:
+        rows.append(("Mixture", ", ".join(f"{printable(name)} {weight:.0%}" for name, weight in weights.items())))
+        rows.append(("Parameters", f"those of {printable(max(weights, key=lambda name: weights[name]))}:"))
+        of_rows = ", times a factor for each row"  # which the networks learn
     per_row = f" ({info['log_evidence_per_row']:.4f} per row)"
     rows += [
         ("Mean", _numbers(info["mean"])),
         ("Signal std", _numbers(info["signal_std"])),
-        ("Noise std", _numbers(info["noise_std"])),
+        ("Noise std", f"{_numbers(info['noise_std'])}{of_rows}"),
         ("Log evidence", f"{info['log_evidence']:.6g}{per_row}"),
     ]
     if info["conformal_rows"]:
@@ -156,21 +162,23 @@ def _print_inputs(inputs: list[dict[str, Any]]) -> None:
     shown = inputs[:_SHOWN_INPUTS]
     width = max(12, *(len(printable(each["name"])) for each in shown))
     known = shown[0]["relative_lengthscale"] is not None
-    say(f"  {'Inputs':<{width}}  {'length-scale':>12}  {'/ column std':>12}" if known else "  Inputs")
+    say(f"  {'Inputs':<{width}}  {'length-scale':>14}  {'/ column std':>12}" if known else "  Inputs")
     for each in shown:
         name = printable(each["name"])
         if each["relative_lengthscale"] is None:
             say(f"  {name}")
         elif np.isfinite(each["relative_lengthscale"]):
-            say(f"  {name:<{width}}  {each['lengthscale']:>12.4g}  {each['relative_lengthscale']:>12.3g}")
+            length, relative = format_amount(each["lengthscale"]), each["relative_lengthscale"]
+            share = f"{relative:,.0f}" if relative >= 100 else f"{relative:.3g}"
+            say(f"  {name:<{width}}  {length:>14}  {share:>12}")
         else:
-            say(f"  {name:<{width}}  {'-':>12}  never varied in training, or in very few rows")
+            say(f"  {name:<{width}}  {'-':>14}  never varied in training, or in very few rows")
     if len(inputs) > len(shown):
         say(f"  ... and {len(inputs) - len(shown):,} more (all with --json)")
 
 
 def _numbers(value: Any) -> str:
-    return ", ".join(f"{number:.4g}" for number in np.atleast_1d(value))
+    return "; ".join(format_amount(number) for number in np.atleast_1d(value))
 
 
 def _stages(status: dict[str, Any]) -> list[str]:

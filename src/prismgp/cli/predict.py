@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 from tqdm import tqdm
 
+from prismgp._system import format_amount
 from prismgp._types import Array
 from prismgp.cli import common
 from prismgp.cli.common import Scores
@@ -288,7 +289,7 @@ def _print(summary: dict[str, Any], *, error: bool) -> None:
     for target, scores in scored:
         if not scores or not scores["rows"]:
             continue
-        text = f"RMSE {scores['rmse']:.4g}"
+        text = f"RMSE {format_amount(scores['rmse'])}"
         if "coverage" in scores:
             text += f", NLPD {scores['nlpd']:.4g}, intervals cover {scores['coverage']:.1%}"
         rows.append((f"Against {printable(target)}", f"{text} ({scores['rows']:,} rows)"))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import csv
+import io
 import shlex
 import time
 from pathlib import Path
@@ -15,7 +17,7 @@ from prismgp._types import AnyArray
 from prismgp.cli import common
 from prismgp.cli.console import Parser, Subparsers, say
 from prismgp.cli.rows import TableRows, read_rows
-from prismgp.data import TableFiles
+from prismgp.data import TableFiles, quote_names
 from prismgp.data.encodings import NUMBER
 from prismgp.estimators import ExactGPRegressor, GPRegressor, load
 from prismgp.exceptions import DataError
@@ -47,7 +49,8 @@ def add_parser(subparsers: Subparsers, summary: str) -> None:
         "--target",
         type=common.columns,
         metavar="COLUMN",
-        help="the target of the model (default: known, unless the model was saved from Python)",
+        help="the target to report on, of a model that has several (default: that of the model, which knows its name "
+        "unless it was saved from Python)",
     )
     common.add_split_of_fit(parser, ": report on the rows it kept out")
     parser.add_argument("--train", metavar="FILE", help="the table of the fit, for the distance from the exact GP")
@@ -78,11 +81,7 @@ def run(args: argparse.Namespace) -> int:
     files, train_files = _open(args)
     model: GPRegressor = load(args.model, device=args.device)
     began = time.perf_counter()
-    targets = common.target_columns(args, model.model_, files)
-    if model.model_.n_outputs != 1 or len(targets) != 1:
-        raise DataError(
-            f"a report is about one target; {args.model} has {model.model_.n_outputs}: fit one model for each"
-        )
+    targets, output = _choose_target(args, model, files)
     table = read_rows(args, model, files, targets, with_noise=train_files is None)
     fitted, held_out = _split(args, table)
     is_fit = args.holdout is None and train_files is None and _is_fit(model, fitted)
@@ -94,8 +93,9 @@ def run(args: argparse.Namespace) -> int:
         found = examine(
             model,
             _raw_inputs(files, chosen),
-            chosen.target if chosen.target is None else chosen.target.reshape(-1),
-            target=targets[0],
+            chosen.target,
+            target=targets[output],
+            output=output,
             numbers=chosen.numbers,
             training=training,
             seconds=args.seconds,
@@ -134,6 +134,26 @@ def _open(args: argparse.Namespace) -> tuple[TableFiles, TableFiles | None]:
     return files, train
 
 
+def _choose_target(args: argparse.Namespace, model: GPRegressor, files: TableFiles) -> tuple[list[str], int]:
+    """All targets of the model, and the number of the one to report on."""
+    fitted, asked = model.model_, args.target
+    known = [] if fitted.encoder is None else list(fitted.encoder.targets)
+    if fitted.n_outputs == 1:
+        if asked is not None and len(asked) != 1:
+            raise DataError(f"--target names {len(asked)} columns, but {args.model} has one target")
+        return common.target_columns(args, fitted, files), 0
+    if len(known) != fitted.n_outputs:
+        raise DataError(
+            f"{args.model} has {fitted.n_outputs} targets, and was saved from Python without their names: make the "
+            "page in Python, by prismgp.report.examine with output=..."
+        )
+    if asked is None or len(asked) != 1 or asked[0] not in known:
+        names = quote_names(known, limit=len(known))
+        raise DataError(f"a report is about one target; choose one of {names} with --target, as in -t {known[0]}")
+    # Rows are those of the fit only if they are read with all its targets.
+    return common.require_targets(files, known), known.index(asked[0])
+
+
 # -- rows ----------------------------------------------------------------------------------------
 
 
@@ -150,7 +170,8 @@ def _is_fit(model: GPRegressor, rows: TableRows) -> bool:
     fitted, target = model.model_, rows.target
     assert target is not None
     weight = rows.noise[:, 0] if rows.noise.shape[1] else None
-    units, mean = fitted.standardiser, float(np.average(target, weights=weight))
+    first = target.reshape(len(target), -1)[:, 0]
+    units, mean = fitted.standardiser, float(np.average(first, weights=weight))
     same = abs(mean - units.y_shift[0]) <= 1e-9 * (abs(mean) + units.y_scale[0])
     return bool(len(target) == fitted.n_rows and (same or not model.normalize))
 
@@ -204,6 +225,10 @@ def _describe_rows(args: argparse.Namespace, rows: TableRows, chosen: TableRows)
 
 def _command(args: argparse.Namespace) -> str:
     words = ["prismgp", "report", Path(args.model).name, Path(args.data).name, "-o", Path(args.output).name]
+    if args.target is not None:
+        target = io.StringIO()
+        csv.writer(target, lineterminator="").writerow(args.target)  # as common.columns reads it
+        words += ["--target", target.getvalue()]
     for name in ("holdout", "conformal"):
         share = getattr(args, name)
         words += [] if share is None else [f"--{name}", f"{share:g}"]

@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from prismgp._system import Streams, refuse_too_large
 from prismgp._types import AnyArray, Array, RandomState
-from prismgp._validate import central_levels, check_levels, check_number
+from prismgp._validate import central_levels, check_levels, check_number, check_output
 from prismgp.certificates import Certificate, certify
 from prismgp.data import Source
 from prismgp.estimators.sources import apply_where_rows_are, as_source, input_blocks
@@ -206,25 +206,33 @@ class Predictions(ABC):
         source, model = self.read_rows(X, y), self.current_model()
         return model.scores(source.blocks(model.prediction_rows))
 
-    def log_density(self, X: Any, y: Any = None) -> Array:
+    def log_density(self, X: Any, y: Any = None, *, output: int | None = None) -> Array:
         """Log density of observations y at rows X under the predictive distribution.
 
         Parameters
         ----------
         X : array-like, (n, d), or source with its targets
         y : array-like, (n,) or (n, q)
+        output : int, optional
+            Which column of y, whatever the others are; None: all together.
 
         Returns
         -------
         ndarray, (n,)
-            Row by row, summed over outputs; minus its average is the NLPD. In the units of y.
+            Row by row, for all outputs together unless one is named; minus its average is the NLPD. In the units of y.
         """
         check_is_fitted(self)
+        if output is not None:
+            check_output("log_density", output, self.model_.n_outputs)
         X, y = as_source(self, X, y)
         if isinstance(X, Source) and X.distributed:
-            return np.asarray(apply_where_rows_are(self, X, "log_density"))
+            return np.asarray(apply_where_rows_are(self, X, "log_density", output=output))
         source, model = self.read_rows(X, y), self.current_model()
-        return model.log_density(source.blocks(model.prediction_rows))
+        blocks = source.blocks(model.prediction_rows)
+        if output is None:
+            return model.log_density(blocks)
+        own = [model.marginal_log_density(x, targets[:, : model.n_outputs]) for x, targets in blocks]
+        return np.asarray(np.concatenate(own)[:, output])
 
     @refuse_too_large("the sample")
     def sample_y(self, X: Any, n_samples: int = 1, random_state: RandomState = None) -> AnyArray:

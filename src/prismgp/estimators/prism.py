@@ -275,8 +275,18 @@ class PrismGPRegressor(UpdatableRegressor):
         seed = self.random_state if isinstance(self.random_state, Integral) else streams.seed
         with limit_blas_threads(), context, torch.inference_mode(False), torch.enable_grad():
             fit = fit_prism(rows, self._start_values(), settings, streams, context, ssgp_seed=int(seed))
-        record = {"n_iter": fit.steps, "input_lengthscale": fit.plain_lengthscale, "shapes": fit.shapes}
-        return self._conclude(context, fit.predictor, rows, fit.stages, fit.history, fit.status, **record)
+        return self._conclude(
+            context,
+            fit.predictor,
+            rows,
+            fit.stages,
+            fit.history,
+            fit.status,
+            n_iter=fit.steps,
+            input_lengthscale=fit.plain_lengthscale,
+            shapes=fit.shapes,
+            tail_share=fit.tail_share,
+        )
 
     def _check_parameters(self) -> None:
         super()._check_parameters()

@@ -113,6 +113,7 @@ def _config_of(model: FittedModel) -> dict[str, Any]:
         "history": model.history,
         "n_iter": model.n_iter,
         "noise_shape": None if model.shapes is None else [shape.to_dict() for shape in model.shapes],
+        "tail_share": model.tail_share,
         "conformal_rows": None if model.conformal is None else model.conformal.rows,
         "state": predictor_config(model.predictor),
     }
@@ -179,6 +180,7 @@ def _build(config: dict[str, Any], tensors: dict[str, Tensor], device: str | Non
         chunk_rows=chunk_rows,
         input_lengthscale=_build_relevance(kind, tensors, params, d),
         shapes=_build_shapes(config.get("noise_shape"), q),
+        tail_share=_build_tail_share(config.get("tail_share", 0.0)),
         conformal=_build_conformal(config, tensors, q),
         feature_names=names,
         encoder=encoder,
@@ -226,6 +228,12 @@ def _build_shapes(states: Any, q: int) -> tuple[NoiseShape, ...] | None:
     if not isinstance(states, list) or len(states) != q:
         raise ModelFileError(f"the noise has no list of {q} shapes, one for each output")
     return tuple(shape_from_dict(state) for state in states)
+
+
+def _build_tail_share(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value <= 0.5:
+        raise ModelFileError("the share of the tails is not a number from 0 to 0.5")
+    return float(value)
 
 
 def _build_conformal(config: dict[str, Any], tensors: dict[str, Tensor], q: int) -> Conformal | None:

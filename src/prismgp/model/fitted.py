@@ -15,6 +15,7 @@ from prismgp._validate import central_levels
 from prismgp.core.models import Predictor
 from prismgp.core.normal import Marginals, normal_quantile
 from prismgp.core.shape import NoiseShape, NormalShape
+from prismgp.core.tails import add_tail_density, add_tails, tailed_log_density, tailed_quantiles
 from prismgp.data import StandardisedRows, Standardiser, TableEncoder, standardise
 from prismgp.exceptions import DataError
 from prismgp.model.conformal import Conformal
@@ -44,6 +45,7 @@ class FittedModel:
     input_lengthscale: Array | None = None
     # Of the standardised residuals of each output, (q,); None: what the predictor says. A normal shape is that too.
     shapes: tuple[NoiseShape, ...] | None = None
+    tail_share: float = 0.0  # of the tails that held-out rows cannot rule out (Z6)
     # Of held-out rows; intervals are then those of split conformal prediction.
     conformal: Conformal | None = None
     feature_names: list[str] | None = None
@@ -205,15 +207,20 @@ class FittedModel:
         means, stds, found = [], [], []
         s = self.standardiser
         shapes = self._own_shapes() if include_noise else {}
-        standard = {k: shape.quantile(np.array(levels, dtype=np.float64)) for k, shape in shapes.items()}
+        share = self.tail_share if include_noise else 0.0
+        standard = {k: tailed_quantiles(shape, share, levels) for k, shape in shapes.items()}
+        normal = tailed_quantiles(NormalShape(), share, levels) if share else [normal_quantile(u) for u in levels]
 
         def evaluate(marginals: Marginals) -> tuple[Array, Array, Array]:
             mean = marginals.mean.cpu().numpy() * s.y_scale + s.y_shift
             std = np.sqrt(marginals.variance.cpu().numpy() * s.y_scale**2)
             if marginals.is_normal:  # in the user's units, to the last digit
-                values = mean[:, :, None] + std[:, :, None] * np.array([normal_quantile(level) for level in levels])
+                values = mean[:, :, None] + std[:, :, None] * np.asarray(normal)
             elif len(shapes) < self.n_outputs:
-                values = marginals.quantiles(levels).cpu().numpy() * s.y_scale[:, None] + s.y_shift[:, None]
+                values = (
+                    add_tails(marginals, share).quantiles(levels).cpu().numpy() * s.y_scale[:, None]
+                    + s.y_shift[:, None]
+                )
             else:
                 values = np.empty((*mean.shape, len(levels)))
             for k, z in standard.items():
@@ -271,13 +278,17 @@ class FittedModel:
 
         def known(rows: AnyArray) -> tuple[Array]:
             inputs, target = self.to_model(rows[:, :d]), self.target_to_model(rows[:, d:])
-            if shapes:
-                return (_marginal_log_density(self.predictor.marginals(inputs), target, shapes).sum(1),)
-            return (self.predictor.log_density(inputs, target).cpu().numpy(),)
+            if not shapes and not self.tail_share:
+                return (self.predictor.log_density(inputs, target).cpu().numpy(),)
+            marginals = self.predictor.marginals(inputs)
+            if shapes or self.n_outputs == 1:
+                return (self._density(marginals, target).sum(1),)
+            joint = self.predictor.log_density(inputs, target)
+            return (add_tail_density(joint, marginals, target, self.tail_share).cpu().numpy(),)
 
         def unknown(rows: AnyArray) -> tuple[Array]:
             marginals, target = self._marginals_of_unknown(rows[:, :d]), self.target_to_model(rows[:, d:])
-            return (_marginal_log_density(marginals, target, shapes).sum(1),)
+            return (self._density(marginals, target).sum(1),)
 
         for x, y in blocks:
             parts += self._by_rows(np.concatenate([x, y], axis=1), known, unknown)
@@ -285,11 +296,11 @@ class FittedModel:
 
     def marginal_log_density(self, x: AnyArray, y: Array) -> Array:
         """Log density of each target, (n, q), at rows, (n, d), whatever the others are; NaN where a target is NaN."""
-        shapes, d = self._own_shapes(), self.n_inputs
+        d = self.n_inputs
         parts: list[Array] = []
 
         def evaluate(marginals: Marginals, y: AnyArray) -> tuple[Array]:
-            return (_marginal_log_density(marginals, self.target_to_model(y), shapes),)
+            return (self._density(marginals, self.target_to_model(y)),)
 
         for rows in self._blocks(np.concatenate([x, np.nan_to_num(y)], axis=1)):
             parts += self._by_rows(
@@ -299,6 +310,15 @@ class FittedModel:
             )
         found = np.concatenate(parts) - np.log(self.standardiser.y_scale)
         return np.where(np.isnan(y), np.nan, found)
+
+    def _density(self, marginals: Marginals, y: Tensor) -> Array:
+        """Log density of targets, (n, q), output by output; some may be ``mean + std Z`` (Z2)."""
+        found = add_tails(marginals, self.tail_share).log_density(y).cpu().numpy()
+        variance = marginals.variance.cpu().numpy()
+        z = (y - marginals.mean).cpu().numpy() / np.sqrt(variance)
+        for k, shape in self._own_shapes().items():
+            found[:, k] = tailed_log_density(shape, self.tail_share, z[:, k]) - 0.5 * np.log(variance[:, k])
+        return np.asarray(found)
 
     def _own_shapes(self) -> dict[int, NoiseShape]:
         """The shapes that are not normal, by output; the distribution of the other outputs is the predictor's."""
@@ -391,13 +411,3 @@ class FittedModel:
         # What the cell may be counts for the spread, without the indicator.
         draws, factor = predict(self.encoder.forget_indicators(x))
         return average(draws, factor, predict(self.encoder.impute(x))[0])
-
-
-def _marginal_log_density(marginals: Marginals, y: Tensor, shapes: dict[int, NoiseShape]) -> Array:
-    """Log density of targets, (n, q), if some outputs are ``mean + std Z`` (Z2)."""
-    found = marginals.log_density(y).cpu().numpy()
-    variance = marginals.variance.cpu().numpy()
-    z = (y - marginals.mean).cpu().numpy() / np.sqrt(variance)
-    for k, shape in shapes.items():
-        found[:, k] = shape.log_density(z[:, k]) - 0.5 * np.log(variance[:, k])
-    return np.asarray(found)

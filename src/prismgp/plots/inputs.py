@@ -12,12 +12,11 @@ import numpy as np
 import pandas as pd
 
 from prismgp._types import AnyArray, Array
-from prismgp._validate import central_levels, check_choice, check_number
+from prismgp._validate import central_levels, check_choice, check_number, check_output
 from prismgp.core.normal import normal_quantile
 from prismgp.exceptions import DataError
 from prismgp.metrics import rmse
 from prismgp.plots.columns import InputTable, choose_rows
-from prismgp.plots.quality import check_output
 from prismgp.plots.style import FAINT, INK, OURS, finish, get_axes, label, require_matplotlib
 
 _MOST_PANELS = 12
@@ -82,6 +81,7 @@ class RelevanceDisplay:
         *,
         n_repeats: int = 3,
         max_rows: int = 2_000,
+        output: int | None = None,
         random_state: int = 0,
         measure: str = "nlpd",
         ax: Any = None,
@@ -98,6 +98,8 @@ class RelevanceDisplay:
             Permutations of each column.
         max_rows : int, default 2000
             Of more rows, a random choice is used.
+        output : int, optional
+            Which column of y; None: all together.
         random_state : int, default 0
         measure : {"nlpd", "rmse"}, default "nlpd"
             What to draw; both are computed.
@@ -116,10 +118,14 @@ class RelevanceDisplay:
             raise DataError(f"{len(table)} rows of X and {len(target)} of y; at least two of each, as many, are needed")
         rows = choose_rows(len(table), max_rows, rng)
         chosen = target[rows]
+        if output is not None:
+            check_output("from_estimator", output, target.size // len(target))
 
         def errors(inputs: Any) -> Array:
-            density = float(np.mean(estimator.log_density(inputs, chosen)))
-            return np.array([rmse(chosen, estimator.predict(inputs)), -density])
+            density = float(np.mean(estimator.log_density(inputs, chosen, output=output)))
+            pair = (each.reshape(len(rows), -1) for each in (chosen, estimator.predict(inputs)))
+            observed, mean = pair if output is None else (each[:, output] for each in pair)
+            return np.array([rmse(observed, mean), -density])
 
         base = errors(table.take(rows))
         increase = np.empty((2, len(table.names), n_repeats))
@@ -272,7 +278,7 @@ class PartialDependenceDisplay:
             inputs = table.replace(np.tile(rows, len(grid)), column, np.repeat(grid, len(rows)))
             draws = np.asarray(estimator.sample_y(inputs, n_samples=n_draws, random_state=random_state))
             mean = np.asarray(estimator.predict(inputs), dtype=np.float64).reshape(len(inputs), -1)
-            check_output(output, mean.shape[1])
+            check_output("from_estimator", output, mean.shape[1])
             draws = draws.reshape(len(grid), len(rows), -1, n_draws)[:, :, output]
             average = mean[:, output].reshape(len(grid), len(rows)).mean(axis=1)
             values = table.cells(column).iloc[grid].to_numpy() if scale is None else scale[grid]

@@ -8,7 +8,7 @@ import numpy as np
 from scipy.stats import binom
 
 from prismgp._types import Array
-from prismgp._validate import check_levels, check_number
+from prismgp._validate import check_levels, check_number, check_output
 from prismgp.exceptions import DataError
 from prismgp.plots.style import EXACT, FAINT, INK, OURS, finish, get_axes, label
 
@@ -28,7 +28,7 @@ class CalibrationDisplay:
     levels : ndarray, (k,)
         What the intervals promise.
     coverage : ndarray, (k,)
-        Share of the observations inside; several outputs count as several observations.
+        Share of the observations inside; several outputs, if none is chosen, count as several observations.
     n_observations : int
     name : str, optional
         In the legend.
@@ -68,6 +68,7 @@ class CalibrationDisplay:
         y: Any,
         *,
         levels: Any = _LEVELS,
+        output: int | None = None,
         name: str | None = None,
         ax: Any = None,
         plot: bool = True,
@@ -80,6 +81,8 @@ class CalibrationDisplay:
         X : array-like or frame, (n, d)
         y : array-like, (n,) or (n, q)
         levels : sequence of float, default 0.05, 0.1, ... 0.95, 0.99
+        output : int, optional
+            Which column of y; None: all.
         name : str, optional
             In the legend; None: the class of the estimator.
         ax : matplotlib axes, optional
@@ -96,6 +99,9 @@ class CalibrationDisplay:
         # One pass over the rows for all levels.
         ends = np.concatenate([0.5 - asked / 2, 0.5 + asked / 2])
         found = np.asarray(estimator.predict_quantiles(X, ends), dtype=np.float64).reshape(*target.shape, len(ends))
+        if output is not None:
+            check_output("from_estimator", output, target.shape[1])
+            target, found = target[:, [output]], found[:, [output]]
         lower, upper = np.split(found, 2, axis=2)
         covered = ((lower <= target[:, :, None]) & (target[:, :, None] <= upper)).mean(axis=(0, 1))
         display = cls(asked, covered, target.size, name=name or type(estimator).__name__)
@@ -201,7 +207,7 @@ class ResidualsDisplay:
         """
         target = _to_columns(y)
         mean, std = (_to_columns(each) for each in estimator.predict(X, return_std=True))
-        check_output(output, target.shape[1])
+        check_output("from_estimator", output, target.shape[1])
         display = cls(std[:, output], target[:, output] - mean[:, output], n_groups=n_groups)
         return display.plot(ax=ax) if plot else display
 
@@ -348,10 +354,3 @@ def _to_columns(values: Any) -> Array:
     if not len(array):
         raise DataError("there are no rows to show")
     return array.reshape(len(array), -1)
-
-
-def check_output(output: int, count: int) -> None:
-    """Check the number of an output."""
-    check_number("from_estimator", "output", output, low=0, integer=True)
-    if output >= count:
-        raise DataError(f"output={output}, but y has {count} column(s); the first is 0")

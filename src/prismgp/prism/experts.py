@@ -26,6 +26,7 @@ from prismgp.prism.network import RevisedMap
 from prismgp.prism.stacking import HeldOut
 from prismgp.vae import MixtureVAE, ReleasedVAE
 
+TRUST_DEGREES = 3.0  # of the Student's t that rows are thought to come from where some are far away
 _LEAST_NOISE_SHARE = 1e-6  # of the noise that a row's own variance leaves, below which rounding decides
 _PREDICTION_BYTES = {"cpu": 2**22, "cuda": 2**23}  # of the features of one chunk
 
@@ -149,6 +150,7 @@ class Expert:
     noise_scale: Array  # (q,), factor on the noise variance at prediction, from held-out rows
     log_evidence: float
     factors: tuple[Factor, ...]  # how the factorisations went; the matrices are in the posterior
+    judge: Expert | None = None  # during a fit, the expert that has weighted the rows (R1); None: all count the same
 
     @classmethod
     def of(cls, name: str, feature_map: FeatureMap, params: Parameters, statistics: Statistics) -> Expert:
@@ -187,14 +189,41 @@ class Expert:
         level = float(torch.logsumexp(log_noise.double(), 0)) - math.log(len(x))
         return replace(self, name=f"{self.name} with learned noise", map=InformedMap(self.map, network, level))
 
-    def with_statistics(self, statistics: Statistics) -> Expert:
+    def with_statistics(self, statistics: Statistics, *, judge: Expert | None = None) -> Expert:
         """The same expert with the posterior of other rows."""
-        return replace(Expert.of(self.name, self.map, self.params, statistics), noise_scale=self.noise_scale)
+        solved = Expert.of(self.name, self.map, self.params, statistics)
+        return replace(solved, noise_scale=self.noise_scale, judge=judge)
+
+    def row_trust(self, x: Tensor, y: Tensor) -> Tensor:
+        """Weights of rows of the posterior, (n,): those far from what the others say of them count less.
+
+        ``w = min(1, (t + 1) / (t + z^2))``, z the standardised leave-one-out residual and t the degrees of freedom of a
+        Student's t: one step of its likelihood's maximisation by weights (Lange, Little and Taylor, 1989).  (R1)
+        """
+        mean, variance, noise = self.leave_one_out(x, y)
+        targets, rows = RowNoise.split(y, mean.shape[1])
+        if rows is not None:
+            log_noise = self.map.training_features(x)[1]
+            noise = _row_noise(self.params.noise * self.noise_scale, log_noise, rows, mean)
+        square = ((targets - mean).square() / (variance + noise)).mean(1)
+        return ((TRUST_DEGREES + 1.0) / (TRUST_DEGREES + square)).clamp(max=1.0)
+
+    def _training_features(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Features and logarithms of the relative noise of rows in training, with their weights."""
+        phi, log_noise = self.map.training_features(x)
+        if self.judge is None:
+            return phi, log_noise
+        trust = self.judge.row_trust(x, y).log()
+        return phi, -trust if log_noise is None else log_noise.double() - trust
 
     def accumulate(self, chunks: Iterable[tuple[Tensor, Tensor]], q: int) -> Statistics:
         """Statistics of more rows under this expert's features."""
         noise = float(self.params.noise[0])
-        return accumulate_features(((*self.map.training_features(x), y) for x, y in chunks), q, noise)
+        return accumulate_features(((*self._training_features(x, y), y) for x, y in chunks), q, noise)
+
+    def without(self, chunks: Iterable[tuple[Tensor, Tensor]], q: int) -> Expert:
+        """The same expert with the posterior of its other rows."""
+        return self.with_statistics(self.statistics.without(self.accumulate(chunks, q)), judge=self.judge)
 
     def to(self, device: torch.device) -> Expert:
         moved = replace(self.statistics, moments=self.statistics.moments.to(device))
@@ -211,7 +240,7 @@ class Expert:
         phi, log_noise = _of_batches(self.map.training_features, x)
         if noise is None:
             noise = _noise(self.params.noise, log_noise, y)
-        return replace(self, posterior=self.posterior.condition(phi, y, noise))
+        return replace(self, posterior=self.posterior.condition(phi, y, noise), judge=None)
 
     def leave_one_out(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """As :meth:`predict`, at rows of the posterior with targets y, (n, q), each without its own row (L3).
@@ -220,12 +249,11 @@ class Expert:
         """
         mean, variance, noise = self.predict(x, variance=True)
         assert variance is not None
-        log_noise = self.map.training_features(x)[1]
+        log_noise = self._training_features(x, y)[1]
         known = _noise(self.params.noise, log_noise, mean)
         y, rows = RowNoise.split(y, mean.shape[1])
         if rows is not None:
-            level = torch.as_tensor(self.params.noise).to(mean)
-            known = level * torch.exp(rows.log_relative(float(self.params.noise[0]), log_noise))[:, None]
+            known = _row_noise(self.params.noise, log_noise, rows, mean)
         # In exact arithmetic the variance is below the noise.
         grow = known / (known - torch.minimum(variance, (1.0 - _LEAST_NOISE_SHARE) * known))
         return y - (y - mean) * grow, variance * grow, noise
@@ -260,6 +288,11 @@ def _noise(level: Array, log_noise: Tensor | None, like: Tensor) -> Tensor:
         levels = levels * log_noise.double().exp()[..., None]
     shape = torch.broadcast_shapes(levels.shape, like.shape)  # type: ignore[no-untyped-call] # of torch
     return levels.expand(shape)
+
+
+def _row_noise(level: Array, log_noise: Tensor | None, rows: RowNoise, like: Tensor) -> Tensor:
+    """The same of rows that have weights or known variances (W1)."""
+    return _noise(level, rows.log_relative(float(level[0]), log_noise), like)
 
 
 def combine_moments(
@@ -356,6 +389,10 @@ class Mixture(Predictor):
 
     def to(self, device: torch.device) -> Mixture:
         return replace(self, experts=tuple(expert.to(device) for expert in self.experts))
+
+    def settle(self) -> Mixture:
+        """Without what only a fit needs."""
+        return replace(self, experts=tuple(replace(expert, judge=None) for expert in self.experts))
 
     def predict(self, x: Tensor, *, variance: bool) -> tuple[Tensor, Tensor | None, Tensor]:
         """Mean, variance of the function and noise variance, (..., n, q), in the model's units."""

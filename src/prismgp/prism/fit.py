@@ -17,6 +17,7 @@ from prismgp.core.kernels import Kernel, Parameters
 from prismgp.core.models import SpectralModel
 from prismgp.core.shape import NoiseShape, NormalShape
 from prismgp.core.shape_fit import ShapeFit, fit_shape
+from prismgp.core.tails import tail_share
 from prismgp.data import MappedSource, Source, StandardisedRows, Standardiser, standardise
 from prismgp.prism.experts import Expert, Mixture, PlainMap, ReconfiguredMap
 from prismgp.prism.joint import LOCAL_ROWS, JointFit, JointRecipe
@@ -140,6 +141,7 @@ class PrismFit:
     steps: int
     plain_lengthscale: Array | None  # (d,), of the plain SSGP on the inputs, in their standard deviations, if any
     shapes: tuple[NoiseShape, ...] | None = None  # of the noise of each output; None: normal
+    tail_share: float = 0.0  # of the tails beside them
 
 
 def fit_prism(
@@ -200,8 +202,9 @@ class _Fit:
         assert fit.predictor is not None
         residuals = None if self.context.ending.interrupted or self.settings.noise_shape == "normal" else fit.residuals
         shapes, status["noise_shape"] = _find_shapes(residuals, rows.n_outputs, fit.row_weights)
+        share = 0.0 if residuals is None else tail_share(len(residuals), fit.row_weights)
         lengthscale = ssgp.model.params.lengthscale
-        return PrismFit(fit.predictor, status, ssgp.stages, fit.history, fit.steps, lengthscale, shapes)
+        return PrismFit(fit.predictor, status, ssgp.stages, fit.history, fit.steps, lengthscale, shapes, share)
 
     def paper(self) -> PrismFit:
         """The two stages of the paper: an auto-encoder without labels, then an SSGP on its output."""

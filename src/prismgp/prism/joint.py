@@ -20,13 +20,13 @@ from prismgp.context import FitContext
 from prismgp.core.ending import Ending, time_twice
 from prismgp.core.features import Statistics
 from prismgp.core.kernels import Kernel, Parameters, draw_frequencies, get_kernel
-from prismgp.core.row_noise import RowNoise
 from prismgp.data import ArraySource, StandardisedRows, standardise
 from prismgp.prism.experts import Expert, InformedMap, MapStatistics, Mixture
+from prismgp.prism.judging import Examples, Judged, WeighedStatistics, chunk_rows
 from prismgp.prism.local import LocalMixture
 from prismgp.prism.local_fit import LEAST_EXAMPLES, LocalResult, LocalStage
 from prismgp.prism.network import NetworkSizes, RevisedMap
-from prismgp.prism.stacking import HeldOut, average, mixture_moments, noise_scale, normal_nlpd, stack
+from prismgp.prism.stacking import average, mixture_moments, normal_nlpd, stack
 from prismgp.prism.train import Member, MemberSettings, MemberTraining, TrainingRows, held_out_rows, train_members
 from prismgp.vae import BatchRows, Indices, TrainingResult, select_tensors, torch_generator
 
@@ -40,7 +40,6 @@ _SKIP_LENGTHSCALE = 1.5  # the latent columns carry part of what the exact GP ex
 _START_NOISE = (1e-4, 1.0)
 _START_SIGNAL = (0.4, 8.0)
 _PROBE_ROWS = 2_048  # whose statistics tell how long those of all rows take
-_FEATURE_BYTES = 64 * 2**20  # of the features of one chunk
 # Under a time limit: what the networks may take of the time left, and what neighbours get of that; after how many steps
 # it is known how long a step takes; the share of its steps without which a member is given up.
 _STACK_SECONDS = 1.5  # for each that the statistics of a member take: its predictions of held-out rows follow
@@ -108,6 +107,7 @@ class JointRecipe:
         result.predictor = result.mixture
         if local and share.leaves_local and result.without is not None and not context.ending.over:
             self._localise(result, held_out, streams, context)
+        result.predictor = result.predictor.settle()
         return result
 
     def _localise(self, result: JointFit, held_out: Indices, streams: Streams, context: FitContext) -> None:
@@ -261,9 +261,9 @@ class JointRecipe:
         x = standardise(self.sample.x[held_out], s.x_shift, s.x_scale, dtype=self.rows.dtype, device=device)
         units = s.target_units(self.sample.n_noise)
         y = standardise(self.sample.y[held_out], *units, dtype=torch.float64, device=device)
-        targets, noise = RowNoise.split(y, self.rows.n_outputs)
-        target, result.row_weights = targets.cpu().numpy(), None if noise is None else noise.weight.cpu().numpy()
-        experts, seen, withouts = [], [], []
+        examples = Examples(x, y, self.rows.n_outputs)
+        target, result.row_weights = examples.targets, examples.weights
+        experts = []
         for number, network in result.networks.items():
             network = network.to(self.rows.device, self.rows.dtype).eval()
             (stats,) = context.cached_statistics(f"statistics {number}", partial(self._statistics, network))
@@ -271,28 +271,35 @@ class JointRecipe:
         experts += context.ending.insist(partial(self._inform, result, x))
         simple = 1 + sum(isinstance(expert.map, InformedMap) for expert in experts)
         experts.append(self.plain)
-        for k, expert in enumerate(experts):
-            rows = _chunk_rows(expert.statistics.width)
-            pairs = [(x[start : start + rows], y[start : start + rows]) for start in range(0, len(x), rows)]
-            without = expert.with_statistics(expert.statistics.without(expert.accumulate(pairs, self.rows.n_outputs)))
-            found = HeldOut.join([without.held_out(part) for part, _ in pairs]).at_rows(noise)
-            withouts.append(without)
-            if expert is not self.plain:
-                scale, _ = noise_scale(target, found, result.row_weights)
-                experts[k] = replace(expert, noise_scale=scale)
-                withouts[k] = replace(without, noise_scale=scale)
-                found = replace(found, noise=found.noise * scale)
-            seen.append(found)
+        judged = [self._judge(expert, examples, context) for expert in experts]
+        experts, seen = [each.expert for each in judged], [each.found for each in judged]
         chosen = stack(target, seen, simple=simple, row_weights=result.row_weights)
         kept = np.flatnonzero(chosen.weights > 0)
         result.mixture = Mixture(tuple(experts[k] for k in kept), chosen.weights[kept], chosen.temperature)
-        result.without = replace(result.mixture, experts=tuple(withouts[k] for k in kept))
+        result.without = replace(result.mixture, experts=tuple(judged[k].without for k in kept))
         result.weights = {expert.name: float(w) for expert, w in zip(experts, chosen.weights, strict=True)}
         result.held_out_nlpd = chosen.nlpd
         mean, total = mixture_moments(
             chosen.weights, np.stack([each.mean for each in seen]), np.stack([each.total for each in seen])
         )
         result.residuals = (target - mean) / np.sqrt(total * chosen.temperature)
+
+    def _judge(self, expert: Expert, examples: Examples, context: FitContext) -> Judged:
+        """What an expert says of the held-out rows; rows that a member cannot explain count less if that is better."""
+        judged = examples.judge(expert, scaled=expert is not self.plain)
+        if not isinstance(expert.map, RevisedMap) or not examples.are_far(judged):
+            return judged
+
+        def weigh(judge: Expert, name: str) -> Expert:
+            chunks = self.rows.chunks_of(chunk_rows(judge.statistics.width))
+            (found,) = context.cached_statistics(name, lambda: (chunks.reduce(WeighedStatistics(judge)),))
+            return judge.with_statistics(found, judge=judge)
+
+        again = examples.judge(weigh(judged.without, f"weighed by others, {expert.name}"))
+        if not examples.prefer(again, judged):
+            return judged
+        weighed = weigh(judged.expert, f"weighed, {expert.name}")
+        return replace(again, expert=replace(weighed, noise_scale=again.expert.noise_scale))
 
     def _inform(self, result: JointFit, x: Tensor) -> list[Expert]:
         """The plain SSGP with the noise of the best member that has one: sometimes that is all there is to learn."""
@@ -311,7 +318,7 @@ class JointRecipe:
 
     def _statistics(self, network: RevisedMap) -> tuple[Statistics]:
         """Of all rows under a network's features."""
-        chunks = self.rows.chunks_of(_chunk_rows(network.sizes.width))
+        chunks = self.rows.chunks_of(chunk_rows(network.sizes.width))
         return (chunks.reduce(MapStatistics(network, float(network.parameters_now().noise[0]))),)
 
 
@@ -347,11 +354,6 @@ class _NetworkTime:
         count = max(1, min(count, int(self.ending.left / (fair + self._statistics))))
         self.ending.reserve((count - 1) * self._statistics)
         return count
-
-
-def _chunk_rows(width: int) -> int:
-    """Rows whose features fill a fixed amount of memory."""
-    return int(np.clip(_FEATURE_BYTES // (8 * width), 256, 1 << 15))
 
 
 def usable_start(start: Parameters, silent: npt.NDArray[np.bool_], *, learn_kernel: bool) -> Parameters:

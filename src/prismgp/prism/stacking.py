@@ -108,7 +108,7 @@ def stack(
     nlpd = normal_nlpd(y, mean, variance * temperature).sum(1)
     if 0 < simple < len(experts) and margin > -np.inf:
         base, alone = _find_simplest(y, means, totals, simple, margin, row_weights)
-        if not _is_significant(alone - nlpd, row_weights, fitted=2 * (len(experts) - 1), margin=margin):
+        if not is_significant(alone - nlpd, row_weights, fitted=2 * (len(experts) - 1), margin=margin):
             only = (np.arange(len(experts)) == base).astype(np.float64)
             return Stack(only, np.ones_like(temperature), average(alone, row_weights), alone)
     return Stack(weights, temperature, average(nlpd, row_weights), nlpd)
@@ -141,7 +141,7 @@ def stack_forward(
     while left:
         trial, k = min(((add(k), k) for k in left), key=lambda each: each[0].nlpd)
         needed = 0.5 * margin if chosen else margin
-        if not _is_significant(found.nlpd_by_row - trial.nlpd_by_row, row_weights, fitted=2, margin=needed):
+        if not is_significant(found.nlpd_by_row - trial.nlpd_by_row, row_weights, fitted=2, margin=needed):
             break
         chosen.append(k)
         left.remove(k)
@@ -164,12 +164,12 @@ def _find_simplest(
     alone = normal_nlpd(y, means[base], totals[base]).sum(1)
     for k in range(len(means) - 2, len(means) - 1 - simple, -1):
         other = normal_nlpd(y, means[k], totals[k]).sum(1)
-        if _is_significant(alone - other, row_weights, fitted=2, margin=margin):
+        if is_significant(alone - other, row_weights, fitted=2, margin=margin):
             base, alone = k, other
     return base, alone
 
 
-def _is_significant(gains: Array, row_weights: Array | None, *, fitted: int, margin: float = MARGIN) -> bool:
+def is_significant(gains: Array, row_weights: Array | None, *, fitted: int, margin: float = MARGIN) -> bool:
     """Whether gains in log density, row by row, are more than chance.
 
     Their mean must exceed what so many numbers fitted to these rows gain by themselves (Akaike's correction) by

@@ -32,9 +32,10 @@ from prismgp.core.row_noise import RowNoise
 from prismgp.exceptions import NumericalError
 from prismgp.prism.batch import batch_predict
 from prismgp.prism.experts import Expert
+from prismgp.prism.judging import Examples, weigh_rows
 from prismgp.prism.members import ELBO_EVERY, ELBO_ROWS, Members, StepInputs, step_numbers
 from prismgp.prism.network import RevisedMap
-from prismgp.prism.stacking import HeldOut, average, noise_scale
+from prismgp.prism.stacking import HeldOut, average
 from prismgp.vae import BatchRows, ElboTerms, Indices, TrainingResult, draw_rows, select_tensors, torch_generator
 
 _LEARNING_RATE = 1e-2
@@ -103,6 +104,7 @@ class _Course:
     draws: dict[str, np.random.Generator]
     generators: dict[str, torch.Generator]
     end: int  # the step after which the learning rate is zero
+    trust: Tensor  # weights of the rows, (n,): those that the network cannot explain count less (R1)
     scores: list[tuple[int, float]] = field(default_factory=list)  # of all checks
 
 
@@ -129,9 +131,7 @@ class MemberTraining:
         self.dropped: list[_Course] = []
         self.steps = 0
         self.held_x = rows.x[rows.held_out]
-        self.held_y = rows.y[rows.held_out].double().cpu().numpy()
-        self.held_noise = rows.row_noise(rows.held_out)
-        self.held_weights = None if self.held_noise is None else self.held_noise.weight.cpu().numpy()
+        self.examples = Examples(self.held_x, self._targets(rows.held_out).double(), members[0].network.sizes.outputs)
 
     def _begin(self, number: int, member: Member) -> _Course:
         return _Course(
@@ -141,6 +141,7 @@ class MemberTraining:
             {name: member.streams.generator(name) for name in ("batches", "context")},
             {name: torch_generator(member.streams, name) for name in ("dropout", "latent noise")},
             end=self.settings.first_steps,
+            trust=torch.ones(len(self.rows.x), dtype=torch.float64, device=self.rows.x.device),
         )
 
     @property
@@ -161,13 +162,15 @@ class MemberTraining:
         index = np.concatenate(drawn)
         shape, n = (len(drawn), len(drawn[0]), -1), len(drawn[0])
         x, y = self.rows.x[index].reshape(shape), self.rows.y[index].reshape(shape)
+        trust = torch.cat([each.trust[torch.as_tensor(own)] for each, own in zip(self.active, drawn, strict=True)])
         noise = self.rows.noise_columns(index)
+        weights = trust[:, None] if noise is None else torch.cat([trust[:, None] * noise[:, :1], noise[:, 1:]], 1)
         share = 1.0 - min(_AVERAGE, number / (9.0 + number))
         numbers = [step_numbers(number, self._learning_rate(course, number), share) for course in self.active]
         inputs = StepInputs(
             x,
             y,
-            None if noise is None else noise.reshape(shape),
+            weights.reshape(shape),
             self._draw_dropout(n),
             torch.tensor(numbers, dtype=torch.float32).to(x.device),
             # For the history also where the ELBO's weight is zero.
@@ -226,11 +229,12 @@ class MemberTraining:
         if not all(bool(torch.isfinite(parameter).all()) for parameter in network.parameters()):
             return math.nan, {}
         try:
-            found = self._predict_held_out(course, network).at_rows(self.held_noise)
+            found = self._predict_held_out(course, network)
         except NumericalError:
             return math.nan, {}
-        _, nlpd = noise_scale(self.held_y, found, self.held_weights)
-        rmse = float(np.sqrt(average((self.held_y - found.mean) ** 2, self.held_weights)))
+        weights = self.examples.weights
+        nlpd = average(self.examples.nlpd(found), weights)
+        rmse = float(np.sqrt(average((self.examples.targets - found.mean) ** 2, weights)))
         clusters = network.prior.describe(network.latent(self.held_x))
         m = self.active.index(course)
         terms = {name: value[m] for name, value in self.members.terms.items()}
@@ -239,7 +243,10 @@ class MemberTraining:
         return nlpd, {**entries, "validation_nlpd": nlpd, "validation_rmse": rmse, **clusters}
 
     def _predict_held_out(self, course: _Course, network: RevisedMap) -> HeldOut:
-        """Predict the held-out rows by a network, given many training rows."""
+        """Predict the held-out rows by a network, given many training rows, with the noise that suits them best.
+
+        Here it is also found how much these training rows count in the next steps.
+        """
         params = network.parameters_now()
         if network.sizes.width > self.wide:
             # With so many features, the kernel matrix of fewer rows is the smaller one.
@@ -247,12 +254,23 @@ class MemberTraining:
             with torch.no_grad():
                 context, held = network(self.rows.x[index]), network(self.held_x)
                 noise = self.rows.row_noise(index)
-                return HeldOut.of(*batch_predict(params, context, self.rows.y[index], held, noise))
+                found = HeldOut.of(*batch_predict(params, context, self.rows.y[index], held, noise))
+                return self.examples.scale(found.at_rows(self.examples.noise))[1]
         index = self.rows.draw(_CONTEXT_ROWS, course.draws["context"])
         chunks = [index[start : start + _CHUNK_ROWS] for start in range(0, len(index), _CHUNK_ROWS)]
-        encoded = ((*network.features(self.rows.x[chunk]), self._targets(chunk)) for chunk in chunks)
-        stats = accumulate_features(encoded, len(params.mean), float(params.noise[0]))
-        return Expert.of("check", network, params, stats).held_out(self.held_x)
+        pairs = [(self.rows.x[chunk], self._targets(chunk).double()) for chunk in chunks]
+        stats = accumulate_features(
+            ((*network.features(x), y) for x, y in pairs), len(params.mean), float(params.noise[0])
+        )
+        judged = self.examples.meet(Expert.of("check", network, params, stats))
+        trust = torch.ones(len(index), dtype=torch.float64, device=course.trust.device)
+        if self.examples.are_far(judged):
+            weighed, weights = weigh_rows(judged.expert, pairs)
+            again = self.examples.meet(weighed)
+            if self.examples.prefer(again, judged):
+                judged, trust = again, weights
+        course.trust[torch.as_tensor(index)] = trust
+        return judged.found
 
     def _targets(self, index: Indices) -> Tensor:
         """Targets with the noise columns of the rows behind them."""
@@ -306,6 +324,7 @@ class MemberTraining:
         for course in self.courses:
             best = {} if course.result.best is None else course.result.best.state_dict()
             tensors |= {f"best {course.number}.{name}": value.clone() for name, value in best.items()}
+            tensors[f"trust {course.number}"] = course.trust.clone()
             for name, generator in course.generators.items():
                 tensors[f"generator {course.number}.{name}"] = generator.get_state()
             courses.append(
@@ -334,6 +353,7 @@ class MemberTraining:
             course.result.began -= about["seconds"]
             course.scores = [(at, math.nan if value is None else value) for at, value in about["scores"]]
             course.end = about["end"]
+            course.trust.copy_(tensors[f"trust {course.number}"])
             for name, draw in course.draws.items():
                 draw.bit_generator.state = json.loads(about["draws"][name])
             for name, state in select_tensors(tensors, f"generator {course.number}").items():

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from prismgp._types import AnyArray, Array
+from prismgp._validate import check_output
 from prismgp.certificates import Certificate, certify
 from prismgp.core.normal import normal_quantile
 from prismgp.exceptions import DataError, PrismGPWarning
@@ -119,6 +120,7 @@ def examine(
     y: Any,
     *,
     target: str = "target",
+    output: int = 0,
     numbers: AnyArray | None = None,
     training: tuple[Any, Any] | None = None,
     seconds: float = 20.0,
@@ -132,9 +134,12 @@ def examine(
     ----------
     estimator : fitted regressor of this library
     X : array-like or frame, (n, d)
-    y : array-like, (n,)
+    y : array-like, (n,) or (n, q)
+        All targets of the model.
     target : str
-        Name of y.
+        Name of the target that the report is about.
+    output : int, default 0
+        Which column of y that is.
     numbers : ndarray of int, (n,), optional
         Row numbers in the user's table; None: from 1 on.
     training : pair, optional
@@ -151,33 +156,37 @@ def examine(
     -------
     Examination
     """
-    observed = np.asarray(y, dtype=np.float64)
-    if observed.ndim != 1 or estimator.model_.n_outputs != 1:
-        raise DataError(
-            f"a report is about one target; the model has {estimator.model_.n_outputs}: fit one model for each, or use "
-            "the displays of prismgp.plots with output=..."
-        )
-    if len(observed) < 2:
-        raise DataError(f"{len(observed)} row with a target; a report needs at least 2")
+    targets = np.asarray(y, dtype=np.float64)
+    n, q = len(targets), estimator.model_.n_outputs
+    check_output("examine", output, q)
+    if n < 2:
+        raise DataError(f"{n} row with a target; a report needs at least 2")
+    if targets.size != n * q:
+        raise DataError(f"y is {targets.shape}, but the model has {q} targets: give all of them, and output= for one")
+    targets = targets.reshape((n,) if estimator.model_.target_ndim == 1 else (n, q))  # as the model takes them
+    observed = targets.reshape(n, q)[:, output]
     table = InputTable(estimator, X)
-    progress(f"predicting {len(observed):,} rows")
-    mean, std = estimator.predict(table.rows, return_std=True)
-    mean, std = (np.asarray(each, dtype=np.float64).reshape(-1) for each in (mean, std))
-    one = observed if estimator.model_.target_ndim == 1 else observed[:, None]
-    log_density = np.asarray(estimator.log_density(table.rows, one))
-    lower, upper = np.asarray(estimator.predict_interval(table.rows, LEVEL), dtype=np.float64).reshape(-1, 2).T
+    progress(f"predicting {n:,} rows")
+    mean, std = (
+        np.asarray(each, dtype=np.float64).reshape(n, q)[:, output]
+        for each in estimator.predict(table.rows, return_std=True)
+    )
+    log_density = estimator.log_density(table.rows, targets, output=output)
+    ends = np.asarray(estimator.predict_interval(table.rows, LEVEL), dtype=np.float64)
+    lower, upper = ends.reshape(n, q, 2)[:, output].T
+    of_output: dict[str, Any] = {"output": output, "plot": False}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PrismGPWarning)  # of unseen categories; said once, above
-        calibration = CalibrationDisplay.from_estimator(estimator, table.rows, one, plot=False)
+        calibration = CalibrationDisplay.from_estimator(estimator, table.rows, targets, **of_output)
         rows = max(_LEAST_PERMUTED, min(_MOST_PERMUTED, _PERMUTED_CELLS // len(table.names)))
-        progress(f"permuting {len(table.names):,} columns of {min(rows, len(observed)):,} rows")
+        progress(f"permuting {len(table.names):,} columns of {min(rows, n):,} rows")
         relevance = RelevanceDisplay.from_estimator(
-            estimator, table.rows, one, n_repeats=_REPEATS, max_rows=rows, random_state=random_state, plot=False
+            estimator, table.rows, targets, n_repeats=_REPEATS, max_rows=rows, random_state=random_state, **of_output
         )
         known = [int(k) for k in relevance.order if table.cells(int(k)).notna().any()][:SHOWN_CURVES]
         progress(f"varying {len(known)} columns")
         dependence = PartialDependenceDisplay.from_estimator(
-            estimator, table.rows, features=known, random_state=random_state, target=target, plot=False
+            estimator, table.rows, features=known, random_state=random_state, target=target, **of_output
         )
     residual = observed - mean
     groups = find_groups(table, residual, (lower <= observed) & (observed <= upper))
@@ -187,11 +196,12 @@ def examine(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", PrismGPWarning)
             certificate = certify_quickly(estimator, *training, table, seconds=seconds, random_state=random_state)
+            certificate = certificate.of_output(output)
     return Examination(
         estimator,
         target,
         table,
-        np.arange(1, len(observed) + 1) if numbers is None else numbers,
+        np.arange(1, n + 1) if numbers is None else numbers,
         observed,
         mean,
         std,
@@ -305,8 +315,3 @@ def format_cell(value: Any) -> str:
         text = " ".join(str(value).split())
         return text if len(text) <= 40 else f"{text[:39]}…"
     return f"{float(value):.6g}"
-
-
-def format_amount(value: float) -> str:
-    """An amount in the units of the target."""
-    return f"{value:,.0f}" if 1e3 <= abs(value) < 1e12 else f"{value:.4g}"

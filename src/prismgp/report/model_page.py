@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from prismgp._system import format_amount
 from prismgp._types import AnyArray
 from prismgp._version import __version__
 from prismgp.certificates import Certificate
 from prismgp.plots import PartialDependenceDisplay
 from prismgp.report.certificate import certificate_section, percent
 from prismgp.report.content import Figure, Highlight, Notice, Page, Section, Table
-from prismgp.report.examine import CERTIFIED_ROWS, Examination, Measure, format_amount, format_cell
+from prismgp.report.examine import CERTIFIED_ROWS, Examination, Measure, format_cell
 from prismgp.report.figures import draw_svg
 
 __all__ = ["model_page"]
@@ -184,7 +185,7 @@ def _where_worst(found: Examination) -> Section:
     ]
     tables = []
     if rows:
-        header = ["Column", "Cells", "Rows", "RMSE", "of all", "Mean error", "95% intervals cover"]
+        header = ["Column", "Cells", "Rows", "RMSE", "of that of all", "Mean error", "95% intervals cover"]
         note = (
             f"The worst of {found.n_groups:,} groups: fifths of every column of numbers, and frequent categories. Mean "
             "error is observed minus predicted. Some group is always worst, by chance too; look for low coverage."
@@ -249,7 +250,8 @@ def _uncertain(found: Examination) -> Section:
     ratio = float(np.max(found.std) / np.median(found.std))
     text = (
         f"The median predicted std is {format_amount(float(np.median(found.std)))}; the largest is {ratio:.1f} times "
-        "as large. New observations near these rows would teach the model most."
+        "as large. Part of it is noise, which more rows do not make smaller; prismgp suggest finds the rows to measure "
+        "next."
     )
     return Section(
         "Most uncertain rows", text, tables=[_list_rows(found, found.uncertain, "Rows with the largest predicted std")]
