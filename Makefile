@@ -9,7 +9,7 @@ WORKERS ?= 2
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo reproduce bench bench-accuracy tables test test-fast test-faults soak fuzz lint docs dist clean
+.PHONY: help setup demo reproduce bench bench-accuracy tables test test-fast test-nightly test-faults soak fuzz lint docs dist clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,11 +43,14 @@ tables: $(STAMP) ## make the published tables and figures from the results in ex
 	$(BIN)/python tools/check_results.py --write
 
 # One thread per worker: the workers would otherwise compete for the cores.
-test: $(STAMP) ## run all tests
+test: $(STAMP) ## run all tests that every change must pass
 	$(PYTEST)
 
 test-fast: $(STAMP) ## run the quick tests, in about a minute
 	$(PYTEST) -m "not slow"
+
+test-nightly: $(STAMP) ## run slow tests with more seeds and more cases than make test
+	$(PYTEST) -m nightly
 
 test-faults: $(STAMP) ## disturb the commands in more than 300 ways; a run of its own, under ten minutes
 	$(PYTEST) tests/faults

@@ -31,7 +31,7 @@ from tqdm import tqdm
 from experiments.machine import ROOT, peak_bytes, provenance, usable_cores
 from experiments.results import Record, Study
 
-__all__ = ["Job", "Limits", "carry_out"]
+__all__ = ["Job", "Limits", "Running", "carry_out", "perform", "start"]
 
 _POLL_SECONDS = 0.05
 _GRACE_SECONDS = 10.0  # for a job to end when asked to
@@ -91,7 +91,9 @@ class Limits:
 
 
 @dataclass
-class _Running:
+class Running:
+    """A job in its process."""
+
     job: Job
     process: subprocess.Popen[bytes]
     log: IO[bytes]  # a file: a full pipe would stop the job
@@ -149,7 +151,7 @@ def carry_out(
     limits = limits or Limits()
     queue: list[Job] = []
     unfinished: list[Job] = []
-    running: list[_Running] = []
+    running: list[Running] = []
     # In a log, where a bar would be written again and again, the lines alone.
     with (
         tempfile.TemporaryDirectory(prefix="prismgp-") as folder,
@@ -182,7 +184,7 @@ def carry_out(
                 late = time.perf_counter() - began > limits.seconds
                 while queue and not late and (next_job := _next(queue, running, limits)):
                     queue.remove(next_job)
-                    running.append(_start(next_job, limits, Path(folder)))
+                    running.append(start(next_job, limits, Path(folder)))
                     bar.set_postfix_str(", ".join(item.job.key for item in running))
                 if not running:
                     break
@@ -200,7 +202,7 @@ def carry_out(
     return unfinished + queue
 
 
-def _next(queue: list[Job], running: list[_Running], limits: Limits) -> Job | None:
+def _next(queue: list[Job], running: list[Running], limits: Limits) -> Job | None:
     """The first job there is room for."""
     if len(running) >= limits.at_a_time:
         return None
@@ -208,7 +210,8 @@ def _next(queue: list[Job], running: list[_Running], limits: Limits) -> Job | No
     return next((job for job in queue if not running or taken + job.memory <= limits.memory), None)
 
 
-def _start(job: Job, limits: Limits, folder: Path) -> _Running:
+def start(job: Job, limits: Limits, folder: Path) -> Running:
+    """Begin a job in a process of its own; it writes its result to the folder."""
     order, result = folder / f"{job.key}.order.json", folder / f"{job.key}.result.json"
     content = {"function": job.function, "order": job.order, "result": str(result), "parent": os.getpid()}
     order.write_text(json.dumps(content), encoding="utf-8")
@@ -222,10 +225,10 @@ def _start(job: Job, limits: Limits, folder: Path) -> _Running:
         stderr=log,
         start_new_session=True,  # Ctrl-C in a terminal reaches the plan alone, which then stops its jobs
     )
-    return _Running(job, process, log, result, time.perf_counter())
+    return Running(job, process, log, result, time.perf_counter())
 
 
-def _collect(study: Study, item: _Running, limits: Limits, digest: Callable[[Record], str | None]) -> Record | None:
+def _collect(study: Study, item: Running, limits: Limits, digest: Callable[[Record], str | None]) -> Record | None:
     """Store the result of a job that has ended; None while it runs."""
     late = time.perf_counter() - item.began > limits.job_seconds
     if item.process.poll() is None and not late:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -11,20 +11,29 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import prismgp
-from prismgp.core import fit
-from prismgp.prism import local_fit
 from prismgp.prism.fit import DEFAULTS
-from tests.prism.small import SHORT_LOCAL, SHORT_ROUNDS
+from tests import short
 
 # Test processes run side by side; the deadline would measure the machine, not the code.
 settings.register_profile("prismgp", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 settings.load_profile("prismgp")
 
+# Folders whose tests need fitted models, and do not ask how good they are.
+USE_FITS = {"active", "certificates", "cli", "data", "model", "plots", "report"}
 
 # A source checkout may have a folder shared/data beside it; the package itself knows only the variable.
 _NEIGHBOUR = Path(__file__).resolve().parents[2] / "shared" / "data"
 if not os.environ.get("PRISMGP_DATA") and _NEIGHBOUR.is_dir():
     os.environ["PRISMGP_DATA"] = str(_NEIGHBOUR)
+
+
+@pytest.hookimpl(tryfirst=True)  # before tests are chosen by their markers
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Slow tests use the first seed; the others are for the night."""
+    for item in items:
+        seed = item.callspec.params.get("rng") if hasattr(item, "callspec") else None
+        if seed in (1, 2) and item.get_closest_marker("slow"):
+            item.add_marker("nightly")
 
 
 @pytest.fixture(params=[0, 1, 2])
@@ -45,23 +54,34 @@ def data_folder() -> Path:
 @pytest.fixture
 def short_race(monkeypatch: pytest.MonkeyPatch) -> None:
     """Finding a good start takes most of the time of a fit to few rows; for tests of something else."""
-    monkeypatch.setattr(fit, "START_ITER", 5)
-    monkeypatch.setattr(fit, "SSGP_STAGES", replace(fit.SSGP_STAGES, race_rounds=(2,)))
-    monkeypatch.setattr(fit, "EXACT_STAGES", replace(fit.EXACT_STAGES, race_rounds=(5,)))
-    monkeypatch.setattr(fit, "MOST_DRAWS", 2)
+    short.race(monkeypatch)
 
 
 @pytest.fixture
 def short_local(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tenth of the steps for PrismGP's neighbours; for tests that do not ask how well they are learned."""
-    for name in ("FEW", "MANY"):
-        monkeypatch.setattr(local_fit, name, replace(getattr(local_fit, name), **SHORT_LOCAL))
-    monkeypatch.setattr(local_fit, "EXACT_ROUNDS", SHORT_ROUNDS)
+    """For tests that do not ask how well PrismGP's neighbours are learned."""
+    short.local(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def short_fits() -> Iterator[None]:
+    """Both of these, for all tests of a module and for the fits they share."""
+    with pytest.MonkeyPatch.context() as patch:
+        short.race(patch)
+        short.local(patch)
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def short_fits_by_folder(request: pytest.FixtureRequest) -> None:
+    if USE_FITS & set(request.path.parts):
+        request.getfixturevalue("short_fits")
 
 
 @pytest.fixture
-def small_defaults(monkeypatch: pytest.MonkeyPatch, short_race: None, short_local: None) -> None:
+def small_defaults(monkeypatch: pytest.MonkeyPatch, short_race: None) -> None:
     """Small values in the one table that PrismGPRegressor's parameters are taken from where they are None."""
+    short.local(monkeypatch, steps=4, searches=1)
     small = {"hidden": 8, "n_members": 1, "batch_size": 64, "max_steps": 3}
     for recipe in DEFAULTS.values():
         for name, value in small.items():

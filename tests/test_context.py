@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +13,7 @@ import pytest
 import safetensors.torch
 import torch
 
+import prismgp
 from prismgp import PrismGPRegressor, SSGPRegressor, load
 from prismgp import checkpoint as module
 from prismgp.checkpoint import Checkpoint
@@ -21,92 +22,21 @@ from prismgp.estimators import sources
 from prismgp.exceptions import DataError, ModelFileError, PrismGPWarning
 from prismgp.model.state import predictor_tensors
 from prismgp.neighbors import fit as fit_module
-from tests.prism.small import SHORT_LOCAL, SHORT_ROUNDS
+from tests.killed_fits import MODELS, data
 
-pytestmark = pytest.mark.usefixtures("short_local")
-MODELS = {
-    "ssgp": "SSGPRegressor(8, random_state=0, checkpoint=path)",
-    "hard": "SSGPRegressor(6, gating='hard', n_components=3, random_state=0, checkpoint=path)",
-    "learned": "SSGPRegressor(4, learn_frequencies=True, max_iter=40, random_state=0, checkpoint=path)",
-    "joint": "PrismGPRegressor(4, n_members=2, hidden=(16,), max_steps=30, random_state=0, checkpoint=path)",
-    "paper": "PrismGPRegressor(4, recipe='paper', n_components=2, hidden=8, max_steps=30, random_state=0, "
-    "checkpoint=path)",
-}
-
-KILLS = {"ssgp": 6, "hard": 3, "learned": 3, "joint": 5, "paper": 3}
-NETWORKS = ("joint", "paper")
-SLOW = pytest.mark.slow
-ROWS = 250  # enough for neighbours
-
-# The parent only imports; every child fits, and kills itself after a random time, such that those of a kind together
-# would take no longer than the first one, which is left alone to show how long a fit takes here. The last child lives.
-SCRIPT = """
-import json, os, random, signal, sys, time
-from dataclasses import replace
-import numpy as np
-import prismgp.checkpoint
-import sklearn.cluster, torch._dynamo  # fits import them; here, they do it once
-from prismgp import PrismGPRegressor, SSGPRegressor
-from prismgp.prism import local_fit
-prismgp.checkpoint.WRITE_SECONDS = 0.05
-local_fit.FEW = replace(local_fit.FEW, **SHORT_LOCAL)
-local_fit.EXACT_ROUNDS = SHORT_ROUNDS
-folder = sys.argv[1]
-random.seed(0)
-rng = np.random.default_rng(0)
-X = rng.standard_normal((ROWS, 3))
-y = np.sin(2 * X[:, 0]) * X[:, 1] + 0.1 * rng.standard_normal(ROWS)
-
-def child(make, path, out, after=None):
-    pid = os.fork()
-    if not pid:
-        if after is not None:
-            signal.setitimer(signal.ITIMER_REAL, after)  # nobody handles the alarm
-            signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
-        eval(make).fit(X, y).save(out)
-        os._exit(0)
-    return os.waitpid(pid, 0)[1]
-
-done = {}
-for kind, make in MODELS.items():
-    kills, path, out = KILLS[kind], f"{folder}/{kind}.checkpoint", f"{folder}/{kind}.prism"
-    began = time.perf_counter()
-    assert child(make, path + "-first", out) == 0
-    os.unlink(out)
-    share = (time.perf_counter() - began) / kills
-    ended = [child(make, path, out, random.uniform(0.05, 1.0) * share) for _ in range(kills)]
-    assert child(make, path, out) == 0
-    done[kind] = sum(os.WIFSIGNALED(each) for each in ended)
-print(json.dumps(done))
-"""
+pytestmark = pytest.mark.usefixtures("short_fits")  # as in the processes that are killed
 
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, int]]:
-    """A folder with model files of fits that were killed several times, and how often each really was."""
+    """A folder with models of fits that were killed several times and of others that were not; how often each was."""
     folder = tmp_path_factory.mktemp("killed")
-    names = {"MODELS": MODELS, "KILLS": KILLS, "ROWS": ROWS, "SHORT_LOCAL": SHORT_LOCAL, "SHORT_ROUNDS": SHORT_ROUNDS}
-    script = "".join(f"{name} = {value!r}\n" for name, value in names.items()) + SCRIPT
-    argv = [sys.executable, "-c", script, str(folder)]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=240, check=False)
+    path = os.pathsep.join([str(Path(prismgp.__file__).parents[1]), str(Path(__file__).parents[1])])
+    argv = [sys.executable, "-m", "tests.killed_fits", str(folder)]
+    environment = {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=240, check=False, env=environment)
     assert done.returncode == 0, done.stderr
     return folder, json.loads(done.stdout)
-
-
-def data() -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(0)
-    x = rng.standard_normal((ROWS, 3))
-    return x, np.sin(2 * x[:, 0]) * x[:, 1] + 0.1 * rng.standard_normal(ROWS)
-
-
-def model_of(kind: str, path: Path | None = None) -> SSGPRegressor | PrismGPRegressor:
-    return eval(MODELS[kind], {**globals(), "path": path})  # noqa: S307  our own table
-
-
-@cache
-def undisturbed(kind: str) -> SSGPRegressor | PrismGPRegressor:
-    """A fit without a checkpoint; not to be changed."""
-    return model_of(kind).fit(*data())
 
 
 @pytest.fixture(scope="module")
@@ -115,18 +45,18 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[SSGPRegressor, b
     path = tmp_path_factory.mktemp("finished") / "c"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "WRITE_SECONDS", 0.0)
-        model = model_of("ssgp", path).fit(*data())
+        model = MODELS["ssgp"](path).fit(*data())
     return model, path.read_bytes()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", list(MODELS))
+@pytest.mark.parametrize("kind", MODELS)
 def test_killed_fits_end_alike(killed: tuple[Path, dict[str, int]], kind: str) -> None:
     """Twenty real SIGKILLs in all, at random moments; the model is the same to the last bit."""
     folder, happened = killed
     assert happened[kind] > 0
     x, _ = data()
-    plain = undisturbed(kind)
+    plain = load(folder / f"{kind}-undisturbed.prism")
     resumed = load(folder / f"{kind}.prism")
     for mine, theirs in zip(plain.predict(x, return_std=True), resumed.predict(x, return_std=True), strict=True):
         np.testing.assert_array_equal(mine, theirs)
@@ -139,11 +69,11 @@ def test_killed_fits_end_alike(killed: tuple[Path, dict[str, int]], kind: str) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [pytest.param(kind, marks=SLOW if kind in NETWORKS else ()) for kind in MODELS])
-def test_a_checkpoint_changes_nothing(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize("kind", MODELS)
+def test_a_checkpoint_changes_nothing(tmp_path: Path, killed: tuple[Path, dict[str, int]], kind: str) -> None:
     x, y = data()
-    with_one = model_of(kind, tmp_path / "c").fit(x, y)
-    np.testing.assert_array_equal(with_one.predict(x), undisturbed(kind).predict(x))
+    with_one = MODELS[kind](tmp_path / "c").fit(x, y)
+    np.testing.assert_array_equal(with_one.predict(x), load(killed[0] / f"{kind}-undisturbed.prism").predict(x))
     with_one.save(tmp_path / "m.prism")
     assert str(tmp_path).encode() not in (tmp_path / "m.prism").read_bytes()
 
@@ -152,8 +82,9 @@ def test_a_checkpoint_changes_nothing(tmp_path: Path, kind: str) -> None:
 def test_a_finished_fit_is_only_recalled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is computed twice: not the evidence, not a step of a network, not a pass over the rows."""
     monkeypatch.setattr(module, "WRITE_SECONDS", 0.0)
+    monkeypatch.setattr("prismgp._system.os.fsync", lambda _: None)  # hundreds of them take their time
     x, y = data()
-    model = model_of("joint", tmp_path / "c")
+    model = MODELS["joint"](tmp_path / "c")
     before = model.fit(x, y).predict(x)
 
     def forbidden(*_: object, **__: object) -> None:
@@ -177,7 +108,7 @@ def test_other_data_settings_and_code_are_refused(
     changed[-1, 2] += 1e-9
     for other in (changed, x[::-1], x[:-1]):
         with pytest.raises(DataError, match=r"other data.*remove the file"):
-            model_of("ssgp", path).fit(other, y[: len(other)])
+            MODELS["ssgp"](path).fit(other, y[: len(other)])
     with pytest.raises(DataError, match=r"n_frequencies=8 \(here 9\)"):
         SSGPRegressor(9, random_state=0, checkpoint=path).fit(x, y)
     with pytest.raises(DataError, match=r"random_state=0 \(here 1\)"):
@@ -186,10 +117,10 @@ def test_other_data_settings_and_code_are_refused(
         PrismGPRegressor(8, random_state=0, checkpoint=path).fit(x, y)
     monkeypatch.setattr(sources, "_digest_code", lambda: "other")
     with pytest.raises(DataError, match="of a fit by other code of PrismGP; remove the file"):
-        model_of("ssgp", path).fit(x, y)
+        MODELS["ssgp"](path).fit(x, y)
     monkeypatch.setattr(sources, "__version__", "99")
     with pytest.raises(DataError, match=r"of a fit by version '\S+' of PrismGP \(here '99'\); remove the file"):
-        model_of("ssgp", path).fit(x, y)
+        MODELS["ssgp"](path).fit(x, y)
     monkeypatch.undo()
     assert path.read_bytes() == content
     SSGPRegressor(8, random_state=0, checkpoint=path, verbose=1).fit(x, y)  # what has no effect may differ
@@ -234,7 +165,7 @@ def test_damaged_files_are_refused(tmp_path: Path, finished: tuple[SSGPRegressor
         metadata = {"prismgp_checkpoint": text, "sha256": module._digest(text, tensors)}
         path.write_bytes(safetensors.torch.save(tensors, metadata=metadata))
     with pytest.raises(ModelFileError, match="remove the file"):
-        model_of("ssgp", path).fit(x, y)
+        MODELS["ssgp"](path).fit(x, y)
 
 
 def test_a_full_disk_does_not_end_a_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -312,7 +243,7 @@ def test_entries_that_are_not_as_they_should_be_are_refused(
         metadata = {"prismgp_checkpoint": text, "sha256": module._digest(text, tensors)}
         path.write_bytes(safetensors.torch.save(tensors, metadata=metadata))
         with pytest.raises(ModelFileError, match=rf"{how}: '.*' is not usable \(.*\); remove the file"):
-            model_of("ssgp", path).fit(x, y)
+            MODELS["ssgp"](path).fit(x, y)
 
 
 @pytest.mark.slow

@@ -82,7 +82,7 @@ def some_case(seed: int) -> Case:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("batch", range(BATCHES))
+@pytest.mark.parametrize("batch", [0, 1, *(pytest.param(k, marks=pytest.mark.nightly) for k in range(2, BATCHES))])
 def test_every_bound_contains_the_exact_value(batch):
     held = 0
     for seed in range(batch * BATCH, (batch + 1) * BATCH):
@@ -195,7 +195,9 @@ def shortcuts(limit: float) -> Limits:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("limit", [0.0, np.inf], ids=["never", "always"])
+@pytest.mark.parametrize(
+    "limit", [pytest.param(0.0, id="never", marks=pytest.mark.nightly), pytest.param(np.inf, id="always")]
+)
 @pytest.mark.parametrize("name", HOSTILE)
 def test_shortcuts_are_never_wrong(name, limit):
     """Shortcuts that are taken where rounding is harmless hold where it is not, with wider bounds; and so without."""

@@ -4,51 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from prismgp.cli import main
-
-
-class Outcome(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-Run = Callable[..., Outcome]
+from tests.commands import Run, assert_refused, make_run
 
 
 @pytest.fixture
 def run(capfd: pytest.CaptureFixture[str]) -> Run:
-    """Run the command in this process; capfd, because predictions go to stdout as bytes."""
-
-    def call(*argv: object) -> Outcome:
-        capfd.readouterr()
-        code = main([str(each) for each in argv])
-        captured = capfd.readouterr()
-        return Outcome(code, captured.out, captured.err)
-
-    return call
+    """Run the command in this process."""
+    return make_run(main, capfd)
 
 
 @pytest.fixture
 def refused(run: Run) -> Callable[..., str]:
-    """Run a command that must fail as bad input does: code 2 and exactly one line; returns the line."""
-
-    def call(*argv: object) -> str:
-        outcome = run(*argv)
-        assert outcome.code == 2, outcome
-        assert outcome.out == ""
-        assert outcome.err.startswith("prismgp: error: ")
-        assert outcome.err.count("\n") == 1
-        assert outcome.err.endswith("\n")
-        return outcome.err
-
-    return call
+    """Run a command that must fail with one line; returns the line."""
+    return lambda *argv: assert_refused(run(*argv))
 
 
 def make_frame(n: int, seed: int) -> pd.DataFrame:

@@ -139,20 +139,17 @@ def test_summaries_of_several_targets(run: Run, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_pipe(run: Run, tmp_path: Path) -> None:
-    """Through real processes, from standard input to standard output."""
+    """Through a real process, from standard input to standard output."""
     table = frame().drop(columns="z")
     table.to_csv(tmp_path / "t.csv", index=False)
     spool = tmp_path / "spool"
     spool.mkdir()
     environment = {**os.environ, "TMPDIR": str(spool)}
 
-    def call(data: bytes, *argv: object) -> bytes:
-        command = [sys.executable, "-m", "prismgp", *(str(each) for each in argv)]
-        return subprocess.run(command, input=data, env=environment, capture_output=True, check=True).stdout
-
+    assert run("fit", tmp_path / "t.csv", "-t", "y", *FIT, "-q", "-o", tmp_path / "m.prism").code == 0
+    command = [sys.executable, "-m", "prismgp", "predict", str(tmp_path / "m.prism"), "-", "-q", "-o", "-"]
     raw = (tmp_path / "t.csv").read_bytes()
-    call(raw, "fit", "-", "-t", "y", *FIT, "-q", "-o", tmp_path / "m.prism")
-    piped = call(raw, "predict", tmp_path / "m.prism", "-", "-q", "-o", "-")
+    piped = subprocess.run(command, input=raw, env=environment, capture_output=True, check=True).stdout
     assert run("predict", tmp_path / "m.prism", tmp_path / "t.csv", "-o", tmp_path / "o.csv", "-q").code == 0
     assert piped == (tmp_path / "o.csv").read_bytes()
     assert len(pd.read_csv(io.BytesIO(piped))) == len(table)

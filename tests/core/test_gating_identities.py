@@ -341,9 +341,9 @@ def test_several_outputs(rng, kind):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("partition", ["none", "labels", "diagonal"])
-def test_model_files(rng, tmp_path, monkeypatch, kind, dtype, partition):
-    monkeypatch.setattr(fit, "SSGP_STAGES", replace(fit.SSGP_STAGES, race_rounds=(2,)))  # any start will do
-    x, y = make_data(rng)
+@pytest.mark.usefixtures("short_race")
+def test_model_files(tmp_path, kind, dtype, partition):
+    x, y = make_data(np.random.default_rng(0))
     given = {
         "none": None,
         "labels": (x[:, 0] > 5.0).astype(int),
@@ -369,22 +369,22 @@ def test_model_files(rng, tmp_path, monkeypatch, kind, dtype, partition):
 def test_learning(rng, kind, monkeypatch):
     """All stages, with labels that follow their rows into the subsamples."""
 
-    monkeypatch.setattr(fit, "SSGP_STAGES", replace(fit.SSGP_STAGES, race_rows=300, main_rows=350))
-    x = rng.uniform(-3, 3, (600, 2))
+    monkeypatch.setattr(fit, "SSGP_STAGES", replace(fit.SSGP_STAGES, race_rows=200, main_rows=280))
+    x = rng.uniform(-3, 3, (450, 2))
     labels = (x[:, 0] > 0).astype(int)
-    y = 10 + np.where(labels, 4 * np.sin(2 * x[:, 1]), x[:, 1]) + 0.4 * rng.normal(size=600)
+    y = 10 + np.where(labels, 4 * np.sin(2 * x[:, 1]), x[:, 1]) + 0.4 * rng.normal(size=450)
     for partition in (labels, None):
         model = SSGPRegressor(16, gating=kind, partition=partition, n_components=2, random_state=0)
         model.fit(x, y)
         assert model.fit_status_["stages"][-1]["method"] == "quasi-newton"
-        assert model.fit_status_["rows"] == 600
+        assert model.fit_status_["rows"] == 450
         gates = model.model_.predictor.gating.gate.gates(model.model_.to_model(x)).numpy()
         if kind == "hard" and partition is not None:
             gates = np.eye(2)[labels]
             assert np.sqrt(model.noise_variance_) == pytest.approx(0.4, rel=0.08)
         k = dense_kernel((gates, gates), model.frequencies_, x, x, model.lengthscale_)
         expected = reference.log_density(
-            y, model.mean_, model.signal_variance_ * k + model.noise_variance_ * np.eye(600)
+            y, model.mean_, model.signal_variance_ * k + model.noise_variance_ * np.eye(450)
         )
         assert model.log_evidence_ == pytest.approx(expected, rel=1e-7)
 

@@ -49,7 +49,7 @@ def make_file(rows: int, folder: Path) -> Path:
     for seed in range(rows // 100_000):
         x = np.random.default_rng(seed).uniform(-2, 2, (100_000, 12))
         table = pa.table({**{f"x{k}": x[:, k] for k in range(12)}, "y": np.sin(x[:, 0])})
-        writer = writer or pq.ParquetWriter(path, table.schema)
+        writer = writer or pq.ParquetWriter(path, table.schema, use_dictionary=False, compression="none")
         writer.write_table(table)
     assert writer is not None
     writer.close()

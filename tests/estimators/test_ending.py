@@ -35,10 +35,8 @@ MODELS = {
 
 
 @pytest.fixture(autouse=True)
-def short_local_training():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(local_fit, "FEW", replace(local_fit.FEW, steps=10, searches=1, batch_rows=64))
-        yield
+def short_local_training(monkeypatch, short_race):
+    monkeypatch.setattr(local_fit, "FEW", replace(local_fit.FEW, steps=10, searches=1, batch_rows=64))
 
 
 def data(n=250):

@@ -56,12 +56,20 @@ def covered(model, rng, n, noise, d):
 
 
 SIZES = {"exact": [1, 2, 3, 5, 10, 19], "ssgp": [3, 15], "neighbors": [2, 5, 10, 19], "prism": [3, 15]}
+EVERY_TIME = (1, 2, 3, 10)
 DRAWS = {"exact": 12, "ssgp": 3, "neighbors": 6, "prism": 2}  # of each noise and dimension: what they cost differs
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*too few to learn:prismgp.exceptions.PrismGPWarning")
-@pytest.mark.parametrize(("name", "n"), [(name, n) for name in MODELS for n in SIZES[name]])
+@pytest.mark.parametrize(
+    ("name", "n"),
+    [
+        pytest.param(name, n, marks=() if n in EVERY_TIME else pytest.mark.nightly)
+        for name in MODELS
+        for n in SIZES[name]
+    ],
+)
 def test_intervals_of_few_rows_cover(name, n):
     rng = np.random.default_rng(n)
     draws = [(noise, d) for noise in (0.0, 0.1, 0.3) for d in (1, 2)] * DRAWS[name]

@@ -22,7 +22,7 @@ def wave(rng, n, noise=0.1):
 
 @pytest.mark.slow
 def test_recovers_noise_and_covers(rng):
-    x, y = wave(rng, 800)
+    x, y = wave(rng, 500)
     x_test, y_test = wave(rng, 1000)
     for model in (SSGPRegressor(32, random_state=0), ExactGPRegressor(random_state=0)):
         mean, std = model.fit(x, y).predict(x_test, return_std=True)
@@ -55,6 +55,7 @@ def test_a_noise_that_is_far_too_small_is_no_trap(rng):
     assert model.fit_status_["stages"][-1]["converged"]
 
 
+@pytest.mark.usefixtures("short_race")
 def test_noise_alone_is_said_to_be(rng):
     x = rng.normal(size=(300, 4))
     with pytest.warns(PrismGPWarning, match="the fit explains no more than noise would"):
@@ -76,7 +77,7 @@ def test_pumadyn(data_folder):
     folder = data_folder / "uci" / "pumadyn32nm"
     table = pd.read_csv(folder / "data.csv.gz", header=None).to_numpy(dtype=float)
     test = pd.read_csv(folder / "test_mask.csv.gz", header=None).to_numpy()[:, 0].astype(bool)
-    x, y = table[~test][:4000, :-1], table[~test][:4000, -1]
+    x, y = table[~test][:2000, :-1], table[~test][:2000, -1]
     model = SSGPRegressor(32, random_state=0).fit(x, y)
     error = (model.predict(table[test, :-1]) - table[test, -1]) / y.std()
     assert np.sqrt(np.mean(error**2)) < 0.25
@@ -85,21 +86,21 @@ def test_pumadyn(data_folder):
 @pytest.mark.slow
 @pytest.mark.parametrize("estimator", ["ssgp", pytest.param("exact", marks=pytest.mark.slow)])
 def test_staged_fit_comes_close_to_the_full_one(rng, estimator, monkeypatch):
-    x, y = wave(rng, 3000, noise=0.3)
+    x, y = wave(rng, 2000, noise=0.3)
     name = {"ssgp": "SSGP_STAGES", "exact": "EXACT_STAGES"}[estimator]
-    stages = replace(getattr(fit, name), race_rows=300)
+    stages = replace(getattr(fit, name), race_rows=200)
     make = {
         "ssgp": lambda: SSGPRegressor(16, random_state=0),
         "exact": lambda: ExactGPRegressor(random_state=0),
     }[estimator]
-    n = 3000 if estimator == "ssgp" else 950  # more than half as much again as the main rows
+    n = 2000 if estimator == "ssgp" else 700  # more than half as much again as the main rows
     monkeypatch.setattr(fit, name, replace(stages, main_rows=10**9))
     full = make().fit(x[:n], y[:n])
-    monkeypatch.setattr(fit, name, replace(stages, main_rows=600))
+    monkeypatch.setattr(fit, name, replace(stages, main_rows=400))
     staged = make().fit(x[:n], y[:n])
     assert staged.fit_status_["stages"][-1]["method"] == "quasi-newton"
     assert full.fit_status_["stages"][-1]["method"] == "l-bfgs"
-    assert [stage["rows"] for stage in staged.fit_status_["stages"][-2:]] == [600, n]
+    assert [stage["rows"] for stage in staged.fit_status_["stages"][-2:]] == [400, n]
     assert staged.log_evidence_ > full.log_evidence_ - 2e-3 * n
 
 
@@ -115,7 +116,7 @@ def test_optimize_false_uses_the_values_given(rng):
         assert model.fit_status_["stages"] == []
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("short_race")
 def test_starting_values_are_used(rng):
     x, y = wave(rng, 400)
     model = SSGPRegressor(16, lengthscale=[1.0, 4.0], random_state=0).fit(x, y)
@@ -124,6 +125,7 @@ def test_starting_values_are_used(rng):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("short_race")
 def test_learned_frequencies_raise_the_evidence(rng):
     x, y = wave(rng, 400)
     plain = SSGPRegressor(6, random_state=0).fit(x, y)
@@ -153,6 +155,7 @@ def test_restarts_do_not_hurt(rng):
     assert len(races) == 3
 
 
+@pytest.mark.usefixtures("short_race")
 def test_history_and_status_tell_what_happened(rng):
     x, y = wave(rng, 300)
     model = SSGPRegressor(8, random_state=0).fit(x, y)
@@ -217,7 +220,7 @@ def test_missing_gpu_is_said(rng):
     SSGPRegressor(4, device="auto").fit(x, y)
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("short_race")
 def test_normalisation_changes_units_not_the_model(rng):
     """Scaling the data scales the answer, exactly up to rounding."""
     x, y = wave(rng, 300)
@@ -229,8 +232,9 @@ def test_normalisation_changes_units_not_the_model(rng):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("short_race")
 def test_float32_is_close_to_float64(rng):
-    x, y = wave(rng, 1000)
+    x, y = wave(rng, 500)
     double = SSGPRegressor(16, random_state=0, dtype="float64").fit(x, y)
     single = SSGPRegressor(16, random_state=0, dtype="float32").fit(x.astype(np.float32), y.astype(np.float32))
     assert np.abs(single.predict(x) - double.predict(x)).max() < 0.1 * np.sqrt(double.noise_variance_)

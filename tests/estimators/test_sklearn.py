@@ -18,10 +18,10 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from prismgp import ExactGPRegressor, SpectralFeatures, SSGPRegressor
 
+pytestmark = pytest.mark.usefixtures("short_fits")  # they fit hundreds of times; which start wins is not their point
 
-# The checks fit hundreds of times; which start wins is not their point.
+
 @pytest.mark.slow
-@pytest.mark.usefixtures("short_race")
 @parametrize_with_checks([SSGPRegressor(), ExactGPRegressor(), SpectralFeatures()])
 @pytest.mark.filterwarnings(
     "ignore:.*(too few to learn|is constant|no more than noise):prismgp.exceptions.PrismGPWarning"
@@ -31,12 +31,11 @@ def test_estimator_checks(estimator, check):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("short_race")
 @parametrize_with_checks(
     [
-        SSGPRegressor(8, dtype="float32", kernel="matern32", max_iter=10),
-        SSGPRegressor(8, gating="hard", n_components=2, max_iter=10),
-        SSGPRegressor(8, gating="soft", n_components=2, max_iter=10),
+        SSGPRegressor(4, dtype="float32", kernel="matern32", max_iter=3),
+        SSGPRegressor(4, gating="hard", n_components=2, max_iter=3),
+        SSGPRegressor(4, gating="soft", n_components=2, max_iter=3),
     ]
 )
 @pytest.mark.filterwarnings(

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
-from typing import NamedTuple
+from types import SimpleNamespace
 
 import pytest
 
 import prismgp
 from experiments.__main__ import main
+from experiments.jobs import Job, Limits, Running, perform
 from experiments.machine import ROOT
-
-
-class Outcome(NamedTuple):
-    code: int
-    out: str
-    err: str
-
+from tests.commands import Run, assert_refused, make_run
 
 JOBS = """
 import os, time
@@ -49,7 +46,26 @@ def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     (folder / "some_jobs.py").write_text(JOBS)
     path = [str(folder), str(Path(prismgp.__file__).parents[1]), str(ROOT)]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path))
+    monkeypatch.syspath_prepend(folder)
     return "some_jobs"
+
+
+def perform_here(job: Job, limits: Limits, folder: Path) -> Running:
+    """In place of ``experiments.jobs.start``: perform a job in this process, which has all modules already."""
+    result, log, status = folder / f"{job.key}.json", BytesIO(), 0
+    try:
+        result.write_text(json.dumps(perform(job.function, job.order), allow_nan=False))
+    except Exception as error:  # noqa: BLE001  as a process of its own ends with it
+        log.write(f"{type(error).__name__}: {error}".encode())
+        status = 1
+    ended = SimpleNamespace(poll=lambda: status, returncode=status)
+    return Running(job, ended, log, result, time.perf_counter())
+
+
+@pytest.fixture
+def jobs_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of what is done with results; a process of its own spends seconds on importing torch."""
+    monkeypatch.setattr("experiments.jobs.start", perform_here)
 
 
 @pytest.fixture
@@ -69,32 +85,16 @@ def start(tmp_path: Path) -> Callable[[str], subprocess.Popen[bytes]]:
 
 
 @pytest.fixture
-def run(capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Outcome]:
+def run(capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Run a command in this process, in an empty folder."""
     monkeypatch.chdir(tmp_path)
-
-    def call(*argv: object) -> Outcome:
-        capfd.readouterr()
-        code = main([str(each) for each in argv])
-        captured = capfd.readouterr()
-        return Outcome(code, captured.out, captured.err)
-
-    return call
+    return make_run(main, capfd)
 
 
 @pytest.fixture
-def refused(run: Callable[..., Outcome]) -> Callable[..., str]:
-    """Run a command that must fail as bad input does: code 2 and exactly one line; returns the line."""
-
-    def call(*argv: object) -> str:
-        outcome = run(*argv)
-        assert outcome.code == 2, outcome
-        assert outcome.out == ""
-        assert outcome.err.startswith("experiments: error: ")
-        assert outcome.err.count("\n") == 1
-        return outcome.err
-
-    return call
+def refused(run: Run) -> Callable[..., str]:
+    """Run a command that must fail with one line; returns the line."""
+    return lambda *argv: assert_refused(run(*argv), program="experiments")
 
 
 def wait_for(condition: Callable[[], object], seconds: float = 60.0) -> None:

@@ -11,9 +11,8 @@ import pytest
 from experiments.__main__ import EXPERIMENTS, PUBLISHED_FIGURES
 from experiments.plan import parse_numbers, parse_splits
 from experiments.results import RESULTS, Study
-from tests.experiments.conftest import Outcome
+from tests.commands import Run
 
-Run = Callable[..., Outcome]
 Refused = Callable[..., str]
 published = pytest.mark.skipif(not RESULTS.is_dir(), reason="results are in the repository, not in archives")
 STUDIES = sorted(path.stem for path in RESULTS.glob("*.jsonl"))

@@ -28,6 +28,7 @@ def test_the_table_is_the_one_that_is_described() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("short_race")
 def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """On 400 rows, with a small SSGP in place of PrismGP."""
     small = tmp_path / "housing.csv.gz"

@@ -106,7 +106,7 @@ def test_a_result_is_stale_when_its_parts_have_changed():
     assert is_stale("bench", {"entry": "an entry of the past", "parts": None})
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("jobs_here")
 def test_the_runner_stores_the_digest_and_repeats_what_is_stale(tmp_path, jobs):
     study, todo = Study(tmp_path, "s"), [Job("a", f"{jobs}:double", {"x": 3})]
     carry_out(study, todo, digest=lambda _: "one", show=False)

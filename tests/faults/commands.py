@@ -10,23 +10,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from prismgp.cli import main
+from tests.commands import Outcome
 
 OLD = b"the output of an earlier run"
 ROWS = 60
 INTERRUPTED = "prismgp: interrupted\n"
-
-
-class Outcome(NamedTuple):
-    code: int
-    out: str
-    err: str
 
 
 @dataclass(frozen=True)
@@ -116,16 +110,6 @@ class Bench:
         assert sorted(after) == sorted(before), "something was left behind, or is gone"
         assert after == before, "an old file is not as it was"
         assert list(self.spool.iterdir()) == [], "a temporary file was left behind"
-
-
-def refused(outcome: Outcome, *parts: str) -> None:
-    """Code 2 and one line, with all of these in it."""
-    assert outcome.code == 2, outcome
-    assert outcome.out == ""
-    assert outcome.err.startswith("prismgp: error: "), outcome.err
-    assert outcome.err.count("\n") == 1, outcome.err
-    for part in parts:
-        assert part in outcome.err, (part, outcome.err)
 
 
 @pytest.fixture(scope="session")

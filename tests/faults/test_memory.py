@@ -17,7 +17,8 @@ import pytest
 import torch
 
 from prismgp import _system
-from tests.faults.commands import COMMANDS, MAIN, OLD, Bench, fail_at, make_table, refused, run
+from tests.commands import assert_refused
+from tests.faults.commands import COMMANDS, MAIN, OLD, Bench, fail_at, make_table, run
 
 # A process that has loaded everything and computed nothing; it forks a child for every order, which is cheap. The
 # child limits its address space, as ulimit -v does, to what it has now and some more.
@@ -148,7 +149,7 @@ def test_a_limit_of_the_container(
     if name == "ssgp":
         assert outcome.code == 0
         return
-    refused(outcome, "an exact GP on 4,000 rows needs about", "200.2 MiB are available")
+    assert_refused(outcome, "an exact GP on 4,000 rows needs about", "200.2 MiB are available")
     assert output.read_bytes() == OLD
 
 
@@ -184,7 +185,7 @@ def test_an_allocation_that_fails(bench: Bench, name: str, library: str, monkeyp
         patch.setattr(f"{home}.{attribute}", fail_at(lambda *_, **__: None, ERRORS[library]))
         with bench.unharmed():
             outcome = bench.run(name)
-    refused(outcome, "needs more memory than there is", "are available")
+    assert_refused(outcome, "needs more memory than there is", "are available")
     if library == "torch":
         assert "a piece of 80000000000 bytes was refused" in outcome.err
 

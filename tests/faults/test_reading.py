@@ -14,7 +14,8 @@ import pytest
 
 from prismgp.data.tables import TableFile, _translate_errors
 from prismgp.model import container
-from tests.faults.commands import COMMANDS, Bench, make_table, refused
+from tests.commands import assert_refused
+from tests.faults.commands import COMMANDS, Bench, make_table
 
 TABLES = tuple(name for name in COMMANDS if name not in ("predict gzip", "certify figure"))
 
@@ -79,7 +80,7 @@ def test_a_table_changes_while_it_is_read(
     with bench.unharmed(command.data):
         outcome = bench.run(name)
     said = "the file is gone" if change == "remove" else "the file has changed while it was in use"
-    refused(outcome, str(path), said)
+    assert_refused(outcome, str(path), said)
 
 
 @pytest.mark.parametrize(("name", "batch"), [("fit csv", 2), ("fit csv", 3), ("fit parquet", 2), ("report", 2)])
@@ -92,7 +93,7 @@ def test_a_table_changes_between_two_passes(
     change_while_read(monkeypatch, bench.folder / command.data, grow, batch)
     with bench.unharmed(command.data):
         outcome = bench.run(name)
-    refused(outcome, str(bench.folder / command.data), "the file has changed while it was in use")
+    assert_refused(outcome, str(bench.folder / command.data), "the file has changed while it was in use")
 
 
 MODELS = tuple(name for name, command in COMMANDS.items() if command.has_model and "figure" not in name)
@@ -113,7 +114,7 @@ def test_a_model_changes_while_it_is_read(
 
     monkeypatch.setattr(container, "_digest", digest)
     with bench.unharmed("m.prism"):
-        refused(bench.run(name), str(path), "changed while it was read")
+        assert_refused(bench.run(name), str(path), "changed while it was read")
 
 
 # -- damaged pages and devices ---------------------------------------------------------------------
@@ -146,7 +147,7 @@ def test_a_damaged_page(bench: Bench, name: str, column: int, group: int, how: s
     damage(path, column, group, how=how)
     bench.prepare(name)
     with bench.unharmed():
-        refused(bench.run(name), str(path), "cannot be read")
+        assert_refused(bench.run(name), str(path), "cannot be read")
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -161,4 +162,4 @@ def test_a_device_with_errors(bench: Bench, name: str, monkeypatch: pytest.Monke
     bench.prepare(name)
     monkeypatch.setattr(TableFile, "raw_batches", raw_batches)
     with bench.unharmed():
-        refused(bench.run(name), str(path), "Input/output error")
+        assert_refused(bench.run(name), str(path), "Input/output error")

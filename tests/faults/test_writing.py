@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.commands import COMMANDS, MAIN, Bench, fail_at, refused, run
+from tests.commands import assert_refused
+from tests.faults.commands import COMMANDS, MAIN, Bench, fail_at, run
 
 SHARES = (0.0, 0.01, 0.5, 0.99)  # of the output that fit on the disk
 # Where a write can fail, and with what; a full disk is often noticed by fsync only, and a disk with errors becomes
@@ -47,7 +48,7 @@ def test_full_after_some_bytes(bench: Bench, sizes: dict[str, int], name: str, s
         with largest_file(int(share * sizes[name])):
             outcome = bench.run(name)
         needed = "at least" if share else str(output)  # where nothing could be written, nothing is known
-        refused(outcome, str(output), needed, "bytes" if share else "File too large")
+        assert_refused(outcome, str(output), needed, "bytes" if share else "File too large")
 
 
 @pytest.mark.parametrize("name", ["fit csv", "certify", "report"])
@@ -64,7 +65,7 @@ def test_too_little_room_is_noticed_before(
     monkeypatch.setattr("prismgp._system.os.statvfs", lambda _: os.statvfs_result(values))
     with bench.unharmed():
         outcome = bench.run(name)
-    refused(outcome, str(output), "No space left on device: at least ", " bytes are needed, ", " are free")
+    assert_refused(outcome, str(output), "No space left on device: at least ", " bytes are needed, ", " are free")
     needed = re.search(r"at least ([\d,]+) bytes", outcome.err)
     assert needed is not None
     assert abs(int(needed[1].replace(",", "")) - sizes[name]) < 1_000
@@ -81,7 +82,7 @@ def test_errors_of_the_system(
     monkeypatch.setattr(target, fail_at(original, OSError(number, os.strerror(number))))
     with bench.unharmed():
         outcome = bench.run(name)
-    refused(outcome, str(output), os.strerror(number))
+    assert_refused(outcome, str(output), os.strerror(number))
 
 
 @pytest.mark.parametrize("name", ["fit csv", "predict csv", "report"])
@@ -90,7 +91,7 @@ def test_a_folder_that_is_read_only(bench: Bench, name: str, monkeypatch: pytest
     output = bench.prepare(name)
     monkeypatch.setattr("prismgp.cli.common.os.access", lambda *_: False)
     with bench.unharmed():
-        refused(bench.run(name), str(output), "cannot be written to")
+        assert_refused(bench.run(name), str(output), "cannot be written to")
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS])
@@ -144,4 +145,4 @@ def test_a_spool_that_is_full(bench: Bench, share: float, monkeypatch: pytest.Mo
         argv[2] = "-"
         with largest_file(int(share * data.stat().st_size)):
             outcome = run(argv)
-    refused(outcome, str(bench.spool), "a copy of standard input", "bytes")
+    assert_refused(outcome, str(bench.spool), "a copy of standard input", "bytes")

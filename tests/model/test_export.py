@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from functools import cache
 
 import numpy as np
 import pytest
@@ -53,6 +54,18 @@ def fits():
     return fit
 
 
+@pytest.fixture(scope="module")
+def exported(fits):
+    """What torch.export makes of a fit, by name."""
+
+    @cache
+    def export(name):
+        model, x = fits(name)
+        return torch.export.export(model.to_torch(), (torch.as_tensor(x[:20]),), dynamic_shapes=ROWS)
+
+    return export
+
+
 def assert_predicts(found, model, x, tolerance=EXPORTED):
     scale = model.model_.standardiser.y_scale
     for got, expected in zip(found, model.predict(x, return_std=True), strict=True):
@@ -73,11 +86,11 @@ def test_module_equals_predict(fits, name):
 @pytest.mark.slow
 @IGNORED
 @pytest.mark.parametrize("name", TRACED)
-def test_exported_program_equals_predict(fits, name):
+def test_exported_program_equals_predict(fits, exported, name):
     model, x = fits(name)
-    program = torch.export.export(model.to_torch(), (torch.as_tensor(x[:20]),), dynamic_shapes=ROWS)
+    module = exported(name).module()
     for rows in (x, x[:1]):
-        assert_predicts(program.module()(torch.as_tensor(rows)), model, rows)
+        assert_predicts(module(torch.as_tensor(rows)), model, rows)
 
 
 @pytest.mark.slow
@@ -107,12 +120,11 @@ for name in sys.argv[2:]:
 
 @pytest.mark.slow
 @IGNORED
-def test_saved_programs_run_without_this_library(fits, tmp_path):
+def test_saved_programs_run_without_this_library(fits, exported, tmp_path):
     names = ["ssgp hard", "prism"]
     for name in names:
-        model, x = fits(name)
-        program = torch.export.export(model.to_torch(), (torch.as_tensor(x[:20]),), dynamic_shapes=ROWS)
-        torch.export.save(program, tmp_path / f"{name}.pt2")
+        torch.export.save(exported(name), tmp_path / f"{name}.pt2")
+    x = fits("prism")[1]
     np.save(tmp_path / "x.npy", x)
     subprocess.run([sys.executable, "-c", _WITHOUT, tmp_path, *names], check=True, env={"PYTHONPATH": ""})
     for name in names:

@@ -19,8 +19,6 @@ from prismgp.prism.local import LocalMixture
 
 NOISE = 0.1
 
-pytestmark = pytest.mark.usefixtures("short_race")
-
 
 def simulated(n: int, seed: int, *, levels: int = 4) -> tuple[pd.DataFrame, Any]:
     """Two numbers, a category, and a target that depends on all of them."""

@@ -202,6 +202,7 @@ class KilledError(Exception):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("short_race")
 @pytest.mark.parametrize("n", [150, 30])
 @pytest.mark.parametrize("after", [3, 30, 33, 1000])
 def test_killed_fit_goes_on_to_the_same_model(tmp_path, monkeypatch, n, after):

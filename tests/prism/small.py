@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 
 from prismgp import PrismGPRegressor
@@ -10,8 +11,6 @@ from prismgp.core.kernels import Parameters
 from prismgp.prism import LocalMixture, NetworkSizes, RevisedMap, batch_log_evidence
 from tests import reference
 
-SHORT_LOCAL = {"steps": 20, "searches": 2, "batch_rows": 128}  # of the training of neighbours: a tenth of the steps
-SHORT_ROUNDS = (5,)  # of the race for the exact GP beside them
 GATINGS = ["none", "soft", "hard"]
 NOISES = ["constant", "input"]
 
@@ -31,6 +30,11 @@ SMALL = {
     "random_state": 0,
     "local": "never",  # these are tests of the mixture of experts; test_local.py adds neighbours
 }
+
+
+def nightly_seeds(count):
+    """Seeds, of which every change tries the first."""
+    return [0, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(1, count))]
 
 
 def data(n=150, d=2, q=None, seed=0):

@@ -8,7 +8,7 @@ import pytest
 from prismgp import PrismGPRegressor, SSGPRegressor
 from prismgp.exceptions import PrismGPWarning
 from prismgp.prism import RevisedMap
-from tests.prism.small import assert_same_predictions, has_members
+from tests.prism.small import assert_same_predictions, has_members, nightly_seeds
 
 # The neighbours beside the networks are tested in test_local.py.
 pytestmark = pytest.mark.usefixtures("short_local")
@@ -29,7 +29,7 @@ LEARNING = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", nightly_seeds(2))
 def test_a_discontinuity(seed):
     """Few frequencies of the inputs cannot jump; a network can."""
     rng = np.random.default_rng(seed)

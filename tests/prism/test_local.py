@@ -20,8 +20,8 @@ from prismgp.prism import fit as recipes
 from prismgp.prism.local import LocalMixture, Near, View, make_local, start_lengthscales, survey
 from prismgp.prism.local_fit import _EXACT, _INPUTS, _TARGET, LocalStage
 from prismgp.prism.train import MemberTraining
-from tests import reference
-from tests.prism.small import SHORT_LOCAL, assert_same_predictions, data, make_map, model, rows
+from tests import reference, short
+from tests.prism.small import assert_same_predictions, data, make_map, model, nightly_seeds, rows
 from tests.tolerances import PREDICTION
 
 VIEWS = [View(residual=residual, latent=latent) for residual in (True, False) for latent in (True, False)]
@@ -36,7 +36,7 @@ TEMPERATURE = np.array([1.3, 0.8])
 def short_training():
     """A tenth of the steps: the tests are about what is learned, not about how well."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(local_fit, "FEW", replace(local_fit.FEW, **SHORT_LOCAL))
+        patch.setattr(local_fit, "FEW", replace(local_fit.FEW, **short.LOCAL))
         yield
 
 
@@ -298,9 +298,9 @@ def rmse(fit, x, y):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("short_local")
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", nightly_seeds(3))
 def test_neighbours_see_what_few_frequencies_cannot(seed):
-    x, y = rough(1_500, seed)
+    x, y = rough(900, seed)
     new = rough(1_000, seed + 100)
     without, fit = (local_model(local=local, random_state=seed).fit(x, y) for local in ("never", "auto"))
     status = fit.fit_status_["local"]
@@ -313,7 +313,7 @@ def test_neighbours_see_what_few_frequencies_cannot(seed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", nightly_seeds(6))
 def test_smooth_functions_need_no_neighbours(seed):
     x, y = smooth(400, seed)
     without, fit = (local_model(**SMOOTH, local=local, random_state=seed).fit(x, y) for local in ("never", "auto"))
@@ -374,7 +374,7 @@ def test_coverage_of_neighbours(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", nightly_seeds(3))
 def test_coverage_without_neighbours(seed):
     assert 0.90 <= coverage(smooth, seed, **SMOOTH) <= 0.99
 

@@ -13,8 +13,9 @@ from prismgp.core.shape import NormalShape, StudentShape
 from prismgp.data import ArraySource
 from prismgp.exceptions import DataError
 from prismgp.prism import fit as fit_module
-from tests.prism.small import data, model
+from tests.prism.small import data, model, nightly_seeds
 
+pytestmark = pytest.mark.usefixtures("short_fits")
 COVERAGES = [0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99]
 
 # All with mean 0 and variance 1.
@@ -65,7 +66,7 @@ def test_the_shape_is_found(shaped):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", nightly_seeds(3))
 @pytest.mark.parametrize("kind", list(NOISES))
 def test_intervals_are_calibrated(kind, seed):
     """With 6,000 held-out rows, of which a share has a standard error of 0.6 points."""

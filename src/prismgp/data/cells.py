@@ -18,17 +18,18 @@ ArrowColumn: TypeAlias = Any  # pyarrow.ChunkedArray or pyarrow.Array; pyarrow s
 
 _LARGEST_CELL = 1e150  # squares of larger values leave the range of float64
 _NUMERAL = r"(?i)^[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?|inf|infinity|nan)$"
+_SHOWN = 8  # names in a message
 _TRUE, _FALSE = ["true", "1"], ["false", "0"]
 
 
 # -- names in messages -----------------------------------------------------------------------------
 
 
-def quote_names(names: Iterable[str], limit: int = 8) -> str:
+def quote_names(names: Iterable[str]) -> str:
     """``'a', 'b' and 3 more``"""
     names = list(names)
-    shown = ", ".join(repr(name) for name in names[:limit])
-    return shown if len(names) <= limit else f"{shown} and {len(names) - limit} more"
+    shown = ", ".join(repr(name) for name in names[:_SHOWN])
+    return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN} more"
 
 
 def plural(items: Collection[Any], noun: str) -> str:

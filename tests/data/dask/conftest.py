@@ -27,7 +27,7 @@ def folder(frame: pd.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> Pat
     """Parquet files of unequal lengths, several row groups each."""
     path = tmp_path_factory.mktemp("parts")
     for number, (start, stop) in enumerate([(0, 160), (160, 440), (440, 600)]):
-        frame[start:stop].to_parquet(path / f"part-{number}.parquet", row_group_size=60, index=False)
+        frame[start:stop].to_parquet(path / f"part-{number}.parquet", row_group_size=120, index=False)
     return path
 
 

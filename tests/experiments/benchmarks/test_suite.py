@@ -38,6 +38,7 @@ def test_short_runs_come_first_and_large_ones_ask_for_memory():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("short_race", "short_local")
 @pytest.mark.parametrize("model", ["exact", "ssgp", "base"])
 def test_a_run_has_what_the_tables_need(model, data_folder, monkeypatch):
     monkeypatch.setenv("PRISMGP_DATA", str(data_folder))

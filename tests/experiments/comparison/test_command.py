@@ -1,54 +1,45 @@
-"""``bench`` as people use it: what is written, what is refused, and a run that is killed."""
+"""``bench`` as people use it: what is written, what is refused, and a run that is interrupted."""
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-import prismgp
 from experiments.__main__ import main
-from experiments.machine import ROOT
 from experiments.results import Study
 from prismgp.exceptions import DataError
-from tests.experiments.conftest import alive, wait_for
+from tests import short
+from tests.experiments.conftest import perform_here
 
 RUN = ["bench", "--quick", "--datasets", "simulated", "--peers", "linear", "--threads", "1"]
 KEYS = ["agreement", "simulated-s0-prism-32", "simulated-s0-linear"]
 
 
-def workers_of(pid: int) -> list[int]:
-    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
 @pytest.fixture(scope="module")
-def killed(tmp_path_factory):
-    """A study whose command was killed after its first result, and then continued; its text before."""
-    if not Path("/proc/self/task").is_dir():
-        pytest.skip("children of a process are found by /proc")
+def continued(tmp_path_factory):
+    """A study that was interrupted after its first result, and then continued; its text before."""
     folder = tmp_path_factory.mktemp("bench")
-    command = [sys.executable, "-m", "experiments", *RUN, "-q", "--results", str(folder)]
-    path = os.pathsep.join([str(ROOT), str(Path(prismgp.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
-    process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": path})
-    wait_for(lambda: Study(folder, "bench-quick").get(KEYS[0]) and workers_of(process.pid), 120)
-    workers = workers_of(process.pid)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    wait_for(lambda: not any(alive(pid) for pid in workers), 60)
-    before = Study(folder, "bench-quick")
-    text = before.path.read_text()
-    code = main([*RUN, "-q", "--results", str(folder)])
+
+    def first_alone(job, *rest):
+        if job.key != KEYS[0]:
+            raise KeyboardInterrupt
+        return perform_here(job, *rest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        short.race(patch)
+        short.local(patch)
+        patch.setattr("experiments.jobs.start", first_alone)
+        assert main([*RUN, "-q", "--results", str(folder)]) == 130
+        before = Study(folder, "bench-quick")
+        text = before.path.read_text()
+        patch.setattr("experiments.jobs.start", perform_here)
+        code = main([*RUN, "-q", "--results", str(folder)])
     return folder, set(before.records), text, code
 
 
 @pytest.mark.slow
-def test_a_killed_run_can_be_continued(killed):
-    folder, before, text, code = killed
-    assert before < set(KEYS)
+def test_an_interrupted_run_can_be_continued(continued):
+    folder, before, text, code = continued
+    assert before == {KEYS[0]}
     assert code == 0
     study = Study(folder, "bench-quick")
     assert set(study.records) == set(KEYS)
@@ -57,8 +48,8 @@ def test_a_killed_run_can_be_continued(killed):
 
 
 @pytest.mark.slow
-def test_a_finished_run_has_its_tables(killed):
-    folder = killed[0]
+def test_a_finished_run_has_its_tables(continued):
+    folder = continued[0]
     assert "compares nothing" in (folder / "bench-quick.md").read_text()
     study = Study(folder, "bench-quick")
     assert study.about["options"] == {"quick": True, "threads": 1, "job_seconds": 420.0, "memory_gib": 12.0}
@@ -67,16 +58,16 @@ def test_a_finished_run_has_its_tables(killed):
 
 
 @pytest.mark.slow
-def test_the_list_shows_plan_and_outcomes(killed, capsys):
-    assert main([*RUN, "--results", str(killed[0]), "--list"]) == 0
+def test_the_list_shows_plan_and_outcomes(continued, capsys):
+    assert main([*RUN, "--results", str(continued[0]), "--list"]) == 0
     printed = capsys.readouterr().out
     assert "simulated-s0-linear    rmse " in printed
     assert "3 jobs, 0 to do, 0 left out" in printed
 
 
 @pytest.mark.slow
-def test_other_settings_for_the_same_file_are_refused(killed, capsys):
-    assert main([*RUN, "-q", "--job-seconds", "7", "--results", str(killed[0])]) == 2
+def test_other_settings_for_the_same_file_are_refused(continued, capsys):
+    assert main([*RUN, "-q", "--job-seconds", "7", "--results", str(continued[0])]) == 2
     assert "holds results with other settings" in capsys.readouterr().err
 
 

@@ -61,6 +61,7 @@ def test_jobs_and_their_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert {row[1] for row in conditions.tables[0].rows} == {"printed", "corrected", "sufficient"}
 
 
+@pytest.mark.usefixtures("short_race")
 def test_full_gp_with_parameters_of_a_subsample(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fits, "_QUICK_EXACT_ROWS", 100)
     result = fit({**ORDER, "kind": "fit", "model": "exact", "p": None})
@@ -71,6 +72,7 @@ def test_full_gp_with_parameters_of_a_subsample(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("jobs_here", "short_race")
 def test_an_interrupted_experiment_is_continued(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     command = ["reproduce", "gas10k", "--simulated", "--rows", "200", "--models", "ssgp", "--runs", "1"]
     command += ["--threads", "1", "-q", "--results", str(tmp_path)]
@@ -115,6 +117,7 @@ def test_absent_files_say_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("short_race")
 def test_streamed_experiment(tmp_path: Path) -> None:
     prepare({**ORDER, "rows": 2_000, "runs": 1, "data": str(tmp_path)})
     result = fit({**ORDER, "experiment": "gas4m", "kind": "fit", "model": "ssgp", "data": str(tmp_path)})

@@ -15,6 +15,7 @@ from experiments.scores import score
 from prismgp import ExactGPRegressor, PrismGPRegressor, SSGPRegressor, load
 from prismgp.context import FitContext, FitEvent
 
+pytestmark = pytest.mark.usefixtures("short_fits")
 MODELS = {
     "exact": lambda: ExactGPRegressor(random_state=0, max_iter=20),
     "ssgp": lambda: SSGPRegressor(8, random_state=0, max_iter=20),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,7 @@ from experiments.results import Study
 from experiments.robustness import soak
 from experiments.robustness.invariants import check_problem
 from experiments.robustness.problems import make_problem
-from tests.experiments.conftest import Outcome
+from tests.commands import Run
 
 
 def test_a_seed_is_a_problem() -> None:
@@ -70,9 +69,7 @@ def test_the_invariants_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "ZeroDivisionError: in the fit" in check_problem(problem)[0]
 
 
-def test_failures_are_stored_with_their_seed(
-    run: Callable[..., Outcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failures_are_stored_with_their_seed(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     good = {"name": "exact", "complaints": [], "seconds": 1.0}
     results = {5: good, 6: {**good, "complaints": ["fit: broken"]}, 7: good}
     monkeypatch.setattr(soak, "_results", lambda seeds, _: ((seed, results[seed]) for seed in seeds))
@@ -89,7 +86,7 @@ def test_failures_are_stored_with_their_seed(
 
 
 @pytest.mark.slow
-def test_one_problem_is_repeated_here(run: Callable[..., Outcome]) -> None:
+def test_one_problem_is_repeated_here(run: Run) -> None:
     found = run("soak", "--seed", cheap("exact", 1)[0])
     assert found.code == 0
     assert "ExactGPRegressor" in found.out
