@@ -37,10 +37,12 @@ __all__ = [
     "stale_table",
 ]
 
-# The shape of the noise is learned by the joint recipe alone.
-_CORE = [path for path in sorted((ROOT / "src/prismgp/core").glob("*.py")) if not path.stem.startswith("shape")]
+# The shape of the noise and its tails are learned by the joint recipe alone.
+_CORE = [
+    path for path in sorted((ROOT / "src/prismgp/core").glob("*.py")) if not path.stem.startswith(("shape", "tails"))
+]
 _LINEAR = tuple(path.relative_to(ROOT).as_posix() for path in _CORE)
-_STAGES = (*_LINEAR, "src/prismgp/vae", "src/prismgp/prism/experts.py", "src/prismgp/prism/fit.py")
+_STAGES = (*_LINEAR, "src/prismgp/vae", *(f"src/prismgp/prism/{name}.py" for name in ("maps", "experts", "fit")))
 _PRISM = tuple(f"src/prismgp/{name}" for name in ("core", "prism", "vae", "neighbors"))
 # The regressors of PrismGP: where their mathematics is, and what their defaults are.
 _MODELS: dict[str, tuple[tuple[str, ...], type]] = {
@@ -64,6 +66,7 @@ _STUDIES: dict[str, tuple[str, ...]] = {
     "dask": ("experiments/benchmarks/dask_scaling.py", "src/prismgp/data"),
     "active": ("experiments/benchmarks/active.py", "src/prismgp/active"),
     "bayes-opt": ("experiments/benchmarks/bayes_opt.py", "src/prismgp/botorch.py"),
+    "trees": ("experiments/benchmarks/trees.py", "src/prismgp/data"),
 }
 _OTHERS = ("src/prismgp/data",)
 # Measurements of these studies that are no fits: the model they need most of, and what else they use.

@@ -148,7 +148,7 @@ def _choose_target(args: argparse.Namespace, model: GPRegressor, files: TableFil
             "page in Python, by prismgp.report.examine with output=..."
         )
     if asked is None or len(asked) != 1 or asked[0] not in known:
-        names = quote_names(known, limit=len(known))
+        names = quote_names(known)
         raise DataError(f"a report is about one target; choose one of {names} with --target, as in -t {known[0]}")
     # Rows are those of the fit only if they are read with all its targets.
     return common.require_targets(files, known), known.index(asked[0])

@@ -6,15 +6,17 @@ The data flow of the joint recipe:
 - ``batch.py``: log evidence of mini-batches (B1 to B4);
 - ``members.py``: the members' networks and their optimiser in one tensor, and a step of all of them (T1);
 - ``train.py``: the training of the members, checked on held-out rows;
-- ``experts.py``: trained features with the exact posterior of their weights on all rows; their mixture;
+- ``maps.py``: features of rows; ``experts.py``: these with the exact posterior of their weights, and their mixture;
+- ``judging.py``: what an expert says of held-out rows, and how much each row counts in its posterior (R1);
 - ``stacking.py``: noise, weights and temperature of the mixture, by the density of the held-out rows;
 - ``joint.py``: all of it, in order; ``fit.py``: the settings and recipes of the estimator;
 - ``released.py``: what the authors' released code does instead (T2).
 """
 
 from prismgp.prism.batch import batch_log_evidence, batch_predict
-from prismgp.prism.experts import Expert, FeatureMap, InformedMap, MapStatistics, Mixture, PlainMap, ReconfiguredMap
+from prismgp.prism.experts import Expert, Mixture
 from prismgp.prism.local import LocalMixture
+from prismgp.prism.maps import FeatureMap, InformedMap, MapStatistics, PlainMap, ReconfiguredMap
 from prismgp.prism.network import NetworkOutput, NetworkSizes, RevisedMap, clip_inputs
 from prismgp.prism.stacking import HeldOut, Stack, mixture_moments, noise_scale, stack
 

@@ -19,9 +19,10 @@ from prismgp.core.shape import NoiseShape, NormalShape
 from prismgp.core.shape_fit import ShapeFit, fit_shape
 from prismgp.core.tails import tail_share
 from prismgp.data import MappedSource, Source, StandardisedRows, Standardiser, standardise
-from prismgp.prism.experts import Expert, Mixture, PlainMap, ReconfiguredMap
+from prismgp.prism.experts import Expert, Mixture
 from prismgp.prism.joint import LOCAL_ROWS, JointFit, JointRecipe
 from prismgp.prism.local import LocalMixture
+from prismgp.prism.maps import PlainMap, ReconfiguredMap
 from prismgp.prism.network import NetworkSizes
 from prismgp.prism.released import PASS_BATCHES, PASSES, ReleasedSettings, fit_released
 from prismgp.prism.train import MemberSettings

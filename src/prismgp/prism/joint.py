@@ -21,10 +21,11 @@ from prismgp.core.ending import Ending, time_twice
 from prismgp.core.features import Statistics
 from prismgp.core.kernels import Kernel, Parameters, draw_frequencies, get_kernel
 from prismgp.data import ArraySource, StandardisedRows, standardise
-from prismgp.prism.experts import Expert, InformedMap, MapStatistics, Mixture
+from prismgp.prism.experts import Expert, Mixture
 from prismgp.prism.judging import Examples, Judged, WeighedStatistics, chunk_rows
 from prismgp.prism.local import LocalMixture
 from prismgp.prism.local_fit import LEAST_EXAMPLES, LocalResult, LocalStage
+from prismgp.prism.maps import InformedMap, MapStatistics
 from prismgp.prism.network import NetworkSizes, RevisedMap
 from prismgp.prism.stacking import average, mixture_moments, normal_nlpd, stack
 from prismgp.prism.train import Member, MemberSettings, MemberTraining, TrainingRows, held_out_rows, train_members

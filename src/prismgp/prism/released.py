@@ -27,7 +27,8 @@ from prismgp.context import FitContext
 from prismgp.core.features import Statistics, spectral_features
 from prismgp.core.kernels import Parameters
 from prismgp.data import StandardisedRows
-from prismgp.prism.experts import Expert, MapStatistics, Mixture, PlainMap, ReconfiguredMap
+from prismgp.prism.experts import Expert, Mixture
+from prismgp.prism.maps import MapStatistics, PlainMap, ReconfiguredMap
 from prismgp.vae import (
     TRAINING_ROWS,
     BatchRows,
