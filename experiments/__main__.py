@@ -73,6 +73,7 @@ PUBLISHED_TABLES = (
 PUBLISHED_FIGURES = (
     "accuracy.png",
     "active.png",
+    "bayes-opt.png",
     "efficiency.png",
     "spaces-trade.png",
     "tightness.png",

@@ -74,7 +74,7 @@ def test_intervals_of_few_rows_cover(name, n):
     rng = np.random.default_rng(n)
     draws = [(noise, d) for noise in (0.0, 0.1, 0.3) for d in (1, 2)] * DRAWS[name]
     inside = [covered(MODELS[name], rng, n, *each) for each in draws]
-    # The standard error of few draws is allowed for; with 120 of them all of these are above 0.9.
+    # The standard error of few draws is allowed for.
     assert np.mean(inside) > 0.9 - (0.0 if name == "exact" else np.std(inside) / len(inside) ** 0.5)
 
 

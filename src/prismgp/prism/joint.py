@@ -288,7 +288,7 @@ class JointRecipe:
     def _judge(self, expert: Expert, examples: Examples, context: FitContext) -> Judged:
         """What an expert says of the held-out rows; rows that a member cannot explain count less if that is better."""
         judged = examples.judge(expert, scaled=expert is not self.plain)
-        if not isinstance(expert.map, RevisedMap) or not examples.are_far(judged):
+        if not isinstance(expert.map, RevisedMap) or context.ending.left <= 0.0 or not examples.are_far(judged):
             return judged
 
         def weigh(judge: Expert, name: str) -> Expert:
