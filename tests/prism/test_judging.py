@@ -137,6 +137,7 @@ def test_held_out_rows_decide_for_a_fit(monkeypatch, better):
     fit = model().fit(x, y)
     members = [expert for expert in seen[0].experts if isinstance(expert.map, RevisedMap)]
     assert members
+    assert [each["rows_weighed"] for each in fit.fit_status_["members"]] == [better] * 2
     inputs, targets = fit.model_.to_model(x), fit.model_.target_to_model(y[:, None])
     for expert in members:
         assert (expert.judge is not None) is better

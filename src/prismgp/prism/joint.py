@@ -238,6 +238,7 @@ class JointRecipe:
                 "best_step": member.best_step,
                 "held_out_nlpd": member.score if np.isfinite(member.score) else None,
                 "message": member.message,
+                "rows_weighed": False,  # whether rows that it cannot explain count less in its posterior
             }
         )
         for name, values in {"member": [number] * len(member.records), **member.history}.items():
@@ -274,6 +275,8 @@ class JointRecipe:
         experts.append(self.plain)
         judged = [self._judge(expert, examples, context) for expert in experts]
         experts, seen = [each.expert for each in judged], [each.found for each in judged]
+        for number, each in zip(result.networks, judged, strict=False):  # the members come first
+            result.members[number]["rows_weighed"] = each.expert.judge is not None
         chosen = stack(target, seen, simple=simple, row_weights=result.row_weights)
         kept = np.flatnonzero(chosen.weights > 0)
         result.mixture = Mixture(tuple(experts[k] for k in kept), chosen.weights[kept], chosen.temperature)
