@@ -238,9 +238,9 @@ def _table(found: dict[str, list[Record]], labels: dict[str, str], columns: dict
     for model, label in labels.items():
         done = found[model]
         values = [[take(each) for each in done] for take in (*columns.values(), seconds_of)]
-        cells = (
-            [*map(_quartiles, values[:-1]), f"{np.median(values[-1]):.0f}"] if done else [absent(model)] * len(values)
-        )
+        cells = [absent(model), *[""] * len(columns)]
+        if done:
+            cells = [*map(_quartiles, values[:-1]), f"{np.median(values[-1]):.0f}"]
         rows.append([label, str(len(done)), *cells])
         for k, each in enumerate(values):
             medians[2 + k].append(float(f"{np.median(each):.3g}") if done else None)

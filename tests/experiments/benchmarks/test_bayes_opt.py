@@ -64,7 +64,7 @@ def test_loops_and_tables(tmp_path, monkeypatch):
         study.put(job.key, {**job.order, **found})
     assert len(starts) == 1  # all models begin alike
     text = bayes_opt.markdown(study)
-    assert text.count("not run") == 2 * 3 * 4  # two functions, three models
-    assert "one kernel matrix" in text
+    assert text.count("not run") == 2 * 3  # two functions, three models
+    assert text.count("one kernel matrix") == 1
     assert text.count("**") >= 8  # the best of each column
     assert {type(make()).__name__ for make in bayes_opt.figures(study).values()} == {"Figure"}
