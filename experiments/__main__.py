@@ -77,7 +77,6 @@ PUBLISHED_FIGURES = (
     "efficiency.png",
     "spaces-trade.png",
     "tightness.png",
-    *(f"bench-pareto-{name}.png" for name in ("kin40k", "beijing", "flights")),
     *(f"{name}-error_seconds.png" for name in ("abalone", "gas10k-simulated", "gas500k-simulated", "gas4m-simulated")),
     *(f"{name}-embedding.png" for name in ("abalone", "gas10k-simulated")),
 )

@@ -133,6 +133,7 @@ def small(order: Record) -> Record:
         seconds["acquisition"] += time.perf_counter() - middle
         x, y = torch.cat([x, point]), torch.cat([y, function(point)])
     regret = (largest - y.cummax(0).values).tolist()
+    regret = [float(f"{value:.3g}") for value in regret]  # digits that are shown; there are hundreds of such lists
     return {"regret": regret, "fit_seconds": seconds["fit"], "acquisition_seconds": seconds["acquisition"]}
 
 
