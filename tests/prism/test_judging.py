@@ -1,4 +1,4 @@
-"""Rows that an expert cannot explain count less (R1), by dense refits; held-out rows decide, and stay unknown."""
+"""Rows that an expert cannot explain count less (W3), by dense refits; held-out rows decide, and stay unknown."""
 
 from __future__ import annotations
 

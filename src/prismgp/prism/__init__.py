@@ -7,7 +7,7 @@ The data flow of the joint recipe:
 - ``members.py``: the members' networks and their optimiser in one tensor, and a step of all of them (T1);
 - ``train.py``: the training of the members, checked on held-out rows;
 - ``maps.py``: features of rows; ``experts.py``: these with the exact posterior of their weights, and their mixture;
-- ``judging.py``: what an expert says of held-out rows, and how much each row counts in its posterior (R1);
+- ``judging.py``: what an expert says of held-out rows, and how much each row counts in its posterior (W3);
 - ``stacking.py``: noise, weights and temperature of the mixture, by the density of the held-out rows;
 - ``joint.py``: all of it, in order; ``fit.py``: the settings and recipes of the estimator;
 - ``released.py``: what the authors' released code does instead (T2).

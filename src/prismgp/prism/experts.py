@@ -42,7 +42,7 @@ class Expert:
     noise_scale: Array  # (q,), factor on the noise variance at prediction, from held-out rows
     log_evidence: float
     factors: tuple[Factor, ...]  # how the factorisations went; the matrices are in the posterior
-    judge: Expert | None = None  # during a fit, the expert that has weighted the rows (R1); None: all count the same
+    judge: Expert | None = None  # during a fit, the expert that has weighted the rows (W3); None: all count the same
 
     @classmethod
     def of(cls, name: str, feature_map: FeatureMap, params: Parameters, statistics: Statistics) -> Expert:
@@ -90,7 +90,7 @@ class Expert:
         """Weights of rows of the posterior, (n,): those far from what the others say of them count less.
 
         ``w = min(1, (t + 1) / (t + z^2))``, z the standardised leave-one-out residual and t the degrees of freedom of a
-        Student's t: one step of its likelihood's maximisation by weights (Lange, Little and Taylor, 1989).  (R1)
+        Student's t: one step of its likelihood's maximisation by weights (Lange, Little and Taylor, 1989).  (W3)
         """
         mean, variance, noise = self.leave_one_out(x, y)
         targets, rows = RowNoise.split(y, mean.shape[1])

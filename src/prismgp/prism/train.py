@@ -104,7 +104,7 @@ class _Course:
     draws: dict[str, np.random.Generator]
     generators: dict[str, torch.Generator]
     end: int  # the step after which the learning rate is zero
-    trust: Tensor  # weights of the rows, (n,): those that the network cannot explain count less (R1)
+    trust: Tensor  # weights of the rows, (n,): those that the network cannot explain count less (W3)
     scores: list[tuple[int, float]] = field(default_factory=list)  # of all checks
 
 
