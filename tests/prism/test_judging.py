@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+import prismgp
 from prismgp.core.features import accumulate_features
-from prismgp.prism import MapStatistics, Mixture, RevisedMap
+from prismgp.prism import MapStatistics, RevisedMap
 from prismgp.prism.experts import TRUST_DEGREES, Expert
 from prismgp.prism.judging import Examples, Judged, WeighedStatistics, weigh_rows
 from prismgp.prism.train import _CONTEXT_ROWS, MemberTraining
@@ -125,17 +126,15 @@ def test_far_rows_are_noticed(rng, heavy, expected):
 
 
 @pytest.mark.parametrize("better", [True, False])
-def test_held_out_rows_decide_for_a_fit(monkeypatch, better):
+def test_held_out_rows_decide_for_a_fit(monkeypatch, tmp_path, better):
     """Where rows should count less, the posterior of each member is that of weighed rows; else it is as before."""
     x, y = data()
     y[::20] += 60.0
     monkeypatch.setattr(Examples, "are_far", lambda *_: True)
     monkeypatch.setattr(MemberTraining, "_predict_held_out", unweighed)
     monkeypatch.setattr(Examples, "prefer", lambda *_: better)
-    seen = []
-    monkeypatch.setattr(Mixture, "settle", lambda mixture: seen.append(mixture) or mixture)
     fit = model().fit(x, y)
-    members = [expert for expert in seen[0].experts if isinstance(expert.map, RevisedMap)]
+    members = [expert for expert in fit.model_.predictor.experts if isinstance(expert.map, RevisedMap)]
     assert members
     assert [each["rows_weighed"] for each in fit.fit_status_["members"]] == [better] * 2
     inputs, targets = fit.model_.to_model(x), fit.model_.target_to_model(y[:, None])
@@ -148,6 +147,12 @@ def test_held_out_rows_decide_for_a_fit(monkeypatch, better):
             log_noise = -trust.log() if log_noise is None else log_noise - trust.log()
             plain = accumulate_features([(phi, log_noise, targets)], 1)
         torch.testing.assert_close(expert.statistics.moments, plain.moments, rtol=1e-9, atol=1e-9)
+    fit.save(tmp_path / "m")
+    loaded = prismgp.load(tmp_path / "m")
+    for one in (fit, loaded):  # the certificate is about the rows as they count
+        assert prismgp.certify(one, x, y, x[:5]).mean is not None
+    again = loaded.partial_fit(x[:5], y[:5]).model_.predictor
+    assert all(expert.judge is None for expert in again.experts)  # of the new rows it knows nothing
 
 
 def unweighed(task, course, network):

@@ -141,8 +141,9 @@ def _neighbor_problem(predictor: NeighborModel, data: _Data, *, dtype: torch.dty
 
 def _expert_problem(expert: Expert, data: _Data, *, gated: bool) -> Problem:
     kind, lengthscale = expert.map, torch.as_tensor(expert.params.lengthscale).to(data.x)
+    columns = data.target if data.row_noise is None else torch.cat([data.target, data.row_noise.columns], 1)
 
-    def see(rows: Tensor, _: slice | None) -> _Seen:
+    def see(rows: Tensor, training: slice | None) -> _Seen:
         if isinstance(kind, RevisedMap):
             narrow = rows.to(kind.mean.dtype)
             with torch.no_grad():
@@ -154,7 +155,11 @@ def _expert_problem(expert: Expert, data: _Data, *, gated: bool) -> Problem:
             if isinstance(kind, ReconfiguredMap):
                 points = (kind.reconfigure(rows) - kind.shift) / kind.scale
         features = Features(phi.double(), None if gates is None else gates.double())
-        return _Seen(points / lengthscale, features, None if log_noise is None else log_noise.double())
+        log_noise = None if log_noise is None else log_noise.double()
+        if training is not None and expert.judge is not None:  # some rows count less in the posterior
+            trust = expert.judge.row_trust(rows, columns[training]).log()
+            log_noise = -trust if log_noise is None else log_noise - trust
+        return _Seen(points / lengthscale, features, log_noise)
 
     prefix = (
         "latent " if isinstance(kind, RevisedMap) else "re-configured " if isinstance(kind, ReconfiguredMap) else ""

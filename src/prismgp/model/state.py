@@ -7,13 +7,14 @@ are 2p features for each cluster; without gates it is as if there were one clust
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
 
-from prismgp._types import Tensor
+from prismgp._types import Array, Tensor
 from prismgp.core.exact import ExactPosterior
 from prismgp.core.features import GATINGS, Gating, Statistics
 from prismgp.core.gating import RuleGate
@@ -38,6 +39,7 @@ from prismgp.prism.local import LocalMixture
 from prismgp.vae import MixtureVAE, ReleasedVAE
 
 _MAX_EXPERTS = 1_000
+_POSTERIOR = ("weight_mean", "inverse_root")
 _MAX_NETWORK_LOG = 50.0  # of what the network exponentiates, in single precision
 
 
@@ -203,7 +205,10 @@ def _mixture_tensors(mixture: Mixture) -> dict[str, Tensor]:
     tensors = {"weights": torch.as_tensor(mixture.weights), "temperature": torch.as_tensor(mixture.temperature)}
     for k, expert in enumerate(mixture.experts):
         own = {"moments": expert.statistics.moments, "noise_scale": torch.as_tensor(expert.noise_scale)}
-        own |= {name: getattr(expert.posterior, name) for name in ("weight_mean", "inverse_root")}
+        own |= {name: getattr(expert.posterior, name) for name in _POSTERIOR}
+        if expert.judge is not None:
+            own |= {f"judge.{name}": getattr(expert.judge.posterior, name) for name in _POSTERIOR}
+            own["judge.noise_scale"] = torch.as_tensor(expert.judge.noise_scale)
         own |= {name: torch.as_tensor(getattr(expert.params, name)) for name in PARAMETERS}
         own |= {f"map.{name}": value for name, value in _map_tensors(expert.map).items()}
         tensors |= {f"e{k}.{name}": value for name, value in own.items()}
@@ -232,14 +237,9 @@ def _build_mixture(tensors: dict[str, Tensor], config: Any, *, n: int, d: int, q
 def _build_expert(own: dict[str, Tensor], entry: dict[str, Any], *, d: int, q: int, dtype: torch.dtype) -> Expert:
     inputs = own["log_lengthscale"].numel() if "log_lengthscale" in own else 0
     params = take_parameters(own, "", inputs, q)
-    noise_scale = take(own, noise_scale=(q,))[0].numpy()
-    if (noise_scale <= 0).any():
-        raise ModelFileError("a noise factor is not positive")
     feature_map, width = _build_map(under("map.", own), entry["kind"], entry["detail"], params, d=d, q=q, dtype=dtype)
     size = width + 1 + q
-    moments, weight_mean, inverse_root = take(
-        own, moments=(size, size), weight_mean=(width, q), inverse_root=(q, width, width)
-    )
+    (moments,) = take(own, moments=(size, size))
     rows, log_noise_sum, log_evidence = (entry[name] for name in ("rows", "log_noise_sum", "log_evidence"))
     known = isinstance(rows, int) and all(isinstance(each, float) for each in (log_noise_sum, log_evidence))
     size_of = moments.diagonal().abs().max()
@@ -248,9 +248,24 @@ def _build_expert(own: dict[str, Tensor], entry: dict[str, Any], *, d: int, q: i
     if not known or rows < 1 or not math.isfinite(log_noise_sum + log_evidence) or not sound:
         raise ModelFileError("the statistics of an expert are out of range")
     stats = Statistics(rows, q, moments, log_noise_sum)
+    known_by = (params, width, q)
+    found = Expert(str(entry["name"]), feature_map, params, stats, *_build_posterior(own, *known_by), log_evidence, ())
+    judge = under("judge.", own)
+    if not judge:
+        return found
+    posterior, noise_scale = _build_posterior(judge, *known_by)
+    return replace(found, judge=replace(found, posterior=posterior, noise_scale=noise_scale))
+
+
+def _build_posterior(own: dict[str, Tensor], params: Parameters, width: int, q: int) -> tuple[WeightPosterior, Array]:
+    """The posterior of an expert's weights, and the factor on its noise."""
+    weight_mean, inverse_root, scale = take(
+        own, weight_mean=(width, q), inverse_root=(q, width, width), noise_scale=(q,)
+    )
+    if bool((scale <= 0).any()):
+        raise ModelFileError("a noise factor is not positive")
     signal, mean = torch.as_tensor(params.signal), torch.as_tensor(params.mean)
-    posterior = WeightPosterior(weight_mean, inverse_root, signal, mean)
-    return Expert(str(entry["name"]), feature_map, params, stats, posterior, noise_scale, log_evidence, ())
+    return WeightPosterior(weight_mean, inverse_root, signal, mean), scale.numpy()
 
 
 def _kind(feature_map: FeatureMap) -> str:

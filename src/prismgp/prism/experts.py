@@ -42,7 +42,8 @@ class Expert:
     noise_scale: Array  # (q,), factor on the noise variance at prediction, from held-out rows
     log_evidence: float
     factors: tuple[Factor, ...]  # how the factorisations went; the matrices are in the posterior
-    judge: Expert | None = None  # during a fit, the expert that has weighted the rows (W3); None: all count the same
+    # The same with another posterior, which has weighed the rows of this one (W3); None: all of them count the same.
+    judge: Expert | None = None
 
     @classmethod
     def of(cls, name: str, feature_map: FeatureMap, params: Parameters, statistics: Statistics) -> Expert:
@@ -119,7 +120,10 @@ class Expert:
 
     def to(self, device: torch.device) -> Expert:
         moved = replace(self.statistics, moments=self.statistics.moments.to(device))
-        return replace(self, map=self.map.to(device), posterior=self.posterior.to(device), statistics=moved)
+        judge = None if self.judge is None else self.judge.to(device)
+        return replace(
+            self, map=self.map.to(device), posterior=self.posterior.to(device), statistics=moved, judge=judge
+        )
 
     def predict(self, x: Tensor, *, variance: bool) -> tuple[Tensor, Tensor | None, Tensor]:
         """Mean, variance of the function and noise variance, (..., n, q) in float64, in the model's units."""
@@ -281,10 +285,6 @@ class Mixture(Predictor):
 
     def to(self, device: torch.device) -> Mixture:
         return replace(self, experts=tuple(expert.to(device) for expert in self.experts))
-
-    def settle(self) -> Mixture:
-        """Without what only a fit needs."""
-        return replace(self, experts=tuple(replace(expert, judge=None) for expert in self.experts))
 
     def predict(self, x: Tensor, *, variance: bool) -> tuple[Tensor, Tensor | None, Tensor]:
         """Mean, variance of the function and noise variance, (..., n, q), in the model's units."""

@@ -108,7 +108,6 @@ class JointRecipe:
         result.predictor = result.mixture
         if local and share.leaves_local and result.without is not None and not context.ending.over:
             self._localise(result, held_out, streams, context)
-        result.predictor = result.predictor.settle()
         return result
 
     def _localise(self, result: JointFit, held_out: Indices, streams: Streams, context: FitContext) -> None:

@@ -219,9 +219,6 @@ class LocalMixture(Predictor):
     def to(self, device: torch.device) -> LocalMixture:
         return replace(self, base=self.base.to(device), near=tuple(each.to(device) for each in self.near))
 
-    def settle(self) -> LocalMixture:
-        return replace(self, base=self.base.settle())
-
     def prediction_rows(self, device: torch.device) -> int:
         return self.base.prediction_rows(device)
 
