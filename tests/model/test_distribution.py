@@ -192,22 +192,23 @@ def test_shapes_survive_exactly(tmp_path, copy):
     ids=str,
 )
 def test_hostile_shapes_are_refused(tmp_path, shapes):
-    model, _, _ = shaped(StudentShape(3.0))
-    model.save(tmp_path / "m")
-    path = tmp_path / "hostile"
-    path.write_bytes(rewritten((tmp_path / "m").read_bytes(), lambda config: config.update(noise_shape=shapes)))
     with pytest.raises(ModelFileError, match="nois"):
-        prismgp.load(path)
+        load_changed(tmp_path, noise_shape=shapes)
 
 
 @pytest.mark.parametrize("share", [-0.1, 0.6, "0.1", None, True])
 def test_hostile_shares_of_tails_are_refused(tmp_path, share):
-    model, _, _ = shaped(StudentShape(3.0))
-    model.save(tmp_path / "m")
-    path = tmp_path / "hostile"
-    path.write_bytes(rewritten((tmp_path / "m").read_bytes(), lambda config: config.update(tail_share=share)))
     with pytest.raises(ModelFileError, match="share of the tails"):
-        prismgp.load(path)
+        load_changed(tmp_path, tail_share=share)
+
+
+def load_changed(folder, **changes):
+    """Load the file of a model whose configuration someone has changed."""
+    model, _, _ = shaped(StudentShape(3.0))
+    model.save(folder / "m")
+    path = folder / "hostile"
+    path.write_bytes(rewritten((folder / "m").read_bytes(), lambda config: config.update(changes)))
+    return prismgp.load(path)
 
 
 @pytest.mark.parametrize("shape", [NormalShape(), StudentShape(3.0)], ids=lambda shape: shape.kind)

@@ -20,7 +20,7 @@ from prismgp.data import Source, merge_copies, standardise
 from prismgp.exceptions import DataError
 from prismgp.model import FittedModel
 from prismgp.neighbors import NeighborModel
-from prismgp.prism import Expert, LocalMixture, Mixture, ReconfiguredMap, RevisedMap, clip_inputs
+from prismgp.prism import Expert, LocalMixture, Mixture, ReconfiguredMap, RevisedMap, clip_inputs, weigh_noise
 
 REFERENCES = ("auto", "gated", "full")
 _ROWS = 16_384  # of the networks and features at a time
@@ -157,8 +157,7 @@ def _expert_problem(expert: Expert, data: _Data, *, gated: bool) -> Problem:
         features = Features(phi.double(), None if gates is None else gates.double())
         log_noise = None if log_noise is None else log_noise.double()
         if training is not None and expert.judge is not None:  # some rows count less in the posterior
-            trust = expert.judge.row_trust(rows, columns[training]).log()
-            log_noise = -trust if log_noise is None else log_noise - trust
+            log_noise = weigh_noise(log_noise, expert.judge.row_trust(rows, columns[training]))
         return _Seen(points / lengthscale, features, log_noise)
 
     prefix = (

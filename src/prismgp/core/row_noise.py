@@ -16,9 +16,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
-from prismgp._types import Tensor
+from prismgp._types import Array, Tensor
+
+
+def effective_rows(weights: Array) -> float:
+    """The number of equal weights that says as much as unequal ones, (n,), do (Kish)."""
+    return float(weights.sum() ** 2 / np.square(weights).sum())
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ import torch
 
 from prismgp._types import Array, Tensor
 from prismgp.core.normal import Marginals, normal_cdf, normal_quantile
+from prismgp.core.row_noise import effective_rows
 from prismgp.core.shape import NoiseShape
 
 _COUNT = 6  # the widest is some 900 standard deviations wide
@@ -31,9 +32,8 @@ _HALVINGS = 80
 
 
 def tail_share(rows: int, weights: Array | None = None) -> float:
-    """The share of the tails after so many held-out rows; unequal weights, (rows,), count as fewer of them (Kish)."""
-    effective = rows if weights is None else float(weights.sum() ** 2 / np.square(weights).sum())
-    return 1.0 / (effective + 1.0)
+    """The share of the tails after so many held-out rows, which may have weights, (rows,)."""
+    return 1.0 / ((rows if weights is None else effective_rows(weights)) + 1.0)
 
 
 def add_tails(marginals: Marginals, share: float) -> Marginals:

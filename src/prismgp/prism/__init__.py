@@ -14,7 +14,7 @@ The data flow of the joint recipe:
 """
 
 from prismgp.prism.batch import batch_log_evidence, batch_predict
-from prismgp.prism.experts import Expert, Mixture
+from prismgp.prism.experts import Expert, Mixture, weigh_noise
 from prismgp.prism.local import LocalMixture
 from prismgp.prism.maps import FeatureMap, InformedMap, MapStatistics, PlainMap, ReconfiguredMap
 from prismgp.prism.network import NetworkOutput, NetworkSizes, RevisedMap, clip_inputs
@@ -40,4 +40,5 @@ __all__ = [
     "mixture_moments",
     "noise_scale",
     "stack",
+    "weigh_noise",
 ]

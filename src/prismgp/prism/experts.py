@@ -104,10 +104,7 @@ class Expert:
     def _training_features(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor | None]:
         """Features and logarithms of the relative noise of rows in training, with their weights."""
         phi, log_noise = self.map.training_features(x)
-        if self.judge is None:
-            return phi, log_noise
-        trust = self.judge.row_trust(x, y).log()
-        return phi, -trust if log_noise is None else log_noise.double() - trust
+        return phi, log_noise if self.judge is None else weigh_noise(log_noise, self.judge.row_trust(x, y))
 
     def accumulate(self, chunks: Iterable[tuple[Tensor, Tensor]], q: int) -> Statistics:
         """Statistics of more rows under this expert's features."""
@@ -184,6 +181,11 @@ def _noise(level: Array, log_noise: Tensor | None, like: Tensor) -> Tensor:
         levels = levels * log_noise.double().exp()[..., None]
     shape = torch.broadcast_shapes(levels.shape, like.shape)  # type: ignore[no-untyped-call] # of torch
     return levels.expand(shape)
+
+
+def weigh_noise(log_noise: Tensor | None, trust: Tensor) -> Tensor:
+    """Logarithms of the relative noise of rows that have weights, both (n,); None: they are alike but for these."""
+    return -trust.log() if log_noise is None else log_noise.double() - trust.log()
 
 
 def _row_noise(level: Array, log_noise: Tensor | None, rows: RowNoise, like: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -10,10 +10,10 @@ import numpy as np
 import torch
 
 from prismgp._types import Array, Tensor
-from prismgp.core.features import Statistics
+from prismgp.core.features import Statistics, accumulate_features
 from prismgp.core.row_noise import RowNoise
 from prismgp.core.shape import StudentShape
-from prismgp.prism.experts import TRUST_DEGREES, Expert
+from prismgp.prism.experts import TRUST_DEGREES, Expert, weigh_noise
 from prismgp.prism.stacking import HeldOut, average, is_significant, noise_scale, normal_nlpd
 
 _FEATURE_BYTES = 64 * 2**20  # of the features of one chunk
@@ -39,8 +39,15 @@ class WeighedStatistics:
 
 def weigh_rows(judge: Expert, pairs: Sequence[tuple[Tensor, Tensor]]) -> tuple[Expert, Tensor]:
     """The expert with the posterior of all its rows and targets, weighed by a judge, and the weights, (n,)."""
-    weighed = judge.with_statistics(WeighedStatistics(judge).over(pairs, rows=0, q=len(judge.noise_scale)), judge=judge)
-    return weighed, torch.cat([judge.row_trust(x, y) for x, y in pairs])
+    trusts = [judge.row_trust(x, y) for x, y in pairs]
+
+    def weighed() -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        for (x, y), trust in zip(pairs, trusts, strict=True):
+            phi, log_noise = judge.map.training_features(x)
+            yield phi, weigh_noise(log_noise, trust), y
+
+    stats = accumulate_features(weighed(), len(judge.noise_scale), float(judge.params.noise[0]))
+    return judge.with_statistics(stats, judge=judge), torch.cat(trusts)
 
 
 @dataclass(frozen=True)

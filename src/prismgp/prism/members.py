@@ -70,7 +70,7 @@ class StepInputs(NamedTuple):
 
     x: Tensor  # (M, n, d)
     y: Tensor  # (M, n, q)
-    row_noise: Tensor | None  # (M, n, c), noise columns where rows differ
+    row_noise: Tensor  # (M, n, c), noise columns: weights, and known variances where there are any
     kept: tuple[Tensor, ...]  # factors on the values of each hidden layer, (M, n, h); none without dropout
     numbers: Tensor  # (M, 4), of step_numbers
     noise: Tensor | None  # (M, rows, 1, L), in steps with an ELBO
@@ -183,10 +183,8 @@ class Members:
         values = state.values.detach().requires_grad_()
         parameters = self._unpack(values)
         output, terms = self._evaluate(parameters, inputs)
-        row_noise = None
-        if inputs.row_noise is not None:
-            weight, *variance = inputs.row_noise.unbind(-1)
-            row_noise = RowNoise(weight, variance[0] if variance else None)
+        weight, *variance = inputs.row_noise.unbind(-1)
+        row_noise = RowNoise(weight, variance[0] if variance else None)
         kernel = _Kernel(*(parameters[f"network.{name}"] for name in _Kernel._fields))
         evidence = batch_log_evidence(kernel, output, inputs.y, row_noise) / inputs.x.shape[1]
         loss = -evidence

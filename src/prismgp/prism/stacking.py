@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from prismgp._types import Array, Tensor
-from prismgp.core.row_noise import RowNoise
+from prismgp.core.row_noise import RowNoise, effective_rows
 
 _NOISE_GRID = np.linspace(-3.0, 4.0, 141)  # logarithms of the factor on the noise variance
 _NOISE_ROWS = 10.0  # pseudo-rows that pull the factor to one
@@ -178,7 +178,7 @@ def is_significant(gains: Array, row_weights: Array | None, *, fitted: int, marg
     """
     n = len(gains)
     if row_weights is not None:
-        effective = float(row_weights.sum() ** 2 / np.square(row_weights).sum())
+        effective = effective_rows(row_weights)
         mean = np.average(gains, weights=row_weights)
         error = np.sqrt(np.average((gains - mean) ** 2, weights=row_weights) / max(effective - 1.0, 1e-9))
         return n > 1 and bool(mean > fitted / effective + margin * error)
