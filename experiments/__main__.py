@@ -17,6 +17,7 @@ from experiments.benchmarks.dask_scaling import DASK
 from experiments.benchmarks.efficiency import EFFICIENCY
 from experiments.benchmarks.flights import FLIGHTS
 from experiments.benchmarks.large_certificates import LARGE_CERTIFICATES
+from experiments.benchmarks.prediction import PREDICTION
 from experiments.benchmarks.scale import SCALE
 from experiments.benchmarks.speed import SPEED
 from experiments.benchmarks.starts import STARTS
@@ -44,6 +45,7 @@ _ALL = (
     VARIANTS_OF_PRISM,
     TIGHTNESS,
     SPEED,
+    PREDICTION,
     SCALE,
     FLIGHTS,
     DASK,

@@ -25,6 +25,8 @@ def test_defaults():
     assert usual.enough == pytest.approx(0.003)
     assert effort(100_000).rank == 2_236
     assert effort(10_000, tolerance=0.1).enough == pytest.approx(0.03)
+    # More rank than the random vectors need, where it takes less time than products.
+    assert (usual.least_rank, effort(100_000).least_rank, effort(1_000).least_rank) == (350, 1_106, 0)
     # Without random vectors the bounds are as good as the rank.
     for few in ({"delta": 0.0}, {"products": 0}):
         assert (effort(10_000, **few).rank, effort(10_000, **few).enough) == (1_050, 0.0)
@@ -48,6 +50,9 @@ def test_pivots_end_where_little_remains(many, rng):
     assert float(rest.mean()) <= (2e-2 if many else 1e-2)
     fewer, _ = select_pivots(kernel, 3, weight=None, generator=generator, enough=1e-2)
     assert len(fewer) == 3
+    more = len(pivots) + 20
+    longer, _ = select_pivots(kernel, 400, weight=None, generator=generator, enough=1e-2, least_rank=more)
+    assert more <= len(longer) <= more + 60  # pivots come in blocks
 
 
 def test_default_rank_follows_the_noise(rng, monkeypatch):

@@ -104,10 +104,18 @@ def test_the_command_loads_what_predictions_need(tmp_path):
     for name, model in (("s", MODELS["ssgp"]()), ("p", MODELS["joint"]().set_params(noise_shape="normal"))):
         model.fit(frame, y[:, 0]).save(tmp_path / f"{name}.prism")
         for kind in ("parquet", "csv"):
-            argv = ["predict", tmp_path / f"{name}.prism", tmp_path / f"d.{kind}", "-o", tmp_path / f"{name}.{kind}", "-q"]
+            argv = [
+                "predict",
+                tmp_path / f"{name}.prism",
+                tmp_path / f"d.{kind}",
+                "-o",
+                tmp_path / f"{name}.{kind}",
+                "-q",
+            ]
             code += (
                 f"code = main({[str(each) for each in argv]})\n"
-                "print(code, sorted({'sklearn', 'scipy', 'pandas', 'sympy', 'prismgp.estimators'} & set(sys.modules)))\n"
+                "heavy = {'sklearn', 'scipy', 'pandas', 'sympy', 'prismgp.estimators'}\n"
+                "print(code, sorted(heavy & set(sys.modules)))\n"
             )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "0 []\n" * 4, done.stderr

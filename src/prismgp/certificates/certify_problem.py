@@ -41,8 +41,8 @@ def certify_problem(problem: Problem, effort: Effort) -> Findings:
     clock = time.monotonic()
     generator = torch.Generator().manual_seed(effort.seed)
     least = float(problem.ratio.min())
-    size: dict[str, Any] = {"rank": effort.rank, "enough": effort.enough, "noise": least}
-    low = LowRank.by_pivots(problem.rows, problem.weight, generator=generator, **size)
+    size: dict[str, Any] = {"rank": effort.rank, "least_rank": effort.least_rank, "enough": effort.enough}
+    low = LowRank.by_pivots(problem.rows, problem.weight, noise=least, generator=generator, **size)
 
     def spent(products: int) -> dict[str, Any]:
         return {"rank": low.rank, "products": products, "seconds": time.monotonic() - clock}

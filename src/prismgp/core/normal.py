@@ -30,7 +30,8 @@ def normal_log_density(y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
 
 def normal_cdf(z: Array) -> Array:
     """Distribution function of the standard normal, entry by entry."""
-    return np.asarray(_cdf(torch.from_numpy(np.array(z, dtype=np.float64))).numpy())
+    found: Array = _cdf(torch.from_numpy(np.ascontiguousarray(z))).numpy()
+    return found
 
 
 def _cdf(z: Tensor) -> Tensor:
@@ -41,11 +42,6 @@ def _cdf(z: Tensor) -> Tensor:
 def normal_quantile(level: float) -> float:
     """Quantile of the standard normal."""
     return _STANDARD.inv_cdf(level)
-
-
-def normal_quantiles(u: Array) -> Array:
-    """Quantiles of the standard normal, entry by entry; those of 0 and 1 are infinite."""
-    return np.asarray(torch.special.ndtri(torch.from_numpy(np.array(u, dtype=np.float64))).numpy())
 
 
 @dataclass(frozen=True)

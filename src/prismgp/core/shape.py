@@ -20,9 +20,10 @@ from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 
 from prismgp._types import Array
-from prismgp.core.normal import normal_cdf, normal_quantiles
+from prismgp.core.normal import normal_cdf
 from prismgp.exceptions import ModelFileError
 
 MIN_DEGREES, MAX_DEGREES = 2.1, 200.0  # the variance is infinite at 2; above 200 a Student's t is normal
@@ -75,10 +76,10 @@ class NormalShape(NoiseShape):
             return np.asarray(-0.5 * (np.square(np.asarray(z, dtype=np.float64)) + _LOG_2PI))
 
     def cdf(self, z: Array) -> Array:
-        return normal_cdf(z)
+        return normal_cdf(np.array(z, dtype=np.float64)).reshape(np.shape(z))
 
     def quantile(self, u: Array) -> Array:
-        return normal_quantiles(u)
+        return np.asarray(torch.special.ndtri(torch.from_numpy(np.array(u, dtype=np.float64))).numpy())
 
     def to_dict(self) -> dict[str, Any]:
         return {"kind": self.kind}

@@ -194,8 +194,8 @@ def _parse(name: str, text: ArrowColumn, *, boolean: bool, first_row: int) -> Ar
     return pc.cast(text, pa.float64())
 
 
-# Arrow's own conversions from Python, and from and to NumPy, load pandas if it is installed, which takes 50 MB and 0.3 s.
-# What follows avoids that where possible.
+# Arrow's own conversions from Python, and from and to NumPy, load pandas if it is installed, which takes 50 MB and
+# 0.3 s. What follows avoids that where possible.
 
 _NAN = pa.Array.from_buffers(pa.float64(), 1, [None, pa.py_buffer(np.array([np.nan]))])[0]
 
