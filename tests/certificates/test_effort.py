@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from prismgp import SSGPRegressor, certify
-from prismgp.certificates import problem
+from prismgp import ExactGPRegressor, SSGPRegressor, certify
+from prismgp.certificates import predictions, problem
 from prismgp.certificates.kernel_matrix import Limits, ReferenceKernel
 from prismgp.certificates.lowrank import select_pivots
 from prismgp.certificates.problem import Effort
@@ -68,3 +68,28 @@ def test_default_rank_follows_the_noise(rng, monkeypatch):
         ranks.append(found.spent["rank"])
         assert max(found.mean.width.max(), found.std.width.max()) < 0.05 * noise
     assert ranks[0] < ranks[1] < 250
+
+
+def test_fewer_random_vectors_where_less_is_left_than_may_be(rng, monkeypatch):
+    """More rank than the variances need makes vectors superfluous; the exact GP stays inside, within the tolerance."""
+    x, there = rng.uniform(-3, 3, (400, 2)), rng.uniform(-3, 3, (60, 2))
+    y = np.sin(2 * x[:, 0]) + x[:, 1]
+    monkeypatch.setattr(problem, "_FEW_ROWS", 300)
+    fixed = {"lengthscale": 1.0, "signal_variance": 1.0, "noise_variance": 0.04, "optimize": False, "normalize": False}
+    model = SSGPRegressor(16, random_state=0, **fixed).fit(x, y)
+    mean, std = ExactGPRegressor(**fixed).fit(x, y).predict(there, return_std=True)
+    counts, sketch_task = [], predictions.sketch_task
+
+    def recorded(*args, count, **options):
+        counts.append(count)
+        return sketch_task(*args, count=count, **options)
+
+    monkeypatch.setattr(predictions, "sketch_task", recorded)
+    for least in (0.0, 10.0):
+        monkeypatch.setattr(problem, "_LEAST_RANK", least)
+        found = certify(model, x, y, there, tolerance=0.05, parts="predictions", random_state=0)
+        for each, truth in ((found.mean, mean), (found.std, std)):
+            assert each.contains(truth).all()
+            assert each.width.max() / 2 <= 0.05 * 0.2
+    assert counts[0] > 2 * counts[1]
+    assert counts[1] == 24

@@ -169,6 +169,10 @@ class Run:
             proved = ritz_shortfall(problem.n, steps // 2, _PROBES, self.delta) < 1.0
             tasks["spectral"] = kernel_error.spectral_task(problem, **{**common, "starts": _PROBES if proved else 1})
         count = min(_VECTORS, _VECTORS_EACH * products, _VECTORS_NUMBERS // problem.n)
+        if self.effort.enough and count > _VECTORS_LEAST:
+            # Widths grow with what is left, and fall with the root of the vectors; few have a larger Student's factor.
+            share = float(low.left.mean()) / (self.effort.enough * float(self.noise.min()))
+            count = max(_VECTORS_LEAST, math.ceil(count * min(share, 1.0)))
         if problem.test is not None and count >= _VECTORS_LEAST:
             tasks["sketch"] = predictions.sketch_task(problem, low, count=count, generator=self.generator)
         # Where so few steps prove nothing about the norm, the trace is used instead. No product is made for the norm
