@@ -29,8 +29,9 @@ from prismgp.datasets.gas_simulation import CAMPAIGN_SECONDS, Order, simulate, s
 from prismgp.plots import FAINT, INK, drawing_style
 from prismgp.prism import InformedMap, NetworkSizes, ReconfiguredMap, RevisedMap
 from prismgp.prism.fit import MANY_ROWS
-from prismgp.prism.train import Member, MemberSettings, MemberTraining, TrainingRows, held_out_rows
-from prismgp.vae import BatchRows, torch_generator
+from prismgp.prism.train import Member, MemberSettings, MemberTraining
+from prismgp.prism.training_rows import hash_inputs, held_out_rows, open_rows
+from prismgp.vae import torch_generator
 
 __all__ = [
     "CAMPAIGN_SECONDS",
@@ -43,7 +44,6 @@ __all__ = [
     "AnyArray",
     "Array",
     "ArraySource",
-    "BatchRows",
     "Chunks",
     "Member",
     "MemberSettings",
@@ -55,7 +55,6 @@ __all__ = [
     "SpectralEvidence",
     "Standardiser",
     "Streams",
-    "TrainingRows",
     "auto_chunk_rows",
     "check_count",
     "check_memory",
@@ -67,9 +66,11 @@ __all__ = [
     "find_network",
     "fit_shape",
     "get_kernel",
+    "hash_inputs",
     "held_out",
     "held_out_rows",
     "observe_fit",
+    "open_rows",
     "read_gas_sensor",
     "reconfigure",
     "required_bytes",

@@ -293,6 +293,12 @@ class StandardisedRows:
         """All rows as they are, in memory, or a uniform random sample of ``most`` of them."""
         return self.source.load() if self.n_rows <= most else self.source.subsamples([most], rng)[0]
 
+    def persist_sample(self, most: int, rng: np.random.Generator) -> Source:
+        """As :meth:`sample`; but rows of a cluster that take much memory stay there, in that of the workers."""
+        if not self.source.distributed or self.source.are_few(min(self.n_rows, most)):
+            return self.sample(most, rng)
+        return self.source.select_sample(most, rng).persist()
+
     def tensors(self) -> tuple[Tensor, Tensor]:
         """All rows of a small set, in float64."""
         x, y = self._whole()

@@ -229,6 +229,29 @@ class SelectionLoader:
         return Selection(self._loader.open(parts, self._n_rows), rows)
 
 
+@dataclass(frozen=True)
+class PersistedLoader:
+    """Loads rows that are in the memory of workers: the part is an :class:`Outcome`, rows or why there are none."""
+
+    number: int
+    single: bool
+    n_noise: int
+    encoder: TableEncoder | None
+
+    @property
+    def name(self) -> str:
+        return f"part {self.number} (counting from 0) of the rows in memory"
+
+    def open(self, parts: Sequence[Any], n_rows: int | None) -> Source:  # noqa: ARG002
+        outcome: Outcome[Block] = parts[0]
+        if outcome.error is not None:
+            raise outcome.error
+        assert outcome.value is not None
+        source = ArraySource(*outcome.value, n_noise=self.n_noise)
+        source.single, source.encoder = self.single, self.encoder
+        return source
+
+
 # -- tasks -----------------------------------------------------------------------------------------
 
 
@@ -287,6 +310,22 @@ class Cluster:
         """The outcomes of all shards, merged on the cluster in a tree of fixed shape: the order does not change."""
         (outcome,) = self.gather(_make_tasks(function, merge, shards))
         return cast(Outcome[T], outcome)
+
+    def persist(
+        self, function: Callable[[Source], T], merge: Callable[[T, T], T], groups: Sequence[Sequence[Shard]]
+    ) -> list[Any]:
+        """Delayed outcomes, one for each group of shards, computed once and kept by the workers.
+
+        If a worker is lost, what it kept is computed again.
+        """
+        import dask  # an optional extra
+
+        tasks = [_make_tasks(function, merge, group)[0] for group in groups]
+        client = self._client or _current_client()
+        if client is None:
+            return list(dask.persist(*tasks))
+        with _translate_errors(client):
+            return list(client.persist(tasks, retries=_RETRIES))
 
     def gather(self, tasks: list[Any]) -> list[Any]:
         """Run tasks and return their results."""

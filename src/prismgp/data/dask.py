@@ -21,6 +21,7 @@ from prismgp.data.cluster import (
     FrameLoader,
     Outcome,
     PartitionLoader,
+    PersistedLoader,
     SelectionLoader,
     Shard,
     TablePart,
@@ -75,7 +76,7 @@ class DaskSource(Source):
         if any(shard.n_rows is None for shard in self._shards):
             _ = self.moments  # the pass that counts also computes the moments, which are needed anyway
         self._shards = [shard for shard in self._shards if shard.n_rows]
-        self.n_rows = sum(shard.n_rows or 0 for shard in self._shards)
+        self.n_rows = _count_rows(self._shards)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.n_rows:,} rows in {self.n_shards} shards, {self.n_inputs} inputs)"
@@ -131,11 +132,20 @@ class DaskSource(Source):
                 own = rows[done:cut] - (end - length)
                 shards.append(Shard(SelectionLoader(shard.loader, length, own), shard.parts, len(own)))
             done = int(cut)
-        selected = DaskSource(
-            shards, self._cluster, n_inputs=self.n_inputs, n_outputs=self.n_outputs, n_noise=self.n_noise
+        return self._like(shards)
+
+    def _like(self, shards: Sequence[Shard]) -> DaskSource:
+        """A source of rows of this one."""
+        other = DaskSource(
+            shards,
+            self._cluster,
+            n_inputs=self.n_inputs,
+            n_outputs=self.n_outputs,
+            single=self.single,
+            n_noise=self.n_noise,
         )
-        selected.feature_names, selected.encoder, selected.single = self.feature_names, self.encoder, self.single
-        return selected
+        other.feature_names, other.encoder = self.feature_names, self.encoder
+        return other
 
     def take(self, index: AnyArray) -> ArraySource:
         """Load the rows of increasing indices; no others leave the workers."""
@@ -145,6 +155,18 @@ class DaskSource(Source):
         parts = self.map(_load_rows) or [self._nothing]
         x, y = np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts])
         return ArraySource(x, y, n_noise=self.n_noise)
+
+    def persist(self) -> DaskSource:
+        """The same rows in the memory of the workers; neighbouring shards are joined, since every task costs time."""
+        ends = np.cumsum([shard.n_rows or 0 for shard in self._shards])
+        numbers = (ends - 1) // SHARD_ROWS
+        groups = [[self._shards[k] for k in np.flatnonzero(numbers == number)] for number in np.unique(numbers)]
+        kept = self._cluster.persist(_load_rows, _join_rows, groups)
+        shards = [
+            Shard(PersistedLoader(number, self.single, self.n_noise, self.encoder), (part,), _count_rows(group))
+            for number, (part, group) in enumerate(zip(kept, groups, strict=True))
+        ]
+        return self._like(shards)
 
     def blocks(self, rows: int) -> Iterator[Block]:
         """The rows themselves, one shard after the other; slow, because all of them are sent to this process."""
@@ -215,6 +237,14 @@ def _apply_to_reader(source: Source, *, function: Callable[[TableReader], T]) ->
 def _load_rows(source: Source) -> Block:
     rows = source.load()
     return rows.x, rows.y
+
+
+def _join_rows(first: Block, second: Block) -> Block:
+    return np.concatenate([first[0], second[0]]), np.concatenate([first[1], second[1]])
+
+
+def _count_rows(shards: Sequence[Shard]) -> int:
+    return sum(shard.n_rows or 0 for shard in shards)
 
 
 # -- Dask arrays and frames ------------------------------------------------------------------------

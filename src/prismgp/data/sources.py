@@ -100,32 +100,42 @@ class Source(ABC):
         """Load all rows into memory."""
         return self.take(np.arange(self.n_rows))
 
+    def persist(self) -> Source:
+        """The same rows in memory: here, or on the workers if these do the passes."""
+        return self.load()
+
     @property
     def small(self) -> bool:
         """Whether it is worthwhile to load all rows into memory."""
-        return self.in_memory or self._few
+        return self.in_memory or self.are_few(self.n_rows)
 
-    @property
-    def _few(self) -> bool:
-        return 8 * self.n_rows * (self.n_inputs + self.n_outputs + self.n_noise) <= KEPT_BYTES
+    def are_few(self, rows: int) -> bool:
+        """Whether so many rows take little memory."""
+        return 8 * rows * (self.n_inputs + self.n_outputs + self.n_noise) <= KEPT_BYTES
 
     def subsamples(self, sizes: list[int], rng: np.random.Generator) -> list[ArraySource]:
-        """Nested uniform random subsamples, of about the given increasing sizes.
-
-        Memory is that of the largest one: when it is a small part of the rows, indices are drawn
-        with replacement and repetitions removed, which leaves it smaller by a few rows.
-        """
-        largest = sizes[-1]
-        if largest > self.n_rows // 8:
-            order = rng.permutation(self.n_rows)[:largest]
-        else:
-            drawn = rng.integers(self.n_rows, size=largest)
-            order = drawn[np.sort(np.unique(drawn, return_index=True)[1])]
+        """Nested uniform random subsamples, of about the given increasing sizes; memory is that of the largest one."""
+        order = self._draw(sizes[-1], rng)
         # Sorted, so that rows are gathered in their order.
         all_picked = np.sort(order)
         whole = self.take(all_picked)
         picks = [np.searchsorted(all_picked, np.sort(order[:size])) for size in sizes]
         return [whole if len(pick) == whole.n_rows else whole.take(pick) for pick in picks]
+
+    def select_sample(self, size: int, rng: np.random.Generator) -> Source:
+        """The rows that :meth:`subsamples` loads for one size, where they are; all of them if there are no more."""
+        return self if size >= self.n_rows else self.select(np.sort(self._draw(size, rng)))
+
+    def _draw(self, size: int, rng: np.random.Generator) -> AnyArray:
+        """Numbers of random rows, in random order.
+
+        When these are a small part of the rows, they are drawn with replacement and repetitions removed, which leaves
+        a few rows less, and needs no memory for all of them.
+        """
+        if size > self.n_rows // 8:
+            return rng.permutation(self.n_rows)[:size]
+        drawn = rng.integers(self.n_rows, size=size)
+        return drawn[np.sort(np.unique(drawn, return_index=True)[1])]
 
     def with_labels(self, labels: AnyArray | None) -> Self:
         """The same rows with their clusters."""
@@ -235,7 +245,9 @@ class MappedSource(Source):
 
     @property
     def small(self) -> bool:
-        return not self.distributed and self._few  # in_memory is about the rows before the transformation
+        return not self.distributed and self.are_few(
+            self.n_rows
+        )  # in_memory is about the rows before the transformation
 
     def map(self, function: Callable[[Source], T]) -> list[T]:
         return self._source.map(self._after_mapping(function))
@@ -249,6 +261,11 @@ class MappedSource(Source):
 
     def select(self, rows: AnyArray) -> Source:
         return MappedSource(self._source.select(rows), self._function, self.n_inputs)
+
+    def persist(self) -> Source:
+        if not self.distributed:
+            return self.load()
+        return MappedSource(self._source.persist(), self._function, self.n_inputs)
 
     def blocks(self, rows: int) -> Iterator[Block]:
         for x, y in self._source.blocks(rows):

@@ -20,7 +20,7 @@ from prismgp.core.ending import Ending
 from prismgp.core.kernels import Kernel, Parameters, bounds, default_start
 from prismgp.core.optimise import Monitor, race
 from prismgp.core.row_noise import RowNoise
-from prismgp.data import ArraySource, StandardisedRows
+from prismgp.data import Source, StandardisedRows
 from prismgp.neighbors.fit import LocalTraining, examples_of, fit_local, predict_examples
 from prismgp.neighbors.local import LocalGP
 from prismgp.prism.experts import Mixture
@@ -80,7 +80,7 @@ class LocalStage:
     """Neighbour GPs beside a mixture."""
 
     rows: StandardisedRows
-    sample: ArraySource  # the rows of the networks: all of them, or a part
+    sample: Source  # the rows of the networks: all of them, or a part
     held_out: Indices  # of the sample
     mixture: Mixture  # with the posteriors of all rows
     without: Mixture  # with posteriors that do not know the held-out rows
@@ -171,27 +171,25 @@ class LocalStage:
     @property
     def whole(self) -> bool:
         """Whether the networks' rows are all rows."""
-        return len(self.sample.x) == self.rows.n_rows
+        return self.sample.n_rows == self.rows.n_rows
 
     def _pool(self, rng: np.random.Generator) -> tuple[StandardisedRows, Indices]:
         """Rows that may be neighbours, and which of them are the examples."""
         if self.whole:
             examples, source = self.held_out, self.sample
-            limited = len(source.x) > self.most_rows
+            limited = source.n_rows > self.most_rows
             most = min(_MOST_EXAMPLES, self.most_rows // 2) if limited else _MOST_EXAMPLES
             if len(examples) > most:
                 examples = np.sort(rng.choice(examples, most, replace=False))
             if limited:
                 # Other held-out rows are no neighbours: the posterior does not know them, so nothing can be left out.
-                others = np.setdiff1d(np.arange(len(source.x)), self.held_out)
+                others = np.setdiff1d(np.arange(source.n_rows), self.held_out)
                 more = rng.choice(others, min(len(others), self.most_rows - len(examples)), replace=False)
                 kept = np.union1d(examples, more)
-                source, examples = source.take(kept), np.searchsorted(kept, examples)
+                source, examples = source.select(kept), np.searchsorted(kept, examples)
             return replace(self.rows, source=source), examples
         # Most rows are not among those of the networks, and there are so many of them that none is remembered.
-        rows = self.rows
-        if rows.n_rows > self.most_rows:
-            rows = replace(rows, source=rows.source.subsamples([self.most_rows], rng)[0])
+        rows = replace(self.rows, source=self.rows.source.select_sample(self.most_rows, rng))
         count = min(_MOST_EXAMPLES, max(LEAST_EXAMPLES, rows.n_rows // 10))
         return rows, np.sort(rng.choice(rows.n_rows, count, replace=False))
 
