@@ -15,25 +15,26 @@ import pandas as pd
 
 from prismgp._types import AnyArray
 from prismgp.data.cells import check_unique
-from prismgp.data.cluster import (
-    Cluster,
+from prismgp.data.cluster import Cluster, Outcome
+from prismgp.data.encoder import TableEncoder, warn_unseen
+from prismgp.data.moments import Moments
+from prismgp.data.reader import TableReader
+from prismgp.data.row_noise import NoiseColumns
+from prismgp.data.scan import TableScan
+from prismgp.data.shards import (
     FileLoader,
     FrameLoader,
-    Outcome,
     PartitionLoader,
     PersistedLoader,
     SelectionLoader,
     Shard,
     TablePart,
+    ValueLoader,
 )
-from prismgp.data.encoder import TableEncoder, warn_unseen
-from prismgp.data.reader import TableReader
-from prismgp.data.row_noise import NoiseColumns
-from prismgp.data.scan import TableScan
 from prismgp.data.sources import (
     ArraySource,
     Block,
-    Moments,
+    Kept,
     Source,
     compute_moments,
     is_collection,
@@ -44,6 +45,7 @@ from prismgp.data.sources import (
 from prismgp.exceptions import DataError
 
 T = TypeVar("T")
+U = TypeVar("U")
 SHARD_ROWS = 65_536  # row groups are combined up to this number: every task costs milliseconds
 _PARTS_AT_ONCE = 16  # of files whose results are whole tables
 
@@ -156,17 +158,21 @@ class DaskSource(Source):
         x, y = np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts])
         return ArraySource(x, y, n_noise=self.n_noise)
 
+    def keep(self, function: Callable[[Source], T], merge: Callable[[T, T], T]) -> KeptOnWorkers[T]:
+        groups = _group_shards(self._shards)
+        kept = self._cluster.persist(function, merge, groups)
+        counts = [_count_rows(group) for group in groups]
+        starts = np.cumsum([0, *counts]).tolist()
+        shards = [Shard(ValueLoader(k, starts[k]), (part,), counts[k]) for k, part in enumerate(kept)]
+        return KeptOnWorkers(shards, self._cluster)
+
     def persist(self) -> DaskSource:
-        """The same rows in the memory of the workers; neighbouring shards are joined, since every task costs time."""
-        ends = np.cumsum([shard.n_rows or 0 for shard in self._shards])
-        numbers = (ends - 1) // SHARD_ROWS
-        groups = [[self._shards[k] for k in np.flatnonzero(numbers == number)] for number in np.unique(numbers)]
-        kept = self._cluster.persist(_load_rows, _join_rows, groups)
-        shards = [
-            Shard(PersistedLoader(number, self.single, self.n_noise, self.encoder), (part,), _count_rows(group))
-            for number, (part, group) in enumerate(zip(kept, groups, strict=True))
-        ]
-        return self._like(shards)
+        """The same rows in the memory of the workers."""
+        kept = self.keep(_load_rows, _join_rows).shards
+        loaders = [PersistedLoader(shard.loader, self.single, self.n_noise, self.encoder) for shard in kept]
+        return self._like(
+            [Shard(loader, shard.parts, shard.n_rows) for loader, shard in zip(loaders, kept, strict=True)]
+        )
 
     def blocks(self, rows: int) -> Iterator[Block]:
         """The rows themselves, one shard after the other; slow, because all of them are sent to this process."""
@@ -186,6 +192,36 @@ class DaskSource(Source):
                 "with a predict method, or None, and the clusters are found on a sample"
             )
         return self
+
+
+class KeptOnWorkers(Kept[T]):
+    """Results for parts of the rows, in the memory of the workers; those of a lost worker are computed again."""
+
+    distributed = True
+
+    def __init__(self, shards: Sequence[Shard], cluster: Cluster) -> None:
+        self.shards, self._cluster = list(shards), cluster
+
+    def load(self) -> list[T]:
+        outcomes = self._cluster.map(_get_value, self.shards)
+        for outcome in outcomes:
+            if outcome.error is not None:
+                raise outcome.error
+        return [outcome.value for outcome in outcomes]  # type: ignore[misc]  # a value, as there is no error
+
+    def reduce(self, function: Callable[[T, int], U], merge: Callable[[U, U], U]) -> U:
+        outcome = self._cluster.reduce(partial(_apply_to_value, function=function), merge, self.shards)
+        if outcome.error is not None:
+            raise outcome.error
+        return outcome.value  # type: ignore[return-value]  # as above
+
+
+def _get_value(source: Source) -> Any:
+    return source.value  # type: ignore[attr-defined]  # what a ValueLoader opens has one
+
+
+def _apply_to_value(source: Source, *, function: Callable[[Any, int], U]) -> U:
+    return function(source.value, source.first_row)  # type: ignore[attr-defined]  # as above
 
 
 class DaskFileSource(DaskSource):
@@ -241,6 +277,19 @@ def _load_rows(source: Source) -> Block:
 
 def _join_rows(first: Block, second: Block) -> Block:
     return np.concatenate([first[0], second[0]]), np.concatenate([first[1], second[1]])
+
+
+def _group_shards(shards: Sequence[Shard]) -> list[list[Shard]]:
+    """Neighbouring shards together, up to a number of rows: every task costs milliseconds."""
+    groups: list[list[Shard]] = []
+    rows = 0
+    for shard in shards:
+        rows += shard.n_rows or 0
+        if not groups or rows > SHARD_ROWS:
+            groups.append([])
+            rows = shard.n_rows or 0
+        groups[-1].append(shard)
+    return groups
 
 
 def _count_rows(shards: Sequence[Shard]) -> int:

@@ -20,9 +20,10 @@ from prismgp.core.ending import Ending
 from prismgp.core.kernels import Kernel, Parameters, bounds, default_start
 from prismgp.core.optimise import Monitor, race
 from prismgp.core.row_noise import RowNoise
-from prismgp.data import Source, StandardisedRows
+from prismgp.data import Kept, Source, StandardisedRows
 from prismgp.neighbors.fit import LocalTraining, examples_of, fit_local, predict_examples
 from prismgp.neighbors.local import LocalGP
+from prismgp.neighbors.shards import PointShards
 from prismgp.prism.experts import Mixture
 from prismgp.prism.local import (
     LocalMixture,
@@ -32,6 +33,7 @@ from prismgp.prism.local import (
     View,
     combine,
     make_local,
+    read_coordinates,
     start_lengthscales,
     survey,
 )
@@ -99,7 +101,7 @@ class LocalStage:
             raise ValueError(f"{len(own)} examples are too few")
         began, ending = time.perf_counter(), context.ending
         ending.check()
-        seen, y = self._survey(pool, self.without)
+        seen, y, on_workers = self._keep_survey(pool, self.without)
         if ending.limited:  # rows are surveyed again at the end, and searched
             ending = ending.part()
             ending.reserve(_LAST_SURVEYS * (time.perf_counter() - began))
@@ -107,6 +109,7 @@ class LocalStage:
         held = torch.as_tensor(own, device=y.device)
         if self.whole:
             seen = seen.replace_rows(held, self._predict_unknown(pool, own))
+        changed = held if self.whole else held[:0]  # what workers know of these rows is no longer true
         targets, noise = RowNoise.split(y[held], self.rows.n_outputs)
         target, weights = targets.cpu().numpy(), None if noise is None else noise.weight.cpu().numpy()
         known = seen.take(held)
@@ -119,6 +122,8 @@ class LocalStage:
                 context.advance(view.name)
                 part = ending.part(1.0 / (len(views) - done))
                 gp = self._make(view, seen, y, self._start(view))
+                if on_workers is not None:
+                    gp = replace(gp, shards=_shard(on_workers, gp, changed))
                 learn = partial(self._judge, view, gp, seen, held, streams.generator(view.name), part)
                 params, judged = self._recall(view, gp, learn, context)
                 if ending.interrupted:
@@ -194,7 +199,12 @@ class LocalStage:
         return rows, np.sort(rng.choice(rows.n_rows, count, replace=False))
 
     def _survey(self, pool: StandardisedRows, mixture: Mixture) -> tuple[Survey, Tensor]:
-        return pool.chunks_of(mixture.prediction_rows(pool.device)).reduce(SurveyRows(mixture))
+        return self._keep_survey(pool, mixture)[:2]
+
+    def _keep_survey(self, pool: StandardisedRows, mixture: Mixture) -> tuple[Survey, Tensor, Kept[Any] | None]:
+        """The survey of all rows, and what the workers keep of it, if there are any, to search it."""
+        kept = pool.chunks_of(mixture.prediction_rows(pool.device)).keep(SurveyRows(mixture))
+        return *_join(kept.load()), kept if kept.distributed else None
 
     def _predict_unknown(self, pool: StandardisedRows, own: Indices) -> Survey:
         """The examples as rows that the posterior does not know: nothing is left out."""
@@ -293,3 +303,16 @@ class LocalStage:
         _, params, _ = race([(objective, each) for each in starts], boxes, rounds=EXACT_ROUNDS, monitor=monitor)
         near = known.with_parameters(params).predict(gp.coordinates[held])
         return params, HeldOut.of(*combine(view, seen.take(held), *near, params.noise))
+
+
+def _join(parts: list[tuple[Survey, Tensor]]) -> tuple[Survey, Tensor]:
+    """What was found for parts of the rows, as one."""
+    if len(parts) == 1:
+        return parts[0]
+    return Survey.join([seen for seen, _ in parts]), torch.cat([y for _, y in parts])
+
+
+def _shard(kept: Kept[Any], gp: LocalGP, changed: Tensor) -> PointShards:
+    """The coordinates of a neighbour GP on the workers; some rows are no longer as these know them."""
+    shards = PointShards(kept, gp.n_rows, partial(read_coordinates, width=gp.coordinates.shape[1]))
+    return shards.change(changed, gp.coordinates[changed])
