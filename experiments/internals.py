@@ -19,16 +19,18 @@ from prismgp.core.evidence import SpectralEvidence
 from prismgp.core.exact import check_memory, required_bytes
 from prismgp.core.kernels import default_start, draw_frequencies, get_kernel, squared_distance
 from prismgp.core.shape_fit import fit_shape
-from prismgp.data import ArraySource, Chunks, Source, Standardiser, auto_chunk_rows
+from prismgp.data import ArraySource, Chunks, Source, StandardisedRows, Standardiser, auto_chunk_rows
 from prismgp.data import chunks as chunks_module
 from prismgp.datasets.cache import search_folders
 from prismgp.datasets.dataset import check_count, held_out
 from prismgp.datasets.gas_sensor import GAS_INPUTS, GAS_TARGET
 from prismgp.datasets.gas_sensor import read_rows as read_gas_sensor
 from prismgp.datasets.gas_simulation import CAMPAIGN_SECONDS, Order, simulate, simulate_rows
+from prismgp.neighbors.shards import PointShards
 from prismgp.plots import FAINT, INK, drawing_style
-from prismgp.prism import InformedMap, NetworkSizes, ReconfiguredMap, RevisedMap
+from prismgp.prism import Expert, InformedMap, MapStatistics, Mixture, NetworkSizes, ReconfiguredMap, RevisedMap
 from prismgp.prism.fit import MANY_ROWS
+from prismgp.prism.local import SurveyRows, read_coordinates
 from prismgp.prism.train import Member, MemberSettings, MemberTraining
 from prismgp.prism.training_rows import hash_inputs, held_out_rows, open_rows
 from prismgp.vae import torch_generator
@@ -45,16 +47,22 @@ __all__ = [
     "Array",
     "ArraySource",
     "Chunks",
+    "Expert",
+    "MapStatistics",
     "Member",
     "MemberSettings",
     "MemberTraining",
+    "Mixture",
     "NetworkSizes",
     "Order",
+    "PointShards",
     "RevisedMap",
     "Source",
     "SpectralEvidence",
+    "StandardisedRows",
     "Standardiser",
     "Streams",
+    "SurveyRows",
     "auto_chunk_rows",
     "check_count",
     "check_memory",
@@ -71,6 +79,7 @@ __all__ = [
     "held_out_rows",
     "observe_fit",
     "open_rows",
+    "read_coordinates",
     "read_gas_sensor",
     "reconfigure",
     "required_bytes",

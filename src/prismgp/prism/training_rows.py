@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
 
@@ -23,7 +24,7 @@ from prismgp.core.row_noise import RowNoise
 from prismgp.data import Source, Standardiser
 from prismgp.vae import BatchRows, Indices, draw_rows
 
-_WINDOW_BYTES = 2**25  # of rows that are read from the workers at a time; two windows are held, and one is on its way
+_WINDOW_BYTES = 2**25  # of rows that are read from the workers at a time; two windows are held
 _MOST_STEPS = 50  # that they are for
 _CPU = torch.device("cpu")
 
@@ -119,7 +120,8 @@ class RowsOnWorkers(TrainingRows):
         while self._end < step + self._steps:
             first, self._end = self._end + 1, self._end + self._steps
             wanted = np.unique(np.concatenate(foresee(first, self._end)))
-            self._windows.append((self._end, self._reader.submit(self._fetch, wanted)))
+            # With the context of this thread, which knows the current client.
+            self._windows.append((self._end, self._reader.submit(copy_context().run, self._fetch, wanted)))
 
     def _fetch(self, index: Indices) -> tuple[Indices, Batch]:
         """The rows of increasing indices."""
