@@ -20,6 +20,15 @@ from experiments.results import Record
 
 __all__ = ["Model", "describe_model", "tables"]
 
+_WIDTH, _GATED = 2 * 32 + 2, 2 * 32 * 8 + 2  # columns of the statistics of the SSGP and of a network with eight gates
+# Multiplications and additions for a row: features, products of all pairs of them, gradients, variances.
+_OPERATIONS = {
+    "moments": 6 * 51,
+    "evaluate": 3 * (2 * 50 * 32) + _WIDTH**2 + 4 * 32 * _WIDTH,
+    "sample": 0,
+    "add_statistics": 2 * 24_000 + 2 * 58 * 32 + _GATED**2,
+    "survey": 2 * 24_000 + 2 * 58 * 32 + 2 * _GATED**2,
+}
 # Passes: how many a phase is, whether results are merged, and what it is called.
 PASSES = {
     "moments": (1, False, "read, check, moments"),
@@ -126,6 +135,7 @@ class Phase:
     read_bytes: float = 0.0  # from files, by all workers
     driver_bytes: float = 0.0  # into the driver
     hidden: bool = False  # whether these come while the driver computes
+    operations: float = 0.0  # of floating-point numbers
 
     def seconds(self, workers: int) -> float:
         """With so many workers."""
@@ -144,10 +154,12 @@ def list_phases(model: Model, result: Record) -> tuple[list[Phase], list[Phase]]
         passes, merged, _ = PASSES[name]
         tasks = count * passes * count_tasks(shards, merged=merged)
         read = float(count * passes * ROWS * file_row)
-        return Phase(what, count * model.row[name] * ROWS, model.task * tasks, read, driver_bytes)
+        times = model.row[name] * ROWS, _OPERATIONS[name] * float(ROWS)
+        core, operations = (count * each for each in times)
+        return Phase(what, core, model.task * tasks, read, driver_bytes, operations=operations)
 
-    width = 2 * FREQUENCIES + 2
-    evaluated = evaluations * 8 * (width**2 + INPUTS * FREQUENCIES)
+    evaluated = evaluations * 8 * (_WIDTH**2 + INPUTS * FREQUENCIES)
+    each_pair = 2.0 * run["coordinates"]
     searches = SEARCHES * count_tasks(math.ceil(LOCAL_ROWS / KEPT_SHARD_ROWS), merged=True)
     fit = [
         make("read, check, moments", "moments", 1, 2 * shards * 8 * 6 * INPUTS),
@@ -158,16 +170,19 @@ def list_phases(model: Model, result: Record) -> tuple[list[Phase], list[Phase]]
             serial_seconds=STEPS * model.step,
             driver_bytes=STEPS * BATCH * file_row,
             hidden=True,
+            operations=3.0 * STEPS * BATCH * _OPERATIONS["add_statistics"],  # forwards, and backwards twice that
         ),
-        make("posterior of the network", "add_statistics", 1, 8 * width**2),
+        make("posterior of the network", "add_statistics", 1, 8 * _GATED**2),
         Phase(
             f"neighbours: {LOCAL_ROWS:,} rows, {SEARCHED:,} queries",
             (model.row["survey"] + SEARCHES * model.search_row + model.pair * SEARCHED) * LOCAL_ROWS,
             model.task * searches,
             driver_bytes=LOCAL_ROWS * kept_row + SEARCHED * 32 * 16,
+            operations=LOCAL_ROWS * (_OPERATIONS["survey"] + SEARCHED * each_pair),
         ),
     ]
-    near = Phase(f"more, for neighbours among {LOCAL_ROWS:,} rows", model.pair * ROWS * LOCAL_ROWS)
+    pairs = float(ROWS * LOCAL_ROWS)
+    near = Phase(f"more, for neighbours among {LOCAL_ROWS:,} rows", model.pair * pairs, operations=pairs * each_pair)
     return fit, [make('predict all rows, local="never"', "survey", 1, 16.0 * ROWS), near]
 
 
@@ -194,12 +209,12 @@ def _runs_table(result: Record, model: Model) -> str:
         for name, words in names.items()
     ]
 
-    def more(words: str, name: str, constant: str, factor: float = 1.0, digits: int = 2) -> list[str]:
-        return [words, *(f"{factor * run['seconds'][name]:.{digits}f}" for run in runs), constant]
+    def more(words: str, name: str, constant: str, digits: int = 2) -> list[str]:
+        return [words, *(f"{run['seconds'][name]:.{digits}f}" for run in runs), constant]
 
     rows += [
-        more("search of 256 rows by shards", "search_few", f"{1e6 * model.search_row:.2f} µs for a row"),
-        more("search of 2,048 rows by shards", "search_many", f"{1e9 * model.pair:.2f} ns for a query and a row"),
+        more("search of 256 rows", "search_few", f"{1e6 * model.search_row:.2f} µs for a row, beside"),
+        more("search of 2,048 rows", "search_many", f"{1e9 * model.pair:.2f} ns for a query and a row"),
         more("collect what was predicted", "collect", f"{1e-6 / model.byte:,.0f} MB in a second"),
         more("a step, batches from workers", "step", f"{1e3 * model.step:.0f} ms", digits=3),
         more("a step, rows in memory", "step_in_memory", "", digits=3),
@@ -225,13 +240,8 @@ def check(result: Record) -> list[tuple[str, float, float]]:
 def _check_table(result: Record) -> str:
     run = result["check"]
     words = {name: text for name, (_, _, text) in PASSES.items()}
-    words |= {
-        "search_few": "search of 256 rows",
-        "search_many": "search of 2,048 rows",
-        "collect": "collect",
-        "step": "a step",
-        "all": "**all**",
-    }
+    words |= {name: f"search of {count:,} rows" for name, count in QUERIES.items()}
+    words |= {"collect": "collect what was predicted", "step": "a step", "all": "**all**"}
     rows = [
         [words[name], f"{predicted:.2f}", f"{measured:.2f}", f"{100 * (predicted / measured - 1):+.0f}%"]
         for name, predicted, measured in check(result)
@@ -249,19 +259,27 @@ def _rows_table(result: Record, model: Model) -> str:
     fit, prediction = list_phases(model, result)
 
     def line(phase: Phase) -> list[str]:
-        sizes = _size(phase.read_bytes), _size(phase.driver_bytes)
+        sizes = _size(phase.read_bytes), _size(phase.driver_bytes), _size(phase.operations, "")
         return [phase.name, *sizes, *(_duration(phase.seconds(w)) for w in WORKERS)]
 
     whole = [sum(phase.seconds(w) for phase in fit) for w in WORKERS]
-    read, arrived = (sum(getattr(phase, name) for phase in fit) for name in ("read_bytes", "driver_bytes"))
+    read, arrived, done = (
+        sum(getattr(phase, name) for phase in fit) for name in ("read_bytes", "driver_bytes", "operations")
+    )
     prices = [f"{w * seconds / 3600 * CORE_PRICE:,.2f} $" for w, seconds in zip(WORKERS, whole, strict=True)]
     rows = [
         *map(line, fit),
-        ["**the fit**", _size(read), _size(arrived), *(f"**{_duration(seconds)}**" for seconds in whole)],
-        ["**its price**", "", "", *prices],
+        [
+            "**the fit**",
+            _size(read),
+            _size(arrived),
+            _size(done, ""),
+            *(f"**{_duration(seconds)}**" for seconds in whole),
+        ],
+        ["**its price**", "", "", "", *prices],
         *map(line, prediction),
     ]
-    header = ["phase", "read from files", "to the driver", *(f"W = {w:,}" for w in WORKERS)]
+    header = ["phase", "read from files", "to the driver", "operations", *(f"W = {w:,}" for w in WORKERS)]
     return markdown_table(header, rows)
 
 
@@ -272,11 +290,11 @@ def _duration(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds >= 2 else f"{seconds:.1f} s"
 
 
-def _size(count: float) -> str:
-    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+def _size(count: float, unit: str = "B") -> str:
+    for prefix, size in (("E", 1e18), ("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if count >= size:
-            return f"{count / size:.1f} {unit}"
-    return "" if count == 0 else f"{count:.0f} B"
+            return f"{count / size:.3g} {prefix}{unit}"
+    return "" if count == 0 else f"{count:.0f} {unit}"
 
 
 def describe_model(result: Record) -> str:
