@@ -34,6 +34,7 @@ from prismgp.prism.experts import Expert
 from prismgp.prism.judging import Examples, weigh_rows
 from prismgp.prism.members import ELBO_EVERY, ELBO_ROWS, Members, StepInputs, step_numbers
 from prismgp.prism.network import RevisedMap
+from prismgp.prism.replay import send
 from prismgp.prism.stacking import HeldOut, average
 from prismgp.prism.training_rows import TrainingRows
 from prismgp.vae import ElboTerms, Indices, TrainingResult, select_tensors, torch_generator
@@ -139,11 +140,12 @@ class MemberTraining:
         """Take a step of Adam on a new batch of every member."""
         self.rows.expect(number, self._foresee)
         drawn = [self.rows.draw(self.settings.batch_size, course.draws["batches"]) for course in self.active]
-        index = np.concatenate(drawn)
+        index, device = np.concatenate(drawn), self.rows.device
         shape, n = (len(drawn), len(drawn[0]), -1), len(drawn[0])
-        batch = self.rows.read(index)
+        there = send(torch.as_tensor(index), device)
+        batch = self.rows.read(index, there)
         x, y, noise = batch.x.reshape(shape), batch.y.reshape(shape), batch.noise
-        trust = torch.cat([each.trust[torch.as_tensor(own)] for each, own in zip(self.active, drawn, strict=True)])
+        trust = torch.cat([each.trust[own] for each, own in zip(self.active, there.reshape(-1, n), strict=True)])
         weights = trust[:, None] if noise is None else torch.cat([trust[:, None] * noise[:, :1], noise[:, 1:]], 1)
         share = 1.0 - min(_AVERAGE, number / (9.0 + number))
         numbers = [step_numbers(number, self._learning_rate(course, number), share) for course in self.active]
@@ -152,7 +154,7 @@ class MemberTraining:
             y,
             weights.reshape(shape),
             self._draw_dropout(n),
-            torch.tensor(numbers, dtype=torch.float32).to(x.device),
+            send(torch.tensor(numbers, dtype=torch.float32), device),
             # For the history also where the ELBO's weight is zero.
             self._draw_noise(min(ELBO_ROWS, n)) if (number - 1) % ELBO_EVERY == 0 else None,
         )
@@ -181,14 +183,14 @@ class MemberTraining:
         """Factors on the values of the hidden layers, (M, n, h) each; none if no member drops any."""
         if not any(course.dropout for course in self.active):
             return ()
-        layers = []
+        layers, device = [], self.rows.device
         for width in self.members.sizes.hidden:
-            factors = torch.ones(len(self.active), n, width, dtype=torch.float32)
+            factors = torch.ones(len(self.active), n, width, dtype=torch.float32, device=device)
             for m, course in enumerate(self.active):
                 if course.dropout:
                     drawn = torch.rand(n, width, generator=course.generators["dropout"], dtype=torch.float32)
-                    factors[m] = (drawn >= course.dropout).float() / (1.0 - course.dropout)
-            layers.append(factors.to(self.rows.device))
+                    factors[m] = send(drawn >= course.dropout, device).float() / (1.0 - course.dropout)
+            layers.append(factors)
         return tuple(layers)
 
     def _draw_noise(self, n: int) -> Tensor:
@@ -197,7 +199,7 @@ class MemberTraining:
             torch.randn(shape, generator=course.generators["latent noise"], dtype=torch.float32)
             for course in self.active
         ]
-        return torch.stack(drawn).to(self.rows.device)
+        return send(torch.stack(drawn), self.rows.device)
 
     # -- checks --------------------------------------------------------------------------------------
 

@@ -61,8 +61,8 @@ class TrainingRows(ABC):
     device: torch.device
 
     @abstractmethod
-    def read(self, index: Indices) -> Batch:
-        """The rows of these indices, in their order."""
+    def read(self, index: Indices, there: Tensor | None = None) -> Batch:
+        """The rows of these indices, in their order; ``there`` are the same on the device, if they are at hand."""
 
     def draw(self, count: int, rng: np.random.Generator) -> Indices:
         """Draw distinct training rows in random order."""
@@ -85,9 +85,10 @@ class RowsInMemory(TrainingRows):
         self.x, self.y, self.held_out, self.noise = x, y, held_out, noise
         self.n_rows, self.device = len(x), x.device
 
-    def read(self, index: Indices) -> Batch:
+    def read(self, index: Indices, there: Tensor | None = None) -> Batch:
+        there = torch.as_tensor(index, device=self.device) if there is None else there
         noise = None if self.noise is None else torch.as_tensor(self.noise[index], device=self.device)
-        return Batch(self.x[index], self.y[index], noise)
+        return Batch(self.x.take(index, there), self.y.take(index, there), noise)
 
 
 class RowsOnWorkers(TrainingRows):
@@ -104,7 +105,7 @@ class RowsOnWorkers(TrainingRows):
         self._end = 0
         self._reader = ThreadPoolExecutor(1, "prismgp-read-ahead")
 
-    def read(self, index: Indices) -> Batch:
+    def read(self, index: Indices, there: Tensor | None = None) -> Batch:  # noqa: ARG002
         for _, window in self._windows:
             known, batch = window.result()
             place = np.searchsorted(known, index)
