@@ -13,6 +13,7 @@ from experiments import demo
 from experiments.benchmarks.accuracy import ACCURACY
 from experiments.benchmarks.active import ACTIVE
 from experiments.benchmarks.bayes_opt import BAYES_OPT
+from experiments.benchmarks.cluster_costs import CLUSTER_COSTS
 from experiments.benchmarks.dask_scaling import DASK
 from experiments.benchmarks.efficiency import EFFICIENCY
 from experiments.benchmarks.flights import FLIGHTS
@@ -49,6 +50,7 @@ _ALL = (
     SCALE,
     FLIGHTS,
     DASK,
+    CLUSTER_COSTS,
     ACTIVE,
     BAYES_OPT,
     TREES,
@@ -66,6 +68,7 @@ PUBLISHED_TABLES = (
     "bayes-opt.md",
     "bench.md",
     "certify-large.md",
+    "cluster-costs.md",
     "efficiency.md",
     *(f"{name}-simulated.md" for name in ("gas10k", "gas500k", "gas4m")),
     "prediction.md",

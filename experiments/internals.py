@@ -22,7 +22,7 @@ from prismgp.core.exact import check_memory, required_bytes
 from prismgp.core.kernels import default_start, draw_frequencies, get_kernel, squared_distance
 from prismgp.core.models import SpectralModel
 from prismgp.core.shape_fit import fit_shape
-from prismgp.data import ArraySource, Chunks, Source, Standardiser, auto_chunk_rows
+from prismgp.data import ArraySource, Chunks, Source, StandardisedRows, Standardiser, auto_chunk_rows
 from prismgp.data import chunks as chunks_module
 from prismgp.datasets.cache import search_folders
 from prismgp.datasets.dataset import check_count, held_out
@@ -30,12 +30,14 @@ from prismgp.datasets.gas_sensor import GAS_INPUTS, GAS_TARGET
 from prismgp.datasets.gas_sensor import read_rows as read_gas_sensor
 from prismgp.datasets.gas_simulation import CAMPAIGN_SECONDS, Order, simulate, simulate_rows
 from prismgp.neighbors import NeighborModel
+from prismgp.neighbors.shards import PointShards
 from prismgp.plots import FAINT, INK, drawing_style
-from prismgp.prism import InformedMap, NetworkSizes, ReconfiguredMap, RevisedMap
+from prismgp.prism import Expert, InformedMap, MapStatistics, Mixture, NetworkSizes, ReconfiguredMap, RevisedMap
 from prismgp.prism.fit import MANY_ROWS
-from prismgp.prism.local import LocalMixture
-from prismgp.prism.train import Member, MemberSettings, MemberTraining, TrainingRows, held_out_rows
-from prismgp.vae import BatchRows, torch_generator
+from prismgp.prism.local import LocalMixture, SurveyRows, read_coordinates
+from prismgp.prism.train import Member, MemberSettings, MemberTraining
+from prismgp.prism.training_rows import hash_inputs, held_out_rows, open_rows
+from prismgp.vae import torch_generator
 
 __all__ = [
     "CAMPAIGN_SECONDS",
@@ -48,20 +50,24 @@ __all__ = [
     "AnyArray",
     "Array",
     "ArraySource",
-    "BatchRows",
     "Chunks",
+    "Expert",
+    "MapStatistics",
     "Member",
     "MemberSettings",
     "MemberTraining",
+    "Mixture",
     "NetworkSizes",
     "Order",
+    "PointShards",
     "Products",
     "RevisedMap",
     "Source",
     "SpectralEvidence",
+    "StandardisedRows",
     "Standardiser",
     "Streams",
-    "TrainingRows",
+    "SurveyRows",
     "auto_chunk_rows",
     "check_count",
     "check_memory",
@@ -73,10 +79,13 @@ __all__ = [
     "find_network",
     "fit_shape",
     "get_kernel",
+    "hash_inputs",
     "held_out",
     "held_out_rows",
     "list_products",
     "observe_fit",
+    "open_rows",
+    "read_coordinates",
     "read_gas_sensor",
     "reconfigure",
     "required_bytes",

@@ -66,6 +66,7 @@ _STUDIES: dict[str, tuple[str, ...]] = {
     "scale": ("experiments/benchmarks/scale.py", "src/prismgp/data"),
     "flights": ("experiments/benchmarks/flights.py", "src/prismgp/data"),
     "dask": ("experiments/benchmarks/dask_scaling.py", "src/prismgp/data"),
+    "cluster-costs": ("experiments/benchmarks/cluster_costs.py", "src/prismgp/data"),
     "active": ("experiments/benchmarks/active.py", "src/prismgp/active"),
     "bayes-opt": ("experiments/benchmarks/bayes_opt.py", "src/prismgp/botorch.py"),
     "trees": ("experiments/benchmarks/trees.py", "src/prismgp/data"),

@@ -24,7 +24,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -34,7 +33,6 @@ from scipy.stats import trim_mean
 from experiments.benchmarks.suite import load_split
 from experiments.internals import (
     ArraySource,
-    BatchRows,
     Chunks,
     Member,
     MemberSettings,
@@ -44,13 +42,14 @@ from experiments.internals import (
     SpectralEvidence,
     Standardiser,
     Streams,
-    TrainingRows,
     auto_chunk_rows,
     default_start,
     draw_frequencies,
     evaluate_evidence,
     get_kernel,
+    hash_inputs,
     held_out_rows,
+    open_rows,
     torch_generator,
 )
 from experiments.jobs import Job
@@ -200,15 +199,12 @@ def step(order: Record) -> Record:
         drawn = draw_frequencies(get_kernel("rbf"), PRISM_P, 8 + d, "orthogonal", own.generator("frequencies"))
         network = RevisedMap(sizes, default_start(d, 1), drawn, torch_generator(own, "network")).to(device)
         members.append(Member(network, dropout, own))
-    place: dict[str, Any] = {"dtype": torch.float32, "device": torch.device(device)}
-    rows = TrainingRows(
-        BatchRows(source.x, s.x_shift, s.x_scale, **place),
-        BatchRows(source.y, s.y_shift, s.y_scale, **place),
-        held_out_rows(x, 0.1, 10_000, streams.generator("held-out")),
-    )
+    held_out = held_out_rows(hash_inputs(source), 0.1, 10_000, streams.generator("held-out"))
     settings = MemberSettings(8.0, 1.2, 1e-3, 512, 1_000, 1_000, None, True)
+    step_rows = len(members) * settings.batch_size
+    rows = open_rows(source, s, held_out, torch.device(device), step_rows=step_rows)
     loop = MemberTraining(members, rows, settings)
-    batch = rows.x[rows.draw(settings.batch_size, streams.generator("batch"))]
+    batch = rows.read(rows.draw(settings.batch_size, streams.generator("batch"))).x
 
     member = members[0].network
     update = torch.optim.AdamW(copy.deepcopy(member).parameters(), lr=1e-3, fused=True)
