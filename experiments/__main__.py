@@ -71,7 +71,6 @@ PUBLISHED_TABLES = (
     "cluster-costs.md",
     "efficiency.md",
     *(f"{name}-simulated.md" for name in ("gas10k", "gas500k", "gas4m")),
-    "prediction.md",
     "spaces.md",
     "tightness.md",
     "trees.md",
