@@ -18,6 +18,7 @@ from experiments.benchmarks.dask_scaling import DASK
 from experiments.benchmarks.efficiency import EFFICIENCY
 from experiments.benchmarks.flights import FLIGHTS
 from experiments.benchmarks.large_certificates import LARGE_CERTIFICATES
+from experiments.benchmarks.prediction import PREDICTION
 from experiments.benchmarks.scale import SCALE
 from experiments.benchmarks.speed import SPEED
 from experiments.benchmarks.starts import STARTS
@@ -45,6 +46,7 @@ _ALL = (
     VARIANTS_OF_PRISM,
     TIGHTNESS,
     SPEED,
+    PREDICTION,
     SCALE,
     FLIGHTS,
     DASK,
@@ -66,8 +68,10 @@ PUBLISHED_TABLES = (
     "bayes-opt.md",
     "bench.md",
     "cluster-costs.md",
+    "certify-large.md",
     "efficiency.md",
     *(f"{name}-simulated.md" for name in ("gas10k", "gas500k", "gas4m")),
+    "prediction.md",
     "spaces.md",
     "tightness.md",
     "trees.md",

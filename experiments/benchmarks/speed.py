@@ -8,18 +8,25 @@ step      a training step of PrismGP's four members against four times the bare 
           forward, backward and update by Adam, and the Gram product of the gated features with its gradient
 member    fit of one member, p = 32, on kin40k
 ensemble  the default fit, p = 32, against the exact GP, on the same 10,000 rows of kin40k
+start     processor time of commands on a small model and a few rows, and of importing torch alone, in turns
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import os
+import resource
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
+import pandas as pd
 import torch
 from scipy.stats import trim_mean
 
@@ -57,7 +64,7 @@ __all__ = ["SPEED"]
 D, P, PRISM_P = 18, 64, 32
 REPEATS, ROUNDS = 9, 80
 MEMORY_ROWS = (100_000, 500_000, 2_000_000)
-PARTS = ("ratio", "scaling", "memory", "step", "member", "ensemble")
+PARTS = ("ratio", "scaling", "memory", "step", "member", "ensemble", "start")
 
 
 # -- evidence and gradient -------------------------------------------------------------------------
@@ -250,6 +257,35 @@ def ensemble(order: Record) -> Record:
     return found
 
 
+# -- the command line ------------------------------------------------------------------------------
+
+
+def start(order: Record) -> Record:  # noqa: ARG001
+    """Processor seconds of processes of their own, medians."""
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(rng.standard_normal((300, 4)), columns=list("abcd")).assign(e=rng.choice(["u", "v"], 300))
+    with TemporaryDirectory() as folder:
+        table.head(5).to_csv(f"{folder}/rows.csv", index=False)
+        SSGPRegressor(16, max_iter=5, random_state=0).fit(table, np.sin(table["a"])).save(f"{folder}/model.prism")
+        predict = ["predict", f"{folder}/model.prism", f"{folder}/rows.csv", "-o", f"{folder}/out.csv", "-q"]
+        commands = {
+            "import torch": ["-c", "import torch"],
+            "info": ["-m", "prismgp", "info", f"{folder}/model.prism"],
+            "predict": ["-m", "prismgp", *predict],
+        }
+        rounds = [{name: processor_seconds(each) for name, each in commands.items()} for _ in range(REPEATS + 1)][1:]
+    return {name: float(np.median([each[name] for each in rounds])) for name in commands}
+
+
+def processor_seconds(arguments: list[str]) -> float:
+    """User and system time of Python with these arguments, on one thread."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    variables = {**os.environ, "OMP_NUM_THREADS": "1"}
+    subprocess.run([sys.executable, *arguments], check=True, capture_output=True, env=variables)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
 # -- plan and tables -------------------------------------------------------------------------------
 
 
@@ -262,12 +298,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def make_plan(args: argparse.Namespace) -> Plan:
-    """One job for each part; that of memory is for the CPU alone, one for each number of rows."""
+    """One job for each part; those of memory, one for each number of rows, and of the start are for the CPU alone."""
     jobs = []
     for part in known_names(args.parts, PARTS, "--parts"):
         orders = [{"part": part, "device": args.device}]
         if part == "memory":
-            orders = [{**orders[0], "rows": n} for n in MEMORY_ROWS] if args.device == "cpu" else []
+            orders = [{**orders[0], "rows": n} for n in MEMORY_ROWS]
+        if part in ("memory", "start") and args.device != "cpu":
+            orders = []
         for order in orders:
             size = f"-{order['rows']}" if "rows" in order else ""
             jobs.append(Job(f"{part}-{args.device}{size}", f"{__name__}:{part}", order, 2 * 2**30))
@@ -287,6 +325,8 @@ def describe(result: Record) -> str:
         return f"{result['step_ms']:.1f} ms for each member, {result['ratio']:.2f} times the bare minimum"
     if part == "member":
         return f"{result['seconds']:.1f} s, RMSE {result['rmse']:.4f}, NLPD {result['nlpd']:.4f}"
+    if part == "start":
+        return ", ".join(f"{name} {result[name]:.2f} s" for name in ("import torch", "info", "predict"))
     times = (f"{name} {result[name]['seconds']:.1f} s" for name in ("prism", "exact"))
     return f"{', '.join(times)}, ratio {result['ratio']:.2f}"
 
