@@ -2,7 +2,7 @@
 
 Every data set at every p is fitted with several seeds, which draw the frequencies and the subsamples that the fit
 starts from. Larger data sets are reduced to a random part. Beside the real ones are simulations: functions of many
-inputs with little noise, and a table of numbers and categories.
+inputs with little noise, inputs with long tails, and a table of numbers and categories.
 """
 
 from __future__ import annotations
@@ -66,6 +66,13 @@ def simulate_linear(rng: np.random.Generator) -> tuple[Any, np.ndarray]:
     return x, f / f.std() + 0.03 * rng.standard_normal(len(x))
 
 
+def simulate_heavy_tails(rng: np.random.Generator) -> tuple[Any, np.ndarray]:
+    """4,111 rows of 8 log-normal inputs and a log-normal target: a few rows are far from all others."""
+    x = rng.lognormal(size=(4_111, 8))
+    log_y = np.log(x) @ (rng.standard_normal(8) / np.sqrt(8)) + 0.3 * np.sin(x[:, 0])
+    return x, np.exp(1.2 * log_y + 0.1 * rng.standard_normal(len(x)))
+
+
 def simulate_categories(rng: np.random.Generator) -> tuple[Any, np.ndarray]:
     """44,444 rows like diamonds: six numbers, three of them sizes that belong together, and three categories."""
     n = 44_444
@@ -83,6 +90,7 @@ def simulate_categories(rng: np.random.Generator) -> tuple[Any, np.ndarray]:
 SIMULATIONS: dict[str, Callable[[np.random.Generator], tuple[Any, np.ndarray]]] = {
     "low-noise": simulate_low_noise,
     "linear": simulate_linear,
+    "heavy-tails": simulate_heavy_tails,
     "categories": simulate_categories,
 }
 REAL = (

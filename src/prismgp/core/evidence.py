@@ -181,6 +181,11 @@ class BlockEvidence:
         return params
 
     @property
+    def limits(self) -> Tensor | None:
+        """Limits of the inputs of its rows, (2, d)."""
+        return self.parts[0].chunks.limits
+
+    @property
     def work(self) -> float:
         """What an evaluation costs, in arbitrary units."""
         return float(self.n_rows)

@@ -17,6 +17,7 @@ import torch
 from prismgp._system import available_bytes
 from prismgp._types import AnyArray, Array, Tensor
 from prismgp.core.kernels import Parameters, default_start
+from prismgp.core.limits import limit_inputs
 from prismgp.core.row_noise import RowNoise
 from prismgp.core.rows import Work
 from prismgp.data.sources import ArraySource, Source
@@ -151,8 +152,9 @@ class Chunks:
         dtype: torch.dtype,
         device: torch.device,
         once: bool = False,
+        limits: Tensor | None = None,
     ) -> None:
-        self.source, self.standardiser = source, standardiser
+        self.source, self.standardiser, self.limits = source, standardiser, limits
         self.rows = max(1, min(rows, source.n_rows))  # a selection may be empty
         self.dtype, self.device = dtype, device
         self.n_rows, self.n_inputs, self.n_outputs = source.n_rows, source.n_inputs, source.n_outputs
@@ -192,7 +194,7 @@ class Chunks:
     def _run_pass(self, work: Work[T]) -> T:
         if not self.source.distributed:
             return work.over(self, rows=self.rows, q=self.n_outputs)
-        place: dict[str, Any] = {"rows": self.rows, "dtype": self.dtype, "device": self.device}
+        place: dict[str, Any] = {"rows": self.rows, "dtype": self.dtype, "device": self.device, "limits": self.limits}
         return self.source.reduce(partial(run_pass, work=work, standardiser=self.standardiser, **place), work.merge)
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
@@ -205,7 +207,7 @@ class Chunks:
         blocks = self.source.blocks(self.rows)
         for x, y in prefetch(blocks) if self._read_ahead else blocks:
             pair = (
-                standardise(x, s.x_shift, s.x_scale, dtype=self.dtype, device=self.device),
+                limit_inputs(standardise(x, s.x_shift, s.x_scale, dtype=self.dtype, device=self.device), self.limits),
                 standardise(y, y_shift, y_scale, dtype=self.dtype, device=self.device),
             )
             if self._keep:
@@ -216,7 +218,7 @@ class Chunks:
 
 
 def run_pass(source: Source, *, work: Work[T], standardiser: Standardiser, **place: Any) -> T:
-    """Do the work on the chunks of local rows, once; ``place`` has rows, dtype and device of the chunks."""
+    """Do the work on the chunks of local rows, once; ``place`` has rows, dtype, device and limits of the chunks."""
     return Chunks(source, standardiser, once=True, **place).reduce(work)
 
 
@@ -253,6 +255,7 @@ class StandardisedRows:
     dtype: torch.dtype = torch.float64
     device: torch.device = _CPU
     chunk_rows: int | None = None  # None: as many as suit the number of features
+    limits: Tensor | None = None  # of the inputs, in the model's units, (2, d)
 
     @property
     def n_rows(self) -> int:
@@ -279,7 +282,12 @@ class StandardisedRows:
 
     def chunks_of(self, rows: int) -> Chunks:
         """The rows in chunks of a given size."""
-        return Chunks(self.source, self.standardiser, rows=rows, dtype=self.dtype, device=self.device)
+        place: dict[str, Any] = {"dtype": self.dtype, "device": self.device, "limits": self.limits}
+        return Chunks(self.source, self.standardiser, rows=rows, **place)
+
+    def limit(self, limits: Tensor | None) -> StandardisedRows:
+        """The rows with inputs within limits, (2, d), instead of those they have."""
+        return replace(self, limits=limits)
 
     def subsamples(self, sizes: list[int], rng: np.random.Generator) -> list[StandardisedRows]:
         """Nested random subsamples of about these increasing sizes."""
@@ -303,8 +311,7 @@ class StandardisedRows:
         return RowNoise.split(self._whole()[1], self.n_outputs)[1] if self.source.n_noise else None
 
     def _whole(self) -> tuple[Tensor, Tensor]:
-        chunks = Chunks(self.source, self.standardiser, rows=self.n_rows, dtype=torch.float64, device=self.device)
-        return next(iter(chunks))
+        return next(iter(replace(self, dtype=torch.float64).chunks_of(self.n_rows)))
 
     def start(
         self, *, learn: bool, lengthscale: Any = None, signal: Any = None, noise: Any = None, mean: Any = None

@@ -52,7 +52,7 @@ def test_simulations_are_the_same_every_time(name):
     rows, again = starts.load(name), starts.load(name)
     np.testing.assert_array_equal(rows.y, again.y)
     assert len(rows.X) == len(rows.y) == {"categories": 40_000}.get(name, 3_700)
-    assert rows.X.shape[1] == rows.X_test.shape[1] == {"categories": 9}.get(name, 26)
+    assert rows.X.shape[1] == rows.X_test.shape[1] == {"categories": 9, "heavy-tails": 8}.get(name, 26)
 
 
 @pytest.mark.slow
