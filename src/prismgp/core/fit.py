@@ -38,6 +38,7 @@ SSGP_STAGES = Stages(8_192, (10, 30), 65_536)
 # Draws of the frequencies that are tried: at least, at most, and how many times p. Few frequencies differ more.
 _DRAWS, MOST_DRAWS, _DRAWS_TIMES_P = 4, 12, 256
 _RACE_DRAWS = 4  # the best draws, which take part in the race
+_LIMITED_DRAWS = 2  # of these, with limits of the inputs; it matters more whether there are any than which draw
 _SCALES = (1.0, 2.0, 4.0)  # multiples of the exact GP's length-scales: few frequencies favour smoother functions
 _LONG = 4.0  # multiple of the default length-scales, for functions that are nearly linear
 _LARGER = 1.5  # a stage is worth it only if the next one is larger by this factor
@@ -249,7 +250,8 @@ class _Fit:
         others = [(runners[0][0], replace(start, log_lengthscale=each)) for each in (plain, plain + np.log(_LONG))]
         if limits is not None:
             limited = self._objective(trial.limit(limits))
-            others += [(limited.with_frequencies(each.frequencies), params) for each, params in runners]
+            best_draws = runners[:_LIMITED_DRAWS]
+            others += [(limited.with_frequencies(each.frequencies), params) for each, params in best_draws]
         runners += others
         for _ in range(settings.n_restarts):
             runners.append((objective.with_frequencies(self._draw(rng)), perturb(start, rng)))

@@ -27,6 +27,7 @@ T = TypeVar("T")
 
 _CPU_BUDGET = 96 * 2**20
 _CUDA_BUDGET = 2**30
+_CPU_KEPT = 64 * 2**20  # bytes of standardised rows that stay in memory, beside the rows themselves
 _LEAST_ROWS = 256  # of a chunk, when memory is short
 _MOST_DEVIATIONS = 1e30  # of a standardised value in float32
 _IGNORE = 1e20  # scale of an input that never varied, in units of its magnitude
@@ -139,8 +140,8 @@ class Chunks:
 
     Rows that are not in memory are read ahead by a thread, while the previous chunk is used in the computations. On a
     GPU the chunks stay there after the first pass when they fill less than half of its free memory, so that later
-    passes move no data. ``once``: there will be only one pass, in a task of a cluster; nothing is kept, and on a CPU
-    nothing is read ahead.
+    passes move no data; on a CPU those of a small set in memory stay, so that they are standardised once. ``once``:
+    there will be only one pass, in a task of a cluster; nothing is kept, and on a CPU nothing is read ahead.
     """
 
     def __init__(
@@ -163,8 +164,8 @@ class Chunks:
         size = source.n_whole * (self.n_inputs + self.n_outputs + source.n_noise) * dtype.itemsize
         # A task of a cluster has one core; the others are in use by other tasks.
         self._read_ahead = not source.in_memory and not (once and device.type == "cpu")
-        here = device.type == "cuda" and not once and not source.distributed
-        self._keep = here and size < available_bytes(device) // 2
+        room = available_bytes(device) // 2 if device.type == "cuda" else _CPU_KEPT if source.in_memory else 0
+        self._keep = not once and not source.distributed and size < room
         self._kept: list[tuple[Tensor, Tensor]] | None = None
 
     def reduce(self, work: Work[T]) -> T:
