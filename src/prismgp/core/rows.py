@@ -41,6 +41,12 @@ class Chunked(Protocol):
     n_rows: int
     known_noise: bool  # whether some noise variances of rows are known
     limits: Tensor | None  # of the inputs, see :mod:`prismgp.core.limits`
+    n_outputs: int
+
+    @property
+    def stays(self) -> bool:
+        """Whether every pass has the same chunks, in this process."""
+
     dtype: torch.dtype
     device: torch.device
 

@@ -168,6 +168,11 @@ class Chunks:
         self._keep = not once and not source.distributed and size < room
         self._kept: list[tuple[Tensor, Tensor]] | None = None
 
+    @property
+    def stays(self) -> bool:
+        """Whether every pass has the same chunks, in this process."""
+        return self._keep
+
     def reduce(self, work: Work[T]) -> T:
         """Do the work on all chunks, on the workers if the source is distributed.
 
