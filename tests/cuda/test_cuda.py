@@ -12,6 +12,7 @@ from prismgp.core.evidence import SpectralEvidence
 from prismgp.core.features import SpectralStatistics
 from prismgp.core.kernels import default_start
 from prismgp.data import ArraySource, Chunks, Standardiser
+from prismgp.prism import members
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
 
@@ -170,3 +171,18 @@ def test_prism_agrees_with_the_cpu(tmp_path, recipe, p):
         np.testing.assert_allclose(a, b, rtol=1e-7, atol=1e-7)
     gpu.partial_fit(x[:50], y[:50])
     assert np.isfinite(gpu.log_density(x, y)).all()
+
+
+def test_recorded_steps_are_those_taken_one_by_one(monkeypatch):
+    x, y = rows(600)
+    settings = {"n_members": 3, "max_steps": 40, "hidden": 16, "batch_size": 64, "local": "never", "max_iter": 3}
+    replayed = []
+    replay = torch.cuda.CUDAGraph.replay
+    monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", lambda graph: replayed.append(graph) or replay(graph))
+    recorded = PrismGPRegressor(8, device="cuda", random_state=0, **settings).fit(x, y)
+    assert len(replayed) > 30  # all but the first of each kind
+    assert len(set(map(id, replayed))) >= 2  # steps with and without an ELBO
+    monkeypatch.setattr(members, "Replay", lambda function: function)
+    taken = PrismGPRegressor(8, device="cuda", random_state=0, **settings).fit(x, y)
+    for a, b in zip(recorded.predict(x, return_std=True), taken.predict(x, return_std=True), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-3)

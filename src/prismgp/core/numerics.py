@@ -72,10 +72,15 @@ def factor(a: Tensor) -> Factor:
 
 
 def factor_all(a: Tensor) -> Tensor:
-    """Factor matrices as :func:`factor` does, (M, k, k) float64; one with NaN or infinity has a factor of NaN."""
+    """Factor matrices as :func:`factor` does, (M, k, k) float64; one with NaN or infinity has a factor of NaN.
+
+    While the steps of a GPU are recorded nobody can look at a matrix: there, every one that fails has a factor of NaN.
+    """
     lower: Tensor
     lower, info = torch.linalg.cholesky_ex(a)
     failed = (info != 0) | ~torch.isfinite(lower[:, -1, -1])
+    if a.is_cuda and torch.cuda.is_current_stream_capturing():
+        return lower.masked_fill(failed[:, None, None], torch.nan)
     if bool(failed.any()):
         lower = lower.clone()
         for m in torch.nonzero(failed)[:, 0].tolist():

@@ -4,7 +4,8 @@ The data flow of the joint recipe:
 
 - ``network.py``: inputs to latent inputs, gates, features and relative noise (V1 to V4);
 - ``batch.py``: log evidence of mini-batches (B1 to B4);
-- ``members.py``: the members' networks and their optimiser in one tensor, and a step of all of them (T1);
+- ``members.py``: the members' networks and their optimiser in one tensor, and a step of all of them (T1), which
+  ``replay.py`` records on a GPU;
 - ``train.py``: the training of the members, checked on held-out rows;
 - ``maps.py``: features of rows; ``experts.py``: these with the exact posterior of their weights, and their mixture;
 - ``judging.py``: what an expert says of held-out rows, and how much each row counts in its posterior (W3);

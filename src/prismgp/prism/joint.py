@@ -41,10 +41,11 @@ _SKIP_LENGTHSCALE = 1.5  # the latent columns carry part of what the exact GP ex
 _START_NOISE = (1e-4, 1.0)
 _START_SIGNAL = (0.4, 8.0)
 _PROBE_ROWS = 2_048  # whose statistics tell how long those of all rows take
-# Under a time limit: what the networks may take of the time left, and what neighbours get of that; after how many steps
-# it is known how long a step takes; the share of its steps without which a member is given up.
+# Under a time limit: what the networks may take of the time left, and what neighbours get of that; the share of its
+# steps without which a member is given up; the steps that show how long one takes.
 _STACK_SECONDS = 1.5  # for each that the statistics of a member take: its predictions of held-out rows follow
-_NETWORK_SHARE, _LOCAL_SHARE, _PROBE_STEPS, _LEAST_STEPS = 0.9, 0.35, 20, 0.3
+_NETWORK_SHARE, _LOCAL_SHARE, _LEAST_STEPS = 0.9, 0.35, 0.3
+_PROBE_FROM, _PROBE_STEPS = 10, 20  # a GPU takes its time over the first
 _MEMBER_KINDS = (("input", 0.0), ("constant", 0.0), ("input", 0.05), ("input", 0.0))
 
 
@@ -204,6 +205,8 @@ class JointRecipe:
         """Show a step, and give members up that there is no time for."""
         text = None if not values else f"held-out NLPD of the best member {min(values) + scale:.4f}"
         context.advance(text, to=sum(each.steps for each in task.results) - 1, total=task.expected_steps)
+        if task.steps == _PROBE_FROM:
+            share.watch()
         if task.steps == _PROBE_STEPS:
             task.drop(task.active[share.members(len(task.active)) :])
 
@@ -343,13 +346,16 @@ class _NetworkTime:
         if self.ending.limited:
             self._statistics = _STACK_SECONDS * time_statistics()
             self.ending.reserve(self._statistics)
+
+    def watch(self) -> None:
+        """Called before the steps that show how long one takes."""
         self._began = time.perf_counter()
 
     def members(self, count: int) -> int:
         """Called after the first steps of so many members: how many there is time for, of which the passes are kept."""
         if not self.ending.limited:
             return count
-        step_seconds = (time.perf_counter() - self._began) / (_PROBE_STEPS * count)
+        step_seconds = (time.perf_counter() - self._began) / ((_PROBE_STEPS - _PROBE_FROM) * count)
         fair = step_seconds * self.steps * _LEAST_STEPS
         if self._local and self.ending.left * (1.0 - _LOCAL_SHARE) >= fair:
             self.leaves_local = True

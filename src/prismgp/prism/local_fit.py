@@ -47,15 +47,16 @@ _EXACT = View(residual=False, latent=False, whole=True)
 _MOST_WHOLE_ROWS, _EXACT_ROWS = 8_000, 2_000
 EXACT_ROUNDS = (15, 60)  # iterations of the race between starts
 _ALL = 2**14  # neighbours: as many as a model file may ask for
-# With few held-out rows residuals of rows that the networks remember would be taken for those of new ones. With many
-# rows, neighbours in the latent space are worth it on the residuals only.
-_FEW_EXAMPLES, _MANY_POOLED = 300, 20_000
+# With few held-out rows residuals of rows that the networks remember would be taken for those of new ones. With more,
+# neighbours in the latent space are worth it on the residuals only.
+_FEW_EXAMPLES = 300
 # Student's t, so that the metric is not that of a few rows far away; with few examples, quickly.
 FEW = LocalTraining(steps=200, searches=4, batch_rows=256, degrees=10.0)
 MANY = LocalTraining(steps=400, searches=8, degrees=10.0)
 LEAST_NOISE = {True: 0.05, False: 1e-5}  # of the residuals, whose variance is about one; of the targets
 LEAST_EXAMPLES, _MOST_EXAMPLES = 20, 10_000
-_CROSS_ROWS = 2_000  # with fewer examples each half is judged by parameters learned on the other
+_CROSS_ROWS, _FOLDS = 2_000, 5  # with fewer examples each part is judged by parameters learned on the others
+_MARGIN = 0.5 * MARGIN  # a neighbour GP that adds nothing has a small weight and does little harm
 _MANY_ROWS = 200_000  # from here on residuals of the mixture without the held-out rows do
 _LAST_SURVEYS = 1.5  # times as long as the first survey, under a time limit, for the last one and the search
 _BASE_SHARE = 0.4  # prior weight of the mixture; the neighbour GPs share the rest
@@ -125,7 +126,7 @@ class LocalStage:
                     ending.check()
                 learned.append((view, params))
                 found.append(judged.at_rows(noise))
-        margin = -np.inf if self.always else MARGIN
+        margin = -np.inf if self.always else _MARGIN
         chosen = stack_forward(target, [*found, base], share=_BASE_SHARE, margin=margin, row_weights=weights)
         status = {
             "weights": {
@@ -164,9 +165,7 @@ class LocalStage:
     def _near_views(self, seen: Survey, examples: int) -> list[View]:
         if seen.coordinates.shape[1] == self.rows.n_inputs + self.rows.n_outputs:
             return [_PLAIN_RESIDUAL, _INPUTS]  # no expert has latent columns
-        if examples < _FEW_EXAMPLES:
-            return [_TARGET, _INPUTS]
-        return [_RESIDUAL, _INPUTS] if len(seen.mean) > _MANY_POOLED else [_RESIDUAL, _TARGET, _INPUTS]
+        return [_TARGET if examples < _FEW_EXAMPLES else _RESIDUAL, _INPUTS]
 
     @property
     def whole(self) -> bool:
@@ -254,16 +253,23 @@ class LocalStage:
             learned = fit_local(gp, rest, rng, training, least_noise=least_noise, callback=record(ending))
             near = predict_examples(learned, examples)
             return learned.params, HeldOut.of(*combine(view, seen.take(held), *near, learned.params.noise))
-        share = 1.0 if m >= _CROSS_ROWS else 1.0 / 3.0  # of the first of three trainings
-        learned = fit_local(gp, examples, rng, training, least_noise=least_noise, callback=record(ending.part(share)))
         order = torch.as_tensor(rng.permutation(m), device=held.device)
-        parts, judges = [order], [learned]
-        if m < _CROSS_ROWS:
-            parts = [order[: m // 2], order[m // 2 :]]
-            others = [examples.take(part) for part in reversed(parts)]
+        parts = [order] if m >= _CROSS_ROWS else list(order.chunk(_FOLDS))
+        share = 1.0 if len(parts) == 1 else 1.0 / (1 + len(parts))  # of the first training
+        learned = fit_local(gp, examples, rng, training, least_noise=least_noise, callback=record(ending.part(share)))
+        judges = [learned]
+        if len(parts) > 1:
+            others = [torch.cat([*parts[:k], *parts[k + 1 :]]) for k in range(len(parts))]
             judges = [
-                fit_local(gp, each, rng, training, least_noise=least_noise, callback=record(ending.part(share)))
-                for share, each in zip((0.5, 1.0), others, strict=True)
+                fit_local(
+                    gp,
+                    examples.take(other),
+                    rng,
+                    training,
+                    least_noise=least_noise,
+                    callback=record(ending.part(1.0 / (len(parts) - k))),
+                )
+                for k, other in enumerate(others)
             ]
         found = [torch.empty_like(examples.targets) for _ in _PARTS]
         for part, judge in zip(parts, judges, strict=True):

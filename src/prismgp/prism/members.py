@@ -27,6 +27,7 @@ from prismgp._types import Tensor
 from prismgp.core.row_noise import RowNoise
 from prismgp.prism.batch import batch_log_evidence
 from prismgp.prism.network import NetworkOutput, NetworkSizes, RevisedMap, clip_inputs
+from prismgp.prism.replay import Replay
 from prismgp.vae import ElboTerms, GaussianMixture, GaussianMixtureNet, elbo_terms
 
 ELBO_ROWS = 128  # rows of a batch that enter the ELBO, whose weight is small
@@ -138,6 +139,7 @@ class Members:
         )
         self.evidence = start.new_zeros(len(start), dtype=torch.float64)  # of the last batch, per row
         self.terms = {name: start.new_zeros(len(start)) for name in ElboTerms.names()}  # of the last ELBO
+        self._replay = Replay(self._take_step)
 
     def __len__(self) -> int:
         return len(self.state.values)
@@ -154,6 +156,7 @@ class Members:
         self.evidence = self.evidence[rows]
         self.terms = {name: value[rows] for name, value in self.terms.items()}
         self._sizes = [self._sizes[m] for m in index]
+        self._replay = Replay(self._take_step)  # recordings are of the tensors of before
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything steps change and checks report, by name; not copies."""
@@ -179,6 +182,13 @@ class Members:
 
     def step(self, inputs: StepInputs) -> None:
         """Take a step of Adam."""
+        evidence, terms = self._replay(inputs) if inputs.x.is_cuda else self._take_step(inputs)
+        self.evidence.copy_(evidence)
+        for name, value in terms.items():
+            self.terms[name].copy_(value)
+
+    def _take_step(self, inputs: StepInputs) -> tuple[Tensor, dict[str, Tensor]]:
+        """Update the state in place; the evidence, (M,), and the terms of the ELBO, in steps that have one."""
         state = self.state
         values = state.values.detach().requires_grad_()
         parameters = self._unpack(values)
@@ -193,9 +203,8 @@ class Members:
         (gradient,) = torch.autograd.grad(loss.sum(), values)
         with torch.no_grad():
             self._adam(gradient * state.trained, inputs.numbers)
-        self.evidence = evidence.detach()
-        if terms is not None:
-            self.terms = {name: value.detach() for name, value in terms.as_tensors().items()}
+        found = {} if terms is None else {name: value.detach() for name, value in terms.as_tensors().items()}
+        return evidence.detach(), found
 
     def _evaluate(self, parameters: dict[str, Tensor], inputs: StepInputs) -> tuple[NetworkOutput, ElboTerms | None]:
         """Output and ELBO of every member, whose tensors have a leading dimension of members."""

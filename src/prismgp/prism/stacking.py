@@ -12,11 +12,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from prismgp._types import Array, Tensor
 from prismgp.core.row_noise import RowNoise, effective_rows
 
 _NOISE_GRID = np.linspace(-3.0, 4.0, 141)  # logarithms of the factor on the noise variance
+_COARSE = 10  # of its points that the first look passes over at a time
 _NOISE_ROWS = 10.0  # pseudo-rows that pull the factor to one
 _WEIGHT_ROWS = 10.0  # pseudo-rows that pull the weights to the prior ones
 _TEMPERATURE_ROWS = 50.0
@@ -71,13 +73,21 @@ def noise_scale(y: Array, found: HeldOut, row_weights: Array | None = None) -> t
 
     ``y``, (m, q); a row of weight w, (m,), counts w times.
     """
-    scaled = found.variance + found.noise * np.exp(_NOISE_GRID)[:, None, None]
-    values = normal_nlpd(y, found.mean, scaled)
-    nlpd = values.mean(1) if row_weights is None else np.average(values, 1, row_weights)  # (grid, q)
-    count = len(y) if row_weights is None else row_weights.sum()
-    penalised = nlpd + 0.5 * _NOISE_ROWS / count * _NOISE_GRID[:, None] ** 2
-    best = penalised.argmin(0)
-    return np.exp(_NOISE_GRID[best]), float(nlpd[best, np.arange(len(best))].mean())
+    count, outputs = len(y) if row_weights is None else row_weights.sum(), np.arange(y.shape[1])
+
+    def evaluate(points: npt.NDArray[np.int64]) -> tuple[Array, Array]:
+        """NLPD, without and with the penalty, at points of the grid, (k, q)."""
+        grid = _NOISE_GRID[points]
+        values = normal_nlpd(y, found.mean, found.variance + found.noise * np.exp(grid)[:, None])
+        nlpd = values.mean(1) if row_weights is None else np.average(values, 1, row_weights)
+        return nlpd, nlpd + 0.5 * _NOISE_ROWS / count * grid**2
+
+    coarse = np.repeat(np.arange(0, len(_NOISE_GRID), _COARSE)[:, None], len(outputs), 1)
+    best = coarse[evaluate(coarse)[1].argmin(0), outputs]
+    fine = np.clip(best + np.arange(1 - _COARSE, _COARSE)[:, None], 0, len(_NOISE_GRID) - 1)
+    nlpd, penalised = evaluate(fine)
+    at = penalised.argmin(0), outputs
+    return np.exp(_NOISE_GRID[fine[at]]), float(nlpd[at].mean())
 
 
 def stack(

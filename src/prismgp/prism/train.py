@@ -35,6 +35,7 @@ from prismgp.prism.experts import Expert
 from prismgp.prism.judging import Examples, weigh_rows
 from prismgp.prism.members import ELBO_EVERY, ELBO_ROWS, Members, StepInputs, step_numbers
 from prismgp.prism.network import RevisedMap
+from prismgp.prism.replay import send
 from prismgp.prism.stacking import HeldOut, average
 from prismgp.vae import BatchRows, ElboTerms, Indices, TrainingResult, draw_rows, select_tensors, torch_generator
 
@@ -159,10 +160,11 @@ class MemberTraining:
     def step(self, number: int) -> None:
         """Take a step of Adam on a new batch of every member."""
         drawn = [self.rows.draw(self.settings.batch_size, course.draws["batches"]) for course in self.active]
-        index = np.concatenate(drawn)
+        index, device = np.concatenate(drawn), self.rows.x.device
         shape, n = (len(drawn), len(drawn[0]), -1), len(drawn[0])
-        x, y = self.rows.x[index].reshape(shape), self.rows.y[index].reshape(shape)
-        trust = torch.cat([each.trust[torch.as_tensor(own)] for each, own in zip(self.active, drawn, strict=True)])
+        there = send(torch.as_tensor(index), device)
+        x, y = (rows.take(index, there).reshape(shape) for rows in (self.rows.x, self.rows.y))
+        trust = torch.cat([each.trust[own] for each, own in zip(self.active, there.reshape(-1, n), strict=True)])
         noise = self.rows.noise_columns(index)
         weights = trust[:, None] if noise is None else torch.cat([trust[:, None] * noise[:, :1], noise[:, 1:]], 1)
         share = 1.0 - min(_AVERAGE, number / (9.0 + number))
@@ -172,7 +174,7 @@ class MemberTraining:
             y,
             weights.reshape(shape),
             self._draw_dropout(n),
-            torch.tensor(numbers, dtype=torch.float32).to(x.device),
+            send(torch.tensor(numbers, dtype=torch.float32), device),
             # For the history also where the ELBO's weight is zero.
             self._draw_noise(min(ELBO_ROWS, n)) if (number - 1) % ELBO_EVERY == 0 else None,
         )
@@ -190,14 +192,14 @@ class MemberTraining:
         """Factors on the values of the hidden layers, (M, n, h) each; none if no member drops any."""
         if not any(course.dropout for course in self.active):
             return ()
-        layers = []
+        layers, device = [], self.rows.x.device
         for width in self.members.sizes.hidden:
-            factors = torch.ones(len(self.active), n, width, dtype=torch.float32)
+            factors = torch.ones(len(self.active), n, width, dtype=torch.float32, device=device)
             for m, course in enumerate(self.active):
                 if course.dropout:
                     drawn = torch.rand(n, width, generator=course.generators["dropout"], dtype=torch.float32)
-                    factors[m] = (drawn >= course.dropout).float() / (1.0 - course.dropout)
-            layers.append(factors.to(self.rows.x.device))
+                    factors[m] = send(drawn >= course.dropout, device).float() / (1.0 - course.dropout)
+            layers.append(factors)
         return tuple(layers)
 
     def _draw_noise(self, n: int) -> Tensor:
@@ -206,7 +208,7 @@ class MemberTraining:
             torch.randn(shape, generator=course.generators["latent noise"], dtype=torch.float32)
             for course in self.active
         ]
-        return torch.stack(drawn).to(self.rows.x.device)
+        return send(torch.stack(drawn), self.rows.x.device)
 
     # -- checks --------------------------------------------------------------------------------------
 

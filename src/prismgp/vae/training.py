@@ -60,6 +60,10 @@ class BatchRows:
             return self._standardise(self.x[index])
         return self._copy[index if isinstance(index, slice) else torch.as_tensor(index, device=self.device)]
 
+    def take(self, index: Indices, there: Tensor) -> Tensor:
+        """The rows of an index, which is given in main memory and on the device."""
+        return self[index] if self._copy is None else self._copy[there]
+
     def _standardise(self, block: AnyArray) -> Tensor:
         rows = standardise(block, self.shift, self.scale, dtype=torch.float64, device=self.device)
         return rows.clamp_(-_LARGEST_VALUE, _LARGEST_VALUE).to(self.dtype)
