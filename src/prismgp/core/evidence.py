@@ -132,10 +132,12 @@ class SpectralEvidence:
         noise = float(params.noise[0]) if self.chunks.known_noise else 1.0
         key = (w.cpu().numpy().tobytes(), precise, noise)
         if key not in self._kept:
-            store = self.store if self.chunks.stays else None
-            stats = self.chunks.reduce(SpectralStatistics(w, precise, self.gate, noise, store))
+            stats = self.chunks.reduce(SpectralStatistics(w, precise, self.gate, noise, self._usable_store()))
             self._kept = dict([*self._kept.items(), (key, stats)][-_KEPT:])
         return self._kept[key]
+
+    def _usable_store(self) -> FeatureStore | None:
+        return self.store if self.chunks.stays else None
 
     def _needs_float64(self, params: Parameters) -> bool:
         """Whether rounding of float32 products would show.
@@ -160,7 +162,8 @@ class SpectralEvidence:
         w = self._projection(params)
         # Pass two.
         known = (solved[0].noise, solved[0].mean) if self.chunks.known_noise else None
-        store = self.store if self.store is not None and self.store.holds(w) else None
+        store = self._usable_store()
+        store = store if store is not None and store.holds(w) else None
         grad_w, grad_noise = self.chunks.reduce(ProjectionGradient(w, coefficients.to(w), self.gate, known, store))
         if known is not None:
             gradient[1][0] = grad_noise

@@ -128,8 +128,8 @@ class FeatureStore:
     def fill(self, index: int, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
         """Psi of a chunk, which is stored."""
         self._w = None  # until those of all chunks are there
-        if index == len(self.buffers):
-            self.buffers.append(FeatureBuffers(len(x), w, y.shape[1]))
+        if index == len(self.buffers) or len(self.buffers[index].psi) != len(x):  # the first pass, or other chunks
+            self.buffers[index:] = [FeatureBuffers(len(x), w, y.shape[1])]
         self.buffers[index].w = w
         return self.buffers[index].fill(x, y)
 
