@@ -92,6 +92,8 @@ class Experiment:
         The HTML page of a study.
     complain : callable
         Sentences about results that must not stand as they are.
+    conclude : callable
+        A sentence about the study as a whole, or None.
     """
 
     kind: str
@@ -103,6 +105,7 @@ class Experiment:
     figures: Callable[[Study], dict[str, Callable[[], Any]]] = lambda _: {}
     page: Callable[[Study], Page] | None = None
     complain: Callable[[Study], list[str]] = lambda _: []
+    conclude: Callable[[Study], str | None] = lambda _: None
 
 
 # -- carrying out ----------------------------------------------------------------------------------
@@ -145,6 +148,8 @@ def _run_plan(experiment: Experiment, plan: Plan, limits: Limits, args: argparse
     complaints = experiment.complain(study)
     for line in complaints:
         say(line)
+    if (conclusion := experiment.conclude(study)) is not None:
+        say(conclusion)
     return 1 if broken or complaints else 0
 
 

@@ -134,3 +134,22 @@ def test_noise_alone_is_the_density_of_a_normal_sample(rng):
     constant = ArraySource(np.zeros((5, 1)), np.ones((5, 1)))
     still = StandardisedRows(constant, Standardiser.fit(constant, normalize=True))
     assert noise_log_evidence(objective_on(still, rng).statistics(default_start(1, 1))) == -np.inf
+
+
+@pytest.mark.parametrize("kind", [BlockEvidence, ProfiledEvidence])
+def test_features_that_are_stored_between_passes_change_nothing(rng, kind):
+    rows = replace(make_rows(rng), chunk_rows=64)  # three chunks, the last one smaller
+    objective = objective_on(rows, rng, kind)
+    other = objective.with_frequencies(objective.frequencies[::-1].copy())
+    plain = objective.with_frequencies(objective.frequencies)
+    assert objective.parts[0].store is not None
+    plain.parts[0].store = None
+    for scale in (1.0, 3.0):
+        params = replace(default_start(3, 1), log_lengthscale=np.log(scale * np.arange(1.0, 4.0)))
+        expected, gradient = plain.value_and_gradient(params)
+        found, own = objective.value_and_gradient(params)
+        assert found == expected
+        np.testing.assert_array_equal(own.pack(), gradient.pack())
+        # The moments are still known, the features no longer.
+        other.value(params)
+        np.testing.assert_array_equal(objective.value_and_gradient(params)[1].pack(), gradient.pack())

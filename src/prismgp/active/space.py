@@ -25,6 +25,7 @@ from prismgp._types import Tensor
 from prismgp.core.exact import ExactPosterior, check_memory
 from prismgp.core.features import gated_features, spectral_features
 from prismgp.core.kernels import squared_distance
+from prismgp.core.limits import limit_inputs
 from prismgp.core.models import ExactModel, Predictor, SpectralModel
 from prismgp.core.numerics import factor
 from prismgp.exceptions import DataError, TooLargeError
@@ -182,6 +183,7 @@ def _spectral_space(model: SpectralModel) -> WeightSpace:
     gate = model.gating.gate
 
     def features(x: Tensor) -> Tensor:
+        x = limit_inputs(x, model.limits)
         phi = spectral_features(x, model.projection(dtype=x.dtype, device=x.device))
         # One-hot gates are gates: the clusters of hard gates are blocks of features.
         return (phi if gate is None else gated_features(phi, gate.gates(x).to(phi))).double()

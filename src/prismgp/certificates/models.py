@@ -14,6 +14,7 @@ from prismgp.certificates.problem import Features, Problem, TestPoints
 from prismgp.core.features import Statistics, spectral_features
 from prismgp.core.gating import hard_gates
 from prismgp.core.kernels import Kernel, get_kernel
+from prismgp.core.limits import limit_inputs
 from prismgp.core.models import ExactModel, Predictor, SpectralModel
 from prismgp.core.row_noise import RowNoise
 from prismgp.data import Source, merge_copies, standardise
@@ -113,6 +114,7 @@ def _ssgp_problem(
     gate = predictor.gating.gate
 
     def see(rows: Tensor, training: slice | None) -> _Seen:
+        rows = limit_inputs(rows, predictor.limits)
         phi = spectral_features(rows.to(dtype), w).double()
         gates = None if gate is None else gate.gates(rows.to(dtype))
         if training is not None and labels is not None and gates is not None:

@@ -37,7 +37,14 @@ from typing import Self
 import torch
 
 from prismgp._types import Array, Tensor
-from prismgp.core.features import FeatureBuffers, GatedBuffers, SpectralStatistics, Statistics, projection
+from prismgp.core.features import (
+    FeatureBuffers,
+    FeatureStore,
+    GatedBuffers,
+    SpectralStatistics,
+    Statistics,
+    projection,
+)
 from prismgp.core.gating import Gate
 from prismgp.core.kernels import Parameters
 from prismgp.core.numerics import Factor, factor
@@ -45,6 +52,7 @@ from prismgp.core.row_noise import RowNoise
 from prismgp.core.rows import Chunked
 
 _ROUNDING = 1e-3  # error of the eigenvalues of A above which float32 products are not good enough
+_STORE_BYTES = 64 * 2**20  # of features that are stored between the passes of an evaluation
 _KEPT = 3  # statistics, each (2p + 1 + q)^2 numbers on the compute device
 
 
@@ -111,6 +119,10 @@ class SpectralEvidence:
         self.n_rows = chunks.n_rows
         self.precise = False  # whether products are in float64 at all parameters, see _needs_float64
         self._kept: dict[tuple[bytes, bool, float], Statistics] = {}
+        numbers = self.n_rows * (3 * len(frequencies) + 1 + chunks.n_outputs)
+        small = numbers * chunks.dtype.itemsize <= _STORE_BYTES
+        # On a GPU, features are computed faster than they are read again.
+        self.store = FeatureStore() if small and gate is None and chunks.device.type == "cpu" else None
 
     def statistics(self, params: Parameters) -> Statistics:
         """Pass one. A few results are kept: the posterior is wanted where the optimiser has just been."""
@@ -120,9 +132,12 @@ class SpectralEvidence:
         noise = float(params.noise[0]) if self.chunks.known_noise else 1.0
         key = (w.cpu().numpy().tobytes(), precise, noise)
         if key not in self._kept:
-            stats = self.chunks.reduce(SpectralStatistics(w, precise, self.gate, noise))
+            stats = self.chunks.reduce(SpectralStatistics(w, precise, self.gate, noise, self._usable_store()))
             self._kept = dict([*self._kept.items(), (key, stats)][-_KEPT:])
         return self._kept[key]
+
+    def _usable_store(self) -> FeatureStore | None:
+        return self.store if self.chunks.stays else None
 
     def _needs_float64(self, params: Parameters) -> bool:
         """Whether rounding of float32 products would show.
@@ -147,7 +162,9 @@ class SpectralEvidence:
         w = self._projection(params)
         # Pass two.
         known = (solved[0].noise, solved[0].mean) if self.chunks.known_noise else None
-        grad_w, grad_noise = self.chunks.reduce(ProjectionGradient(w, coefficients.to(w), self.gate, known))
+        store = self._usable_store()
+        store = store if store is not None and store.holds(w) else None
+        grad_w, grad_noise = self.chunks.reduce(ProjectionGradient(w, coefficients.to(w), self.gate, known, store))
         if known is not None:
             gradient[1][0] = grad_noise
         value = sum(out.log_evidence for out in solved)
@@ -174,11 +191,19 @@ class BlockEvidence:
 
     def with_frequencies(self, frequencies: Array) -> Self:
         """On the same rows, with other frequencies."""
-        return type(self)([part.chunks for part in self.parts], frequencies, self.parts[0].gate)
+        other = type(self)([part.chunks for part in self.parts], frequencies, self.parts[0].gate)
+        for own, part in zip(self.parts, other.parts, strict=True):
+            part.store = own.store  # one for all: only the last features are stored
+        return other
 
     def complete(self, params: Parameters) -> Parameters:
         """The parameters with the values of those that the evidence does not depend on; here it depends on all."""
         return params
+
+    @property
+    def limits(self) -> Tensor | None:
+        """Limits of the inputs of its rows, (2, d)."""
+        return self.parts[0].chunks.limits
 
     @property
     def work(self) -> float:
@@ -232,17 +257,20 @@ def _small_gradients(stats: Statistics, solved: list[OutputEvidence]) -> tuple[T
 class ProjectionGradient:
     """A pass: the gradient with respect to W, (d, p), float64, given C: ``X' (cos * D_sin - sin * D_cos)``.
 
-    ``known`` are noise variance and mean where variances of rows are known, to compute (E8) too.
+    ``known`` are noise variance and mean where variances of rows are known, to compute (E8) too. ``store`` has the
+    features of all chunks, if they are known.
     """
 
     w: Tensor
     coefficients: Tensor
     gate: Gate | None = None
     known: tuple[float, float] | None = None
+    store: FeatureStore | None = None
 
     def over(self, chunks: Iterable[tuple[Tensor, Tensor]], *, rows: int, q: int) -> tuple[Tensor, float]:
-        w, gate = self.w, self.gate
-        buffers = FeatureBuffers(rows, w, q) if gate is None else GatedBuffers(rows, w, q, gate)
+        w, gate, store = self.w, self.gate, self.store
+        own_rows = rows if store is None else 0
+        buffers = FeatureBuffers(own_rows, w, q) if gate is None else GatedBuffers(own_rows, w, q, gate)
         width = buffers.width
         root = w.shape[1] ** -0.5
         # Psi holds cos and sin without the factor 1 / sqrt(p); put it on both sides of C.
@@ -251,9 +279,11 @@ class ProjectionGradient:
         d_phi = w.new_empty(rows, width)
         total = torch.zeros(w.shape, dtype=torch.float64, device=w.device)
         by_noise, level = 0.0, 1.0 if self.known is None else self.known[0]
-        for x, y in chunks:
+        for index, (x, y) in enumerate(chunks):
             targets, noise = RowNoise.split(y, q)
-            psi = buffers.fill(x, targets)
+            if store is not None:
+                buffers = store.buffers[index]
+            psi = buffers.fill(x, targets) if store is None else buffers.psi
             own = d_phi[: len(x)]
             torch.mm(psi, scaled, out=own)
             if noise is not None:

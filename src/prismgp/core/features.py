@@ -102,12 +102,44 @@ class FeatureBuffers:
         psi[:, 2 * p + 1 :] = y
         return psi
 
+    @property
+    def psi(self) -> Tensor:
+        """Psi of the last chunk, if that was as large as the buffers are."""
+        return self._psi
+
     def phase_gradient(self, psi: Tensor, d: Tensor) -> Tensor:
         """``cos * D_sin - sin * D_cos``, (rows, p): the chain rule through cos and sin."""
         p = self.w.shape[1]
         z = self._z[: len(psi)]
         torch.mul(psi[:, :p], d[:, p:], out=z)
         return z.addcmul_(psi[:, p : 2 * p], d[:, :p], value=-1.0)
+
+
+class FeatureStore:
+    """Features of all chunks of a small set: the pass of the gradient finds what the pass of the moments has computed.
+
+    Both passes must have the same chunks.
+    """
+
+    def __init__(self) -> None:
+        self.buffers: list[FeatureBuffers] = []
+        self._w: Tensor | None = None  # of the features that are stored
+
+    def fill(self, index: int, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
+        """Psi of a chunk, which is stored."""
+        self._w = None  # until those of all chunks are there
+        if index == len(self.buffers) or len(self.buffers[index].psi) != len(x):  # the first pass, or other chunks
+            self.buffers[index:] = [FeatureBuffers(len(x), w, y.shape[1])]
+        self.buffers[index].w = w
+        return self.buffers[index].fill(x, y)
+
+    def complete(self, w: Tensor) -> None:
+        """Say that the features of all chunks are those of a projection."""
+        self._w = w
+
+    def holds(self, w: Tensor) -> bool:
+        """Whether the features of a projection are stored."""
+        return self._w is not None and torch.equal(self._w, w)
 
 
 class GatedBuffers(FeatureBuffers):
@@ -218,23 +250,26 @@ class SpectralStatistics:
     features are as good as those of any other features, and the Gram matrix is positive semi-definite to float64
     rounding; otherwise products within a chunk are in the features' precision. The moments of more than a few features
     stay on the projection's device. Memory is that of one chunk. Cost ``2 n (d p + (2p)^2)`` multiply-adds and
-    ``2 n p`` cosines and sines. ``noise`` is the noise variance s2, which known variances of rows are relative to.
+    ``2 n p`` cosines and sines. ``noise`` is the noise variance s2, which known variances of rows are relative to. A
+    ``store`` gets the features; it is for features without gates.
     """
 
     w: Tensor
     precise: bool = True
     gate: Gate | None = None
     noise: float = 1.0
+    store: FeatureStore | None = None
 
     def over(self, chunks: Iterable[tuple[Tensor, Tensor]], *, rows: int, q: int) -> Statistics:
-        w, gate = self.w, self.gate
+        w, gate, store = self.w, self.gate, self.store
+        rows = rows if store is None else 0  # the store has its own buffers
         buffers = FeatureBuffers(rows, w, q) if gate is None else GatedBuffers(rows, w, q, gate)
         size = buffers.width + 1 + q
         total = torch.zeros(size, size, dtype=torch.float64, device=w.device)
         n, log_noise_sum = 0, 0.0
-        for x, y in chunks:
+        for index, (x, y) in enumerate(chunks):
             targets, noise = RowNoise.split(y, q)
-            psi = buffers.fill(x, targets)
+            psi = buffers.fill(x, targets) if store is None else store.fill(index, x, targets, w)
             if self.precise:
                 psi = psi.double()
             if noise is not None:
@@ -243,6 +278,8 @@ class SpectralStatistics:
                 log_noise_sum += float(log_relative.sum())
             total += psi.T @ psi
             n += len(x)
+        if store is not None:
+            store.complete(w)
         if buffers.width <= _HOST_FEATURES:
             total = total.cpu()
         scale = torch.ones(size, dtype=torch.float64, device=total.device)

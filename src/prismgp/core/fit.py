@@ -10,13 +10,14 @@ import numpy as np
 import torch
 
 from prismgp._system import Streams
-from prismgp._types import Array
+from prismgp._types import Array, Tensor
 from prismgp.core.evidence import BlockEvidence
 from prismgp.core.exact import ExactEvidence
 from prismgp.core.features import Gating
 from prismgp.core.few_rows import FEW_ROWS, Prior, widen
 from prismgp.core.indicators import Groups, TiedEvidence
 from prismgp.core.kernels import Kernel, Parameters, bounds, default_start, draw_frequencies, given_frequencies, perturb
+from prismgp.core.limits import find_limits
 from prismgp.core.models import ExactModel, SpectralModel, spectral_objective
 from prismgp.core.optimise import Monitor, Objective, maximise, race, screen
 from prismgp.core.profile import ProfiledEvidence, noise_log_evidence, profile
@@ -37,6 +38,7 @@ SSGP_STAGES = Stages(8_192, (10, 30), 65_536)
 # Draws of the frequencies that are tried: at least, at most, and how many times p. Few frequencies differ more.
 _DRAWS, MOST_DRAWS, _DRAWS_TIMES_P = 4, 12, 256
 _RACE_DRAWS = 4  # the best draws, which take part in the race
+_LIMITED_DRAWS = 2  # of these, with limits of the inputs; it matters more whether there are any than which draw
 _SCALES = (1.0, 2.0, 4.0)  # multiples of the exact GP's length-scales: few frequencies favour smoother functions
 _LONG = 4.0  # multiple of the default length-scales, for functions that are nearly linear
 _LARGER = 1.5  # a stage is worth it only if the next one is larger by this factor
@@ -116,6 +118,7 @@ class SSGPSettings:
     optimize: bool = True
     max_iter: int = 200
     n_restarts: int = 0
+    limit_inputs: bool = True  # where some have long tails and the evidence is higher for it
     dtype: str = "float64"  # of the features; the bounds of the parameters depend on it
 
 
@@ -177,15 +180,16 @@ class _Fit:
             start, stage = exact_start(samples[0], start, self.settings.kernel, self.monitor)
             report.append(stage)
         self.gating = self.callback.ending.insist(lambda: gate(start))
-        objective = self._objective(self.rows)
         params = start
         if samples is not None:
-            params, stages = self._learn(objective, samples, start)
+            params, stages = self._learn(samples, start)
             report += stages
+        objective = self._objective(self.rows)
         blocks = self.callback.statistics(lambda: objective.statistics(objective.complete(params)))
         if self.kind is ProfiledEvidence:
             params = profile(blocks, params, self.settings.dtype)
-        model = SpectralModel.solve(self.base, params, self.gating, blocks, device=self.rows.device)
+        common: dict[str, Any] = {"device": self.rows.device, "limits": objective.limits}
+        model = SpectralModel.solve(self.base, params, self.gating, blocks, **common)
         return SSGPFit(model, start, report, model.log_evidence - noise_log_evidence(blocks))
 
     def _subsamples(self) -> Sequence[Rows]:
@@ -195,25 +199,24 @@ class _Fit:
         sizes = [start_rows(n, d), min(SSGP_STAGES.race_rows, n), *([main] if main * _LARGER < n else [])]
         return self.rows.subsamples(sizes, self.streams.generator("subsamples"))
 
-    def _learn(
-        self, objective: BlockEvidence, samples: Sequence[Rows], start: Parameters
-    ) -> tuple[Parameters, list[dict[str, Any]]]:
-        """Parameters, and what each stage did."""
+    def _learn(self, samples: Sequence[Rows], start: Parameters) -> tuple[Parameters, list[dict[str, Any]]]:
+        """Parameters, and what each stage did; also finds the frequencies and the limits of the inputs."""
         _, trial, *parts = samples
         runners, screened = self._runners(trial, start)
         boxes = bounds(runners[0][1], dtype=self.settings.dtype)
         common: dict[str, Any] = {"monitor": self.monitor, "prior": Prior.of(self.rows.n_rows, runners[0][1])}
         winner, params, tried = race(runners, boxes, rounds=SSGP_STAGES.race_rounds, **common)
         tried.insert(0, screened)
-        objective.frequencies = self.base = runners[winner][0].frequencies
+        chosen = runners[winner][0]
+        self.base, self.rows = chosen.frequencies, self.rows.limit(chosen.limits)
         del runners  # and the statistics they keep
         if not self.monitor.ending.over:
-            stages = [self._objective(part) for part in parts]
+            stages = [self._objective(part.limit(chosen.limits)) for part in (*parts, self.rows)]
             limit, finish = self.settings.max_iter, bool(parts)
-            params, done = maximise([*stages, objective], params, boxes, max_iter=limit, finish=finish, **common)
+            params, done = maximise(stages, params, boxes, max_iter=limit, finish=finish, **common)
             tried += done
         if params.frequencies is not None:
-            self.base = objective.frequencies = params.frequencies
+            self.base = params.frequencies
             params = replace(params, frequencies=None)
         return widen(params, self.rows.n_rows), tried
 
@@ -221,7 +224,8 @@ class _Fit:
         """Starting points of the race, the most promising ones first, and what it took to find them.
 
         Several draws of the frequencies are tried at several multiples of the length-scales. The best ones take part
-        in the race; of the best draw also length-scales that owe nothing to the exact GP, which may be wrong.
+        in the race; of the best draw also length-scales that owe nothing to the exact GP, which may be wrong. Where
+        inputs have long tails, the best ones also take part with limits.
         """
         settings = self.settings
         default = default_start(trial.n_inputs, trial.n_outputs)
@@ -242,13 +246,24 @@ class _Fit:
             best = {index // len(scaled): index for index in reversed(order)}
             order = [index for index in order if index in best.values()]
         runners = [tried[index] for index in order[:_RACE_DRAWS]]
-        plain = default.log_lengthscale
-        runners += [(runners[0][0], replace(start, log_lengthscale=each)) for each in (plain, plain + np.log(_LONG))]
+        plain, limits = default.log_lengthscale, self._find_limits(trial)
+        others = [(runners[0][0], replace(start, log_lengthscale=each)) for each in (plain, plain + np.log(_LONG))]
+        if limits is not None:
+            limited = self._objective(trial.limit(limits))
+            best_draws = runners[:_LIMITED_DRAWS]
+            others += [(limited.with_frequencies(each.frequencies), params) for each, params in best_draws]
+        runners += others
         for _ in range(settings.n_restarts):
             runners.append((objective.with_frequencies(self._draw(rng)), perturb(start, rng)))
         if settings.learn_frequencies:
             runners = [(runner, replace(each, frequencies=runner.frequencies)) for runner, each in runners]
         return runners, report
+
+    def _find_limits(self, trial: Rows) -> Tensor | None:
+        """Limits of the inputs to try; none with gates, whose clusters are those of the inputs as they are."""
+        if not self.settings.limit_inputs or self.gating.gate is not None:
+            return None
+        return find_limits(trial.tensors()[0])
 
     def _draw(self, rng: np.random.Generator) -> Array:
         settings, d = self.settings, self.rows.n_inputs
@@ -262,10 +277,11 @@ class _Fit:
 
     def _model_at(self, objective: Objective | None, params: Parameters) -> SpectralModel:
         """The model on all rows at the parameters an iteration has reached; without gates before there are any."""
-        base, kind = self.base, BlockEvidence
+        base, kind, rows = self.base, BlockEvidence, self.rows
         if isinstance(objective, BlockEvidence):
-            base, kind = objective.frequencies, self.kind
+            base, kind, rows = objective.frequencies, self.kind, rows.limit(objective.limits)
         base, params = params.base(base), replace(params, frequencies=None)
-        whole = spectral_objective(self.rows, base, self.gating, kind)
+        whole = spectral_objective(rows, base, self.gating, kind)
         params = whole.complete(params)
-        return SpectralModel.solve(base, params, self.gating, whole.statistics(params), device=self.rows.device)
+        common: dict[str, Any] = {"device": rows.device, "limits": whole.limits}
+        return SpectralModel.solve(base, params, self.gating, whole.statistics(params), **common)

@@ -16,6 +16,7 @@ from prismgp.core.exact import ExactEvidence, ExactPosterior
 from prismgp.core.features import Gating, Statistics, projection, spectral_features
 from prismgp.core.gating import GateLabels
 from prismgp.core.kernels import Parameters
+from prismgp.core.limits import limit_inputs
 from prismgp.core.normal import Marginals
 from prismgp.core.numerics import Factor, factor
 from prismgp.core.posterior import BlockPosterior, WeightPosterior
@@ -31,6 +32,7 @@ class Predictor(ABC):
     params: Parameters
     log_evidence: float
     factors: tuple[Factor, ...]  # how the factorisations went
+    limits: Tensor | None = None  # of the inputs, (2, d), see :mod:`prismgp.core.limits`
 
     @property
     @abstractmethod
@@ -183,18 +185,26 @@ class SpectralModel(Predictor):
     posterior: BlockPosterior
     log_evidence: float
     factors: tuple[Factor, ...]
+    limits: Tensor | None = None
 
     @classmethod
     def solve(
-        cls, base: Array, params: Parameters, gating: Gating, blocks: tuple[Statistics, ...], *, device: torch.device
+        cls,
+        base: Array,
+        params: Parameters,
+        gating: Gating,
+        blocks: tuple[Statistics, ...],
+        *,
+        device: torch.device,
+        limits: Tensor | None = None,
     ) -> SpectralModel:
-        """The model whose posterior these statistics give."""
+        """The model whose posterior these statistics give, of rows with these limits."""
         solved = [solve_outputs(block, params) for block in blocks]
         posterior = BlockPosterior(tuple(WeightPosterior.from_evidence(each, device=device) for each in solved))
         outputs = [out for block in solved for out in block]
         log_evidence = sum(out.log_evidence for out in outputs)
         factors = _without_matrices([out.factor for out in outputs])
-        return cls(base, params, gating, blocks, posterior, log_evidence, factors)
+        return cls(base, params, gating, blocks, posterior, log_evidence, factors, limits)
 
     @property
     def n_rows(self) -> int:
@@ -216,7 +226,7 @@ class SpectralModel(Predictor):
 
     def features(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """Features of rows, (..., n, d), and the blocks they belong to under hard gates."""
-        rows = x.reshape(-1, x.shape[-1])
+        rows = limit_inputs(x.reshape(-1, x.shape[-1]), self.limits)
         phi = spectral_features(rows, self.projection(dtype=x.dtype, device=x.device))
         phi, block = self.gating.features(phi, rows)
         return phi.reshape(*x.shape[:-1], -1), None if block is None else block.reshape(x.shape[:-1])
@@ -242,12 +252,13 @@ class SpectralModel(Predictor):
         return max(1, PREDICTION_ROWS // self.gating.widening)
 
     def to(self, device: torch.device) -> SpectralModel:
-        return replace(self, posterior=self.posterior.to(device))
+        limits = None if self.limits is None else self.limits.to(device)
+        return replace(self, posterior=self.posterior.to(device), limits=limits)
 
     def update(self, rows: Rows) -> SpectralModel:
-        more = spectral_objective(rows, self.base, self.gating).statistics(self.params)
+        more = spectral_objective(rows.limit(self.limits), self.base, self.gating).statistics(self.params)
         both = tuple(old.merge(new) for old, new in zip(self.blocks, more, strict=True))
-        return SpectralModel.solve(self.base, self.params, self.gating, both, device=rows.device)
+        return SpectralModel.solve(self.base, self.params, self.gating, both, device=rows.device, limits=self.limits)
 
 
 def spectral_objective(

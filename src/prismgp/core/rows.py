@@ -40,6 +40,13 @@ class Chunked(Protocol):
 
     n_rows: int
     known_noise: bool  # whether some noise variances of rows are known
+    limits: Tensor | None  # of the inputs, see :mod:`prismgp.core.limits`
+    n_outputs: int
+
+    @property
+    def stays(self) -> bool:
+        """Whether every pass has the same chunks, in this process."""
+
     dtype: torch.dtype
     device: torch.device
 
@@ -69,6 +76,9 @@ class Rows(Protocol):
 
     def chunks(self, p: int) -> Chunked:
         """The rows in chunks that suit p frequencies."""
+
+    def limit(self, limits: Tensor | None) -> Rows:
+        """The rows with inputs within limits, (2, d), instead of those they have."""
 
     def subsamples(self, sizes: list[int], rng: np.random.Generator) -> Sequence[Rows]:
         """Nested random subsamples of about these increasing sizes."""

@@ -17,6 +17,7 @@ import torch
 from prismgp._system import available_bytes
 from prismgp._types import AnyArray, Array, Tensor
 from prismgp.core.kernels import Parameters, default_start
+from prismgp.core.limits import limit_inputs
 from prismgp.core.row_noise import RowNoise
 from prismgp.core.rows import Work
 from prismgp.data.sources import ArraySource, Kept, Source
@@ -26,6 +27,7 @@ T = TypeVar("T")
 
 _CPU_BUDGET = 96 * 2**20
 _CUDA_BUDGET = 2**30
+_CPU_KEPT = 64 * 2**20  # bytes of standardised rows that stay in memory, beside the rows themselves
 _LEAST_ROWS = 256  # of a chunk, when memory is short
 _MOST_DEVIATIONS = 1e30  # of a standardised value in float32
 _IGNORE = 1e20  # scale of an input that never varied, in units of its magnitude
@@ -138,8 +140,8 @@ class Chunks:
 
     Rows that are not in memory are read ahead by a thread, while the previous chunk is used in the computations. On a
     GPU the chunks stay there after the first pass when they fill less than half of its free memory, so that later
-    passes move no data. ``once``: there will be only one pass, in a task of a cluster; nothing is kept, and on a CPU
-    nothing is read ahead.
+    passes move no data; on a CPU those of a small set in memory stay, so that they are standardised once. ``once``:
+    there will be only one pass, in a task of a cluster; nothing is kept, and on a CPU nothing is read ahead.
     """
 
     def __init__(
@@ -151,8 +153,9 @@ class Chunks:
         dtype: torch.dtype,
         device: torch.device,
         once: bool = False,
+        limits: Tensor | None = None,
     ) -> None:
-        self.source, self.standardiser = source, standardiser
+        self.source, self.standardiser, self.limits = source, standardiser, limits
         self.rows = max(1, min(rows, source.n_rows))  # a selection may be empty
         self.dtype, self.device = dtype, device
         self.n_rows, self.n_inputs, self.n_outputs = source.n_rows, source.n_inputs, source.n_outputs
@@ -161,9 +164,14 @@ class Chunks:
         size = source.n_whole * (self.n_inputs + self.n_outputs + source.n_noise) * dtype.itemsize
         # A task of a cluster has one core; the others are in use by other tasks.
         self._read_ahead = not source.in_memory and not (once and device.type == "cpu")
-        here = device.type == "cuda" and not once and not source.distributed
-        self._keep = here and size < available_bytes(device) // 2
+        room = available_bytes(device) // 2 if device.type == "cuda" else _CPU_KEPT if source.in_memory else 0
+        self._keep = not once and not source.distributed and size < room
         self._kept: list[tuple[Tensor, Tensor]] | None = None
+
+    @property
+    def stays(self) -> bool:
+        """Whether every pass has the same chunks, in this process."""
+        return self._keep
 
     def reduce(self, work: Work[T]) -> T:
         """Do the work on all chunks, on the workers if the source is distributed.
@@ -201,7 +209,7 @@ class Chunks:
         return self.source.reduce(self._task(work), work.merge)
 
     def _task(self, work: Work[T]) -> Callable[[Source], T]:
-        place: dict[str, Any] = {"rows": self.rows, "dtype": self.dtype, "device": self.device}
+        place: dict[str, Any] = {"rows": self.rows, "dtype": self.dtype, "device": self.device, "limits": self.limits}
         return partial(run_pass, work=work, standardiser=self.standardiser, **place)
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
@@ -214,7 +222,7 @@ class Chunks:
         blocks = self.source.blocks(self.rows)
         for x, y in prefetch(blocks) if self._read_ahead else blocks:
             pair = (
-                standardise(x, s.x_shift, s.x_scale, dtype=self.dtype, device=self.device),
+                limit_inputs(standardise(x, s.x_shift, s.x_scale, dtype=self.dtype, device=self.device), self.limits),
                 standardise(y, y_shift, y_scale, dtype=self.dtype, device=self.device),
             )
             if self._keep:
@@ -225,7 +233,7 @@ class Chunks:
 
 
 def run_pass(source: Source, *, work: Work[T], standardiser: Standardiser, **place: Any) -> T:
-    """Do the work on the chunks of local rows, once; ``place`` has rows, dtype and device of the chunks."""
+    """Do the work on the chunks of local rows, once; ``place`` has rows, dtype, device and limits of the chunks."""
     return Chunks(source, standardiser, once=True, **place).reduce(work)
 
 
@@ -262,6 +270,7 @@ class StandardisedRows:
     dtype: torch.dtype = torch.float64
     device: torch.device = _CPU
     chunk_rows: int | None = None  # None: as many as suit the number of features
+    limits: Tensor | None = None  # of the inputs, in the model's units, (2, d)
 
     @property
     def n_rows(self) -> int:
@@ -288,7 +297,12 @@ class StandardisedRows:
 
     def chunks_of(self, rows: int) -> Chunks:
         """The rows in chunks of a given size."""
-        return Chunks(self.source, self.standardiser, rows=rows, dtype=self.dtype, device=self.device)
+        place: dict[str, Any] = {"dtype": self.dtype, "device": self.device, "limits": self.limits}
+        return Chunks(self.source, self.standardiser, rows=rows, **place)
+
+    def limit(self, limits: Tensor | None) -> StandardisedRows:
+        """The rows with inputs within limits, (2, d), instead of those they have."""
+        return replace(self, limits=limits)
 
     def subsamples(self, sizes: list[int], rng: np.random.Generator) -> list[StandardisedRows]:
         """Nested random subsamples of about these increasing sizes."""
@@ -318,8 +332,7 @@ class StandardisedRows:
         return RowNoise.split(self._whole()[1], self.n_outputs)[1] if self.source.n_noise else None
 
     def _whole(self) -> tuple[Tensor, Tensor]:
-        chunks = Chunks(self.source, self.standardiser, rows=self.n_rows, dtype=torch.float64, device=self.device)
-        return next(iter(chunks))
+        return next(iter(replace(self, dtype=torch.float64).chunks_of(self.n_rows)))
 
     def start(
         self, *, learn: bool, lengthscale: Any = None, signal: Any = None, noise: Any = None, mean: Any = None

@@ -104,7 +104,8 @@ class SSGPRegressor(UpdatableRegressor):
         "rows", "log_evidence" and "seconds" of every evaluation.
     fit_status_ : dict
         What was done: starting point, stages, iterations, the optimiser's message, jitter used; "ignored_inputs" never
-        varied, or in very few rows; "gating" says how many clusters there are, with how many rows, and how many rows
+        varied, or in very few rows; "limited_inputs" have long tails, and count as being at a limit beyond it, where
+        the evidence is higher for it; "gating" says how many clusters there are, with how many rows, and how many rows
         lie nearer to another one; "interrupted" and "timed_out" whether an interrupt or the time limit ended the fit;
         with ``max_seconds``, the "seconds" it took.
 

@@ -12,6 +12,7 @@ import torch
 
 from prismgp._types import AnyArray, Array, Tensor
 from prismgp._validate import central_levels
+from prismgp.core.limits import NO_LIMIT
 from prismgp.core.models import Predictor
 from prismgp.core.normal import Marginals, normal_quantile
 from prismgp.core.shape import NoiseShape, NormalShape
@@ -76,7 +77,22 @@ class FittedModel:
         found = cls(kind, predictor, s, log_evidence=0.0, n_iter=max(1, steps), **fields)
         silent, names = np.flatnonzero(s.constant_inputs), found.feature_names  # never varied, or in very few rows
         ignored = [int(j) if names is None else names[j] for j in silent]
-        return found._with_predictor(predictor, {"ignored_inputs": ignored, "stages": stages, **(status or {})})
+        record = {"ignored_inputs": ignored, "limited_inputs": found._limited_inputs(), "stages": stages}
+        return found._with_predictor(predictor, {**record, **(status or {})})
+
+    def _limited_inputs(self) -> list[dict[str, Any]]:
+        """Inputs with limits, in the user's units; None where there is none on that side."""
+        if self.predictor.limits is None:
+            return []
+        limits = self.predictor.limits.cpu().numpy()
+        ends, known = limits * self.standardiser.x_scale + self.standardiser.x_shift, np.abs(limits) < NO_LIMIT
+        names = range(self.n_inputs) if self.feature_names is None else self.feature_names
+        columns = zip(names, *ends.tolist(), *known.tolist(), strict=True)
+        return [
+            {"input": name, "low": low if below else None, "high": high if above else None}
+            for name, low, high, below, above in columns
+            if below or above
+        ]
 
     def _with_predictor(self, predictor: Predictor, status: dict[str, Any]) -> FittedModel:
         """With the evidence, and the state of the numerics, that the predictor reports."""

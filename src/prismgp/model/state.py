@@ -111,6 +111,8 @@ def _spectral_tensors(model: SpectralModel) -> dict[str, Tensor]:
     }
     joined = {name: torch.stack(parts) if gating.kind == "hard" else parts[0] for name, parts in tensors.items()}
     joined["frequencies"] = torch.as_tensor(model.base)
+    if model.limits is not None:
+        joined["limits"] = model.limits
     gate = gating.gate
     if gate is None:
         return joined
@@ -182,7 +184,15 @@ def _build_spectral(
     stats = tuple(Statistics(count, q, each, own) for count, each, own in zip(rows, moments, sums, strict=True))
     parts = zip(weight_mean, inverse_root, strict=True)
     posterior = BlockPosterior(tuple(WeightPosterior(*part, signal, mean) for part in parts))
-    return SpectralModel(frequencies.numpy(), params, gate, stats, posterior, log_evidence, ())
+    limits = _build_limits(tensors, d) if "limits" in tensors else None
+    return SpectralModel(frequencies.numpy(), params, gate, stats, posterior, log_evidence, (), limits)
+
+
+def _build_limits(tensors: dict[str, Tensor], d: int) -> Tensor:
+    (limits,) = take(tensors, limits=(2, d))
+    if not bool((limits[0] < limits[1]).all()):
+        raise ModelFileError("a lower limit of an input is not below the upper one")
+    return limits
 
 
 def _mixture_config(mixture: Mixture) -> list[dict[str, Any]]:

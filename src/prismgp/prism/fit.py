@@ -298,6 +298,7 @@ class _Fit:
             optimize=self.settings.optimize,
             max_iter=self.settings.max_iter,
             n_restarts=self.settings.n_restarts,
+            limit_inputs=False,  # the members are given the inputs as they are
             dtype=self.settings.dtype,
         )
         values = rows.start(learn=settings.optimize, **start)
