@@ -13,10 +13,12 @@ from experiments import demo
 from experiments.benchmarks.accuracy import ACCURACY
 from experiments.benchmarks.active import ACTIVE
 from experiments.benchmarks.bayes_opt import BAYES_OPT
+from experiments.benchmarks.cluster_costs import CLUSTER_COSTS
 from experiments.benchmarks.dask_scaling import DASK
 from experiments.benchmarks.efficiency import EFFICIENCY
 from experiments.benchmarks.flights import FLIGHTS
 from experiments.benchmarks.large_certificates import LARGE_CERTIFICATES
+from experiments.benchmarks.prediction import PREDICTION
 from experiments.benchmarks.scale import SCALE
 from experiments.benchmarks.speed import SPEED
 from experiments.benchmarks.starts import STARTS
@@ -44,9 +46,11 @@ _ALL = (
     VARIANTS_OF_PRISM,
     TIGHTNESS,
     SPEED,
+    PREDICTION,
     SCALE,
     FLIGHTS,
     DASK,
+    CLUSTER_COSTS,
     ACTIVE,
     BAYES_OPT,
     TREES,
@@ -63,8 +67,11 @@ PUBLISHED_TABLES = (
     "active.md",
     "bayes-opt.md",
     "bench.md",
+    "cluster-costs.md",
+    "certify-large.md",
     "efficiency.md",
     *(f"{name}-simulated.md" for name in ("gas10k", "gas500k", "gas4m")),
+    "prediction.md",
     "spaces.md",
     "tightness.md",
     "trees.md",

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
+
+import torch
 
 from prismgp import PrismGPRegressor, SSGPRegressor
 from prismgp._system import DEVICES, Streams, compute_device
@@ -18,19 +20,24 @@ from prismgp.context import FitEvent
 from prismgp.core.evidence import SpectralEvidence
 from prismgp.core.exact import check_memory, required_bytes
 from prismgp.core.kernels import default_start, draw_frequencies, get_kernel, squared_distance
+from prismgp.core.models import SpectralModel
 from prismgp.core.shape_fit import fit_shape
-from prismgp.data import ArraySource, Chunks, Source, Standardiser, auto_chunk_rows
+from prismgp.data import ArraySource, Chunks, Source, StandardisedRows, Standardiser, auto_chunk_rows
 from prismgp.data import chunks as chunks_module
 from prismgp.datasets.cache import search_folders
 from prismgp.datasets.dataset import check_count, held_out
 from prismgp.datasets.gas_sensor import GAS_INPUTS, GAS_TARGET
 from prismgp.datasets.gas_sensor import read_rows as read_gas_sensor
 from prismgp.datasets.gas_simulation import CAMPAIGN_SECONDS, Order, simulate, simulate_rows
+from prismgp.neighbors import NeighborModel
+from prismgp.neighbors.shards import PointShards
 from prismgp.plots import FAINT, INK, drawing_style
-from prismgp.prism import InformedMap, NetworkSizes, ReconfiguredMap, RevisedMap
+from prismgp.prism import Expert, InformedMap, MapStatistics, Mixture, NetworkSizes, ReconfiguredMap, RevisedMap
 from prismgp.prism.fit import MANY_ROWS
-from prismgp.prism.train import Member, MemberSettings, MemberTraining, TrainingRows, held_out_rows
-from prismgp.vae import BatchRows, torch_generator
+from prismgp.prism.local import LocalMixture, SurveyRows, read_coordinates
+from prismgp.prism.train import Member, MemberSettings, MemberTraining
+from prismgp.prism.training_rows import hash_inputs, held_out_rows, open_rows
+from prismgp.vae import torch_generator
 
 __all__ = [
     "CAMPAIGN_SECONDS",
@@ -43,19 +50,24 @@ __all__ = [
     "AnyArray",
     "Array",
     "ArraySource",
-    "BatchRows",
     "Chunks",
+    "Expert",
+    "MapStatistics",
     "Member",
     "MemberSettings",
     "MemberTraining",
+    "Mixture",
     "NetworkSizes",
     "Order",
+    "PointShards",
+    "Products",
     "RevisedMap",
     "Source",
     "SpectralEvidence",
+    "StandardisedRows",
     "Standardiser",
     "Streams",
-    "TrainingRows",
+    "SurveyRows",
     "auto_chunk_rows",
     "check_count",
     "check_memory",
@@ -67,9 +79,13 @@ __all__ = [
     "find_network",
     "fit_shape",
     "get_kernel",
+    "hash_inputs",
     "held_out",
     "held_out_rows",
+    "list_products",
     "observe_fit",
+    "open_rows",
+    "read_coordinates",
     "read_gas_sensor",
     "reconfigure",
     "required_bytes",
@@ -136,6 +152,58 @@ def find_network(model: PrismGPRegressor) -> tuple[RevisedMap, Array] | None:
 def unpack_exact(model: SSGPRegressor) -> tuple[Any, Any]:
     """Standardiser and parameters of the exact GP that the model approximates."""
     return model.model_.standardiser, model.model_.predictor.params
+
+
+@dataclass(frozen=True)
+class Products:
+    """Sizes of the matrices that a prediction of rows must multiply or factor."""
+
+    chunk_rows: int  # rows at a time
+    # One list for each expert: rows and columns of each matrix, precision, and whether cosine and sine follow.
+    spectral: list[list[tuple[int, int, torch.dtype, bool]]]
+    near: list[tuple[int, int, int]]  # of each neighbour GP: rows, coordinates, neighbours
+
+
+def list_products(model: Any) -> Products:
+    """What the prediction of a fitted regressor must compute, whatever it is implemented by."""
+    fitted, predictor = model.model_, model.model_.predictor
+    spectral, near = [], []
+    if isinstance(predictor, NeighborModel):
+        near = [predictor.gp]
+    elif isinstance(predictor, SpectralModel):
+        plain = _plain_products(predictor.base.T, fitted.dtype)
+        spectral = [[*plain, _posterior_product(predictor.posterior.blocks[0])]]
+    else:
+        mixture = predictor
+        if isinstance(predictor, LocalMixture):
+            mixture, near = predictor.base, [each.gp for each in predictor.near]
+        spectral = [[*_map_products(each.map), _posterior_product(each.posterior)] for each in mixture.experts]
+    return Products(fitted.prediction_rows, spectral, [(gp.n_rows, gp.coordinates.shape[1], gp.k) for gp in near])
+
+
+def _map_products(feature_map: Any) -> Iterator[tuple[int, int, torch.dtype, bool]]:
+    if isinstance(feature_map, InformedMap):
+        yield from _plain_products(feature_map.plain.w, feature_map.plain.w.dtype)
+    elif not isinstance(feature_map, RevisedMap):
+        yield from _plain_products(feature_map.w, feature_map.w.dtype)
+        return
+    network = feature_map.network if isinstance(feature_map, InformedMap) else feature_map
+    for layer in network.layers:
+        yield layer.in_features, layer.out_features, torch.float32, False
+    if network is feature_map:
+        head, frequencies = network.latent_head, network.frequencies
+        yield head.in_features, head.out_features, torch.float32, False
+        yield frequencies.shape[1], frequencies.shape[0], torch.float32, True
+
+
+def _plain_products(w: Any, dtype: torch.dtype) -> Iterator[tuple[int, int, torch.dtype, bool]]:
+    yield w.shape[0], w.shape[1], dtype, True
+
+
+def _posterior_product(posterior: Any) -> tuple[int, int, torch.dtype, bool]:
+    """Mean and variance in one product."""
+    width, q = posterior.weight_mean.shape
+    return width, q * (width + 1), torch.float64, False
 
 
 # -- measuring -------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ FORMAT = 1
 
 _ABOUT = "study"
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=+-]*")
-_DIGITS = 6  # significant, of numbers in arrays; others are stored in full
+_DIGITS, _ARRAY_DIGITS = 10, 6  # significant, of numbers, and of those in arrays
 _COLUMNS = "@columns"
 
 Record = dict[str, Any]
@@ -175,15 +175,15 @@ def _from_line(line: bytes) -> tuple[str, Record]:
 
 
 def _compact(value: Any, *, in_array: bool = False) -> Any:
-    """The same with numbers inside of lists rounded, and tables by columns: most of the bytes are there."""
+    """The same with numbers rounded, those inside of lists more, and tables by columns: most of the bytes are there."""
     if isinstance(value, dict):
         return {str(key): _compact(item, in_array=in_array) for key, item in value.items()}
     if isinstance(value, list | tuple):
         if len(value) > 1 and all(isinstance(row, dict) and row and row.keys() == value[0].keys() for row in value):
             return {_COLUMNS: {str(name): _compact([row[name] for row in value]) for name in value[0]}}
         return [_compact(item, in_array=True) for item in value]
-    if in_array and isinstance(value, float):
-        return float(f"{value:.{_DIGITS}g}")
+    if isinstance(value, float):
+        return float(f"{value:.{_ARRAY_DIGITS if in_array else _DIGITS}g}")
     return value
 
 

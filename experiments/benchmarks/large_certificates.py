@@ -11,6 +11,7 @@ import argparse
 import time
 
 import numpy as np
+import torch
 
 from experiments.benchmarks.suite import check_data, origin
 from experiments.benchmarks.tightness import Truth
@@ -33,7 +34,9 @@ MEMORY = {False: 6 * 2**30, True: 14 * 2**30}
 INTRODUCTION = (
     f"Predictions of an SSGP, p = {P}, at {TEST_ROWS:,} held-out rows: how well mean and std of the exact GP with its "
     f'parameters are known, in units of the noise std. `certify(..., parts="predictions", tolerance={TOLERANCE})`, '
-    "other options as they are by default. Made by `python -m experiments certify-large --threads 2`."
+    "other options as they are by default. Made by `python -m experiments certify-large`, with `--device cuda` on a "
+    "GPU. Peak memory is that of the whole process while it certifies, rows and libraries included, and on a GPU that "
+    "of the device."
 )
 
 
@@ -46,8 +49,11 @@ def measure(order: Record) -> Record:
     train = rng.permutation(np.flatnonzero(~data.test))[:rows]
     test = X[rng.permutation(np.flatnonzero(data.test))[:TEST_ROWS]]
     X, y = X[train], y[train]
-    model = SSGPRegressor(P, device=order["device"], random_state=0).fit(X, y)
+    device = order["device"]
+    model = SSGPRegressor(P, device=device, random_state=0).fit(X, y)
     reset_peak()
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
     began, processor = time.perf_counter(), time.process_time()
     found = certify(model, X, y, test, parts="predictions", tolerance=TOLERANCE, random_state=0)
     seconds = {"certify_seconds": time.perf_counter() - began, "cpu_seconds": time.process_time() - processor}
@@ -63,10 +69,10 @@ def measure(order: Record) -> Record:
         "holds": found.holds,
         "mean_half_width": float(np.max(found.mean.width)) / 2 / noise,
         "std_half_width": float(np.max(found.std.width)) / 2 / noise,
-        "certify_bytes": peak_bytes(),
+        "certify_bytes": torch.cuda.max_memory_allocated() if device == "cuda" else peak_bytes(),
     }
     if compare:
-        truth = Truth(model, X, y, test, order["device"])
+        truth = Truth(model, X, y, test, device)
         record["contained"] = bool(np.all(found.mean.contains(truth.mean)) and np.all(found.std.contains(truth.std)))
     return record
 
@@ -82,8 +88,10 @@ def make_plan(args: argparse.Namespace) -> Plan:
     names = known_names(args.datasets, DATASETS, "--datasets")
     if not args.list:
         check_data()
-    orders = [{"dataset": name, "device": args.device} for name in names]
-    jobs = [Job(each["dataset"], f"{__name__}:measure", each, MEMORY[DATASETS[each["dataset"]][1]]) for each in orders]
+    jobs = []
+    for name in names:
+        order = {"dataset": name, "device": args.device}
+        jobs.append(Job(f"{name}-{args.device}", f"{__name__}:measure", order, MEMORY[DATASETS[name][1]]))
     return Plan("certify-large", jobs)
 
 
@@ -98,11 +106,14 @@ def describe(result: Record) -> str:
 def markdown(study: Study) -> str:
     """One line for each data set."""
     rows, found = [], [each for each in study.records.values() if "failed" not in each]
+    found.sort(key=lambda each: (each["device"], list(DATASETS).index(each["dataset"])))
     for each in found:
         inside = {True: "yes", False: "NO", None: "not computed"}[each.get("contained")]
+        machine = each["machine"]
         rows.append(
             [
                 each["dataset"],
+                machine["gpu"] if each["device"] == "cuda" else f"{machine['threads']} thread(s)",
                 f"{each['rows']:,}",
                 f"{each['noise_share']:.2g}",
                 f"{each['rank']:,}",
@@ -114,7 +125,7 @@ def markdown(study: Study) -> str:
                 inside,
             ]
         )
-    header = ["data set", "rows", "noise / signal variance", "rank", "products", "s", "peak memory"]
+    header = ["data set", "on", "rows", "noise / signal variance", "rank", "products", "s", "peak memory"]
     header += ["mean: half-width", "std: half-width", "exact GP inside"]
     lines = ["# Certificates of many rows", "", INTRODUCTION, "", markdown_table(header, rows), ""]
     return "\n".join([*lines, "## Made with", "", *origin(found)])

@@ -8,26 +8,31 @@ step      a training step of PrismGP's four members against four times the bare 
           forward, backward and update by Adam, and the Gram product of the gated features with its gradient
 member    fit of one member, p = 32, on kin40k
 ensemble  the default fit, p = 32, against the exact GP, on the same 10,000 rows of kin40k
+start     processor time of commands on a small model and a few rows, and of importing torch alone, in turns
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import os
+import resource
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
 
 import numpy as np
+import pandas as pd
 import torch
 from scipy.stats import trim_mean
 
 from experiments.benchmarks.suite import load_split
 from experiments.internals import (
     ArraySource,
-    BatchRows,
     Chunks,
     Member,
     MemberSettings,
@@ -37,13 +42,14 @@ from experiments.internals import (
     SpectralEvidence,
     Standardiser,
     Streams,
-    TrainingRows,
     auto_chunk_rows,
     default_start,
     draw_frequencies,
     evaluate_evidence,
     get_kernel,
+    hash_inputs,
     held_out_rows,
+    open_rows,
     torch_generator,
 )
 from experiments.jobs import Job
@@ -58,7 +64,7 @@ __all__ = ["SPEED"]
 D, P, PRISM_P = 18, 64, 32
 REPEATS, ROUNDS = 9, 80
 MEMORY_ROWS = (100_000, 500_000, 2_000_000)
-PARTS = ("ratio", "scaling", "memory", "step", "member", "ensemble")
+PARTS = ("ratio", "scaling", "memory", "step", "member", "ensemble", "start")
 
 
 # -- evidence and gradient -------------------------------------------------------------------------
@@ -193,15 +199,12 @@ def step(order: Record) -> Record:
         drawn = draw_frequencies(get_kernel("rbf"), PRISM_P, 8 + d, "orthogonal", own.generator("frequencies"))
         network = RevisedMap(sizes, default_start(d, 1), drawn, torch_generator(own, "network")).to(device)
         members.append(Member(network, dropout, own))
-    place: dict[str, Any] = {"dtype": torch.float32, "device": torch.device(device)}
-    rows = TrainingRows(
-        BatchRows(source.x, s.x_shift, s.x_scale, **place),
-        BatchRows(source.y, s.y_shift, s.y_scale, **place),
-        held_out_rows(x, 0.1, 10_000, streams.generator("held-out")),
-    )
+    held_out = held_out_rows(hash_inputs(source), 0.1, 10_000, streams.generator("held-out"))
     settings = MemberSettings(8.0, 1.2, 1e-3, 512, 1_000, 1_000, None, True)
+    step_rows = len(members) * settings.batch_size
+    rows = open_rows(source, s, held_out, torch.device(device), step_rows=step_rows)
     loop = MemberTraining(members, rows, settings)
-    batch = rows.x[rows.draw(settings.batch_size, streams.generator("batch"))]
+    batch = rows.read(rows.draw(settings.batch_size, streams.generator("batch"))).x
 
     member = members[0].network
     update = torch.optim.AdamW(copy.deepcopy(member).parameters(), lr=1e-3, fused=True)
@@ -254,6 +257,35 @@ def ensemble(order: Record) -> Record:
     return found
 
 
+# -- the command line ------------------------------------------------------------------------------
+
+
+def start(order: Record) -> Record:  # noqa: ARG001
+    """Processor seconds of processes of their own, medians."""
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(rng.standard_normal((300, 4)), columns=list("abcd")).assign(e=rng.choice(["u", "v"], 300))
+    with TemporaryDirectory() as folder:
+        table.head(5).to_csv(f"{folder}/rows.csv", index=False)
+        SSGPRegressor(16, max_iter=5, random_state=0).fit(table, np.sin(table["a"])).save(f"{folder}/model.prism")
+        predict = ["predict", f"{folder}/model.prism", f"{folder}/rows.csv", "-o", f"{folder}/out.csv", "-q"]
+        commands = {
+            "import torch": ["-c", "import torch"],
+            "info": ["-m", "prismgp", "info", f"{folder}/model.prism"],
+            "predict": ["-m", "prismgp", *predict],
+        }
+        rounds = [{name: processor_seconds(each) for name, each in commands.items()} for _ in range(REPEATS + 1)][1:]
+    return {name: float(np.median([each[name] for each in rounds])) for name in commands}
+
+
+def processor_seconds(arguments: list[str]) -> float:
+    """User and system time of Python with these arguments, on one thread."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    variables = {**os.environ, "OMP_NUM_THREADS": "1"}
+    subprocess.run([sys.executable, *arguments], check=True, capture_output=True, env=variables)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
 # -- plan and tables -------------------------------------------------------------------------------
 
 
@@ -266,12 +298,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def make_plan(args: argparse.Namespace) -> Plan:
-    """One job for each part; that of memory is for the CPU alone, one for each number of rows."""
+    """One job for each part; those of memory, one for each number of rows, and of the start are for the CPU alone."""
     jobs = []
     for part in known_names(args.parts, PARTS, "--parts"):
         orders = [{"part": part, "device": args.device}]
         if part == "memory":
-            orders = [{**orders[0], "rows": n} for n in MEMORY_ROWS] if args.device == "cpu" else []
+            orders = [{**orders[0], "rows": n} for n in MEMORY_ROWS]
+        if part in ("memory", "start") and args.device != "cpu":
+            orders = []
         for order in orders:
             size = f"-{order['rows']}" if "rows" in order else ""
             jobs.append(Job(f"{part}-{args.device}{size}", f"{__name__}:{part}", order, 2 * 2**30))
@@ -291,6 +325,8 @@ def describe(result: Record) -> str:
         return f"{result['step_ms']:.1f} ms for each member, {result['ratio']:.2f} times the bare minimum"
     if part == "member":
         return f"{result['seconds']:.1f} s, RMSE {result['rmse']:.4f}, NLPD {result['nlpd']:.4f}"
+    if part == "start":
+        return ", ".join(f"{name} {result[name]:.2f} s" for name in ("import torch", "info", "predict"))
     times = (f"{name} {result[name]['seconds']:.1f} s" for name in ("prism", "exact"))
     return f"{', '.join(times)}, ratio {result['ratio']:.2f}"
 

@@ -93,19 +93,33 @@ def test_files_that_are_none(tmp_path, written):
 
 @pytest.mark.slow
 def test_the_command_loads_what_predictions_need(tmp_path):
-    """scikit-learn, SciPy and pandas take more memory than the model and its rows."""
+    """scikit-learn, SciPy, pandas and SymPy take more memory, and more time, than the model and its rows."""
     x, y = data(1)
-    frame = pd.DataFrame(x, columns=["a", "b", "c"])
-    frame.assign(y=y[:, 0]).to_parquet(tmp_path / "d.parquet", index=False)
+    frame = pd.DataFrame(x, columns=["a", "b", "c"]).assign(kind=np.where(x[:, 0] > 0.0, "high", "low"))
+    other = frame.copy()
+    other.loc[3, "kind"], other.loc[4, "kind"], other.loc[5, "a"] = "unknown", None, None
+    other.to_parquet(tmp_path / "d.parquet", index=False)
+    other.to_csv(tmp_path / "d.csv", index=False)
     code = "import sys; from prismgp.cli import main\n"
     for name, model in (("s", MODELS["ssgp"]()), ("p", MODELS["joint"]().set_params(noise_shape="normal"))):
         model.fit(frame, y[:, 0]).save(tmp_path / f"{name}.prism")
-        argv = ["predict", tmp_path / f"{name}.prism", tmp_path / "d.parquet", "-o", tmp_path / f"{name}.parquet", "-q"]
-        code += (
-            f"code = main({[str(each) for each in argv]})\n"
-            "print(code, sorted({'sklearn', 'scipy', 'pandas', 'prismgp.estimators'} & set(sys.modules)))\n"
-        )
+        for kind in ("parquet", "csv"):
+            argv = [
+                "predict",
+                tmp_path / f"{name}.prism",
+                tmp_path / f"d.{kind}",
+                "-o",
+                tmp_path / f"{name}.{kind}",
+                "-q",
+            ]
+            code += (
+                f"code = main({[str(each) for each in argv]})\n"
+                "heavy = {'sklearn', 'scipy', 'pandas', 'sympy', 'prismgp.estimators'}\n"
+                "print(code, sorted(heavy & set(sys.modules)))\n"
+            )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "0 []\n" * 2, done.stderr
+    assert done.stdout == "0 []\n" * 4, done.stderr
     for name in ("s", "p"):
-        assert len(pd.read_parquet(tmp_path / f"{name}.parquet")) == ROWS
+        tables = pd.read_parquet(tmp_path / f"{name}.parquet"), pd.read_csv(tmp_path / f"{name}.csv")
+        assert [len(each) for each in tables] == [ROWS, ROWS]
+        np.testing.assert_array_equal(tables[0]["mean"], tables[1]["mean"])

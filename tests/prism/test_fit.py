@@ -18,7 +18,7 @@ from prismgp.exceptions import DataError
 from prismgp.prism import Expert, RevisedMap
 from prismgp.prism import fit as recipes
 from prismgp.prism.joint import usable_start
-from prismgp.prism.train import TrainingRows
+from prismgp.prism.training_rows import TrainingRows
 from tests.prism.small import assert_same_predictions, data, has_members, model
 
 # -- repeatable ------------------------------------------------------------------------------------

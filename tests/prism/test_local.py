@@ -471,9 +471,9 @@ def test_rows_kept_are_examples_or_known_to_the_posterior(monkeypatch):
     (stage,) = stages
     pool, own = stage._pool(np.random.default_rng(0))
     held_out = {tuple(row) for row in stage.sample.x[stage.held_out]}
-    among = [k for k, row in enumerate(pool.source.x) if tuple(row) in held_out]
+    among = [k for k, row in enumerate(pool.source.load().x) if tuple(row) in held_out]
     np.testing.assert_array_equal(among, own)
-    assert (len(own), len(pool.source.x)) == (50, 100)
+    assert (len(own), pool.source.n_rows) == (50, 100)
 
 
 @pytest.mark.parametrize("local_rows", [None, 40])

@@ -19,7 +19,8 @@ from prismgp.exceptions import PrismGPWarning
 from prismgp.prism import MapStatistics, RevisedMap, batch_log_evidence
 from prismgp.prism.judging import Examples
 from prismgp.prism.members import ELBO_EVERY, Objective
-from prismgp.prism.train import Member, MemberSettings, MemberTraining, TrainingRows, held_out_rows, train_members
+from prismgp.prism.train import Member, MemberSettings, MemberTraining, train_members
+from prismgp.prism.training_rows import RowsInMemory, hash_rows, held_out_rows
 from prismgp.vae import BatchRows, TrainingResult, VAETraining, torch_generator
 from tests.prism.small import assert_same_predictions, data, make_map, model
 from tests.vae.small import MemoryStore
@@ -41,7 +42,7 @@ def make_rows(noise=0):
     rng = np.random.default_rng(0)
     place = {"dtype": torch.float32, "device": torch.device("cpu")}
     x, y = rng.normal(size=(60, 3)), rng.normal(size=(60, 2))
-    return TrainingRows(
+    return RowsInMemory(
         BatchRows(x, np.zeros(3), np.ones(3), **place),
         BatchRows(y, np.zeros(2), np.ones(2), **place),
         np.arange(0, 60, 6),
@@ -89,7 +90,7 @@ def test_steps_are_those_of_torch(learn_kernel, noise):
             with_elbo = (step - 1) % ELBO_EVERY == 0
             drawn = torch.randn(20, 1, network.sizes.latent, generator=draws) if with_elbo else None
             output, terms = expected(x, (), drawn, settings.alpha, settings.beta)
-            loss = -batch_log_evidence(network, output, y, rows.row_noise(index)) / 20
+            loss = -batch_log_evidence(network, output, y, rows.read(index).row_noise) / 20
             if terms is not None:
                 loss = loss - ELBO_EVERY * settings.elbo_weight * terms.objective
             optimiser.zero_grad()
@@ -311,13 +312,14 @@ def test_copies_of_rows_are_held_out_together():
     x[0, 0] = 0.0
     repeated = np.repeat(x, 4, axis=0)
     repeated[1, 0] = -0.0  # the same number
-    held = held_out_rows(repeated, 0.1, 10_000, np.random.default_rng(1))
+    held = held_out_rows(hash_rows(repeated), 0.1, 10_000, np.random.default_rng(1))
     assert 30 <= len(held) <= 40
     groups = np.repeat(np.arange(100), 4)
     assert not set(groups[held]) & set(np.delete(groups, held))
-    one = held_out_rows(np.ones((50, 2)), 0.1, 10_000, np.random.default_rng(1))
+    one = held_out_rows(hash_rows(np.ones((50, 2))), 0.1, 10_000, np.random.default_rng(1))
     assert 0 < len(one) < 50  # nothing else is possible
-    mostly = held_out_rows(np.concatenate([np.ones((500, 2)), rng.normal(size=(20, 2))]), 0.1, 10_000, rng)
+    few_others = np.concatenate([np.ones((500, 2)), rng.normal(size=(20, 2))])
+    mostly = held_out_rows(hash_rows(few_others), 0.1, 10_000, rng)
     assert 0 < len(mostly) < 520
 
 

@@ -56,8 +56,8 @@ def certify(
         Where to certify predictions.
     rank : int, optional
         Columns of the pivoted Cholesky factor; O(n rank^2) time, O(n rank) memory. None: as many as it takes for what
-        they leave to be small against noise and tolerance, 3,000 at most and fewer beyond 55,000 rows; up to 2,500
-        rows, and where nothing random is used, from n.
+        they leave to be small against noise and tolerance, between ``3.5 sqrt(n)`` and 3,000, fewer beyond 55,000 rows;
+        up to 2,500 rows, and where nothing random is used, from n.
     products : int, optional
         Products with the exact kernel matrix, at most; O(n^2) time each, no matrix is held. None: from n; zero
         beyond some 400,000 rows.

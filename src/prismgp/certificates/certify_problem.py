@@ -41,8 +41,8 @@ def certify_problem(problem: Problem, effort: Effort) -> Findings:
     clock = time.monotonic()
     generator = torch.Generator().manual_seed(effort.seed)
     least = float(problem.ratio.min())
-    size: dict[str, Any] = {"rank": effort.rank, "enough": effort.enough, "noise": least}
-    low = LowRank.by_pivots(problem.rows, problem.weight, generator=generator, **size)
+    size: dict[str, Any] = {"rank": effort.rank, "least_rank": effort.least_rank, "enough": effort.enough}
+    low = LowRank.by_pivots(problem.rows, problem.weight, noise=least, generator=generator, **size)
 
     def spent(products: int) -> dict[str, Any]:
         return {"rank": low.rank, "products": products, "seconds": time.monotonic() - clock}
@@ -169,6 +169,10 @@ class Run:
             proved = ritz_shortfall(problem.n, steps // 2, _PROBES, self.delta) < 1.0
             tasks["spectral"] = kernel_error.spectral_task(problem, **{**common, "starts": _PROBES if proved else 1})
         count = min(_VECTORS, _VECTORS_EACH * products, _VECTORS_NUMBERS // problem.n)
+        if self.effort.enough and count > _VECTORS_LEAST:
+            # Widths grow with what is left, and fall with the root of the vectors; few have a larger Student's factor.
+            share = float(low.left.mean()) / (self.effort.enough * float(self.noise.min()))
+            count = max(_VECTORS_LEAST, math.ceil(count * min(share, 1.0)))
         if problem.test is not None and count >= _VECTORS_LEAST:
             tasks["sketch"] = predictions.sketch_task(problem, low, count=count, generator=self.generator)
         # Where so few steps prove nothing about the norm, the trace is used instead. No product is made for the norm

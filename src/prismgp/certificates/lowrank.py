@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,21 +32,28 @@ _EXHAUSTED = 1e-13  # remaining share of the diagonal below which nothing but ro
 
 
 def select_pivots(
-    kernel: ReferenceKernel, rank: int, *, weight: Tensor | None, generator: torch.Generator, enough: float = 0.0
+    kernel: ReferenceKernel,
+    rank: int,
+    *,
+    weight: Tensor | None,
+    generator: torch.Generator,
+    enough: float = 0.0,
+    least_rank: int = 0,
 ) -> tuple[Tensor, float]:
     """Indices of at most ``rank`` pivots, and the trace that remains among the rows that could have been one.
 
-    ``weight``, (n,), is that of each row's remaining variance; there are no more pivots than it takes for its mean to
-    fall to ``enough``. Beyond 50,000 rows pivots are sought among a random part
-    of the rows, and the last tenth among those that the others describe worst, so that no outlying row is left out.
+    ``weight``, (n,), is that of each row's remaining variance; beyond ``least_rank`` there are no more pivots than it
+    takes for its mean to fall to ``enough``. Beyond 50,000 rows pivots are sought among a random part of the rows, and
+    the last tenth among those that the others describe worst, so that no outlying row is left out.
     """
     most = kernel.limits.candidates
     if weight is None:
         weight = torch.ones_like(kernel.points[:, 0])
     if kernel.n <= most:
-        return _choose_greedily(kernel, rank, weight, enough=enough)
+        return _choose_greedily(kernel, rank, weight, enough=enough, least=least_rank)
     some = torch.randperm(kernel.n, generator=generator)[:most].to(kernel.points.device)
-    first, _ = _choose_greedily(kernel.rows(some), rank - rank // 10, weight[some], enough=enough)
+    least = least_rank - least_rank // 10
+    first, _ = _choose_greedily(kernel.rows(some), rank - rank // 10, weight[some], enough=enough, least=least)
     pivots = some[first]
     rank = min(rank, len(pivots) + -(-len(pivots) // 9))
     known = NystromMap.of(kernel.rows(pivots))
@@ -58,7 +66,7 @@ def select_pivots(
 
 
 def _choose_greedily(
-    kernel: ReferenceKernel, rank: int, weight: Tensor, *, given: int = 0, enough: float = 0.0
+    kernel: ReferenceKernel, rank: int, weight: Tensor, *, given: int = 0, enough: float = 0.0, least: int = 0
 ) -> tuple[Tensor, float]:
     """Pivoted Cholesky by blocks of candidates; the first ``given`` rows are pivots in any case."""
     n = kernel.n
@@ -74,7 +82,7 @@ def _choose_greedily(
             # At first all rows are worth the same: a stable order is the same on every device.
             remaining = left * weight
             candidates = remaining.sort(descending=True, stable=True).indices[:_BLOCK]
-            if float(left[candidates].max()) < _EXHAUSTED or float(remaining.mean()) <= enough:
+            if float(left[candidates].max()) < _EXHAUSTED or (done >= least and float(remaining.mean()) <= enough):
                 break
         known = factor[:done]
         columns = kernel.rows(candidates).block(kernel).addmm_(known[:, candidates].T, known, alpha=-1.0)
@@ -251,12 +259,14 @@ class LowRank:
         noise: float,
         generator: torch.Generator,
         enough: float = 0.0,
+        least_rank: int = 0,
     ) -> LowRank:
         """The part that as many pivots as the rank explain, for use with this noise; ``weight`` as for :meth:`of`.
 
-        ``enough``: share of the noise that may remain of a row, on average; at most the rank is used.
+        ``enough``: share of the noise that may remain of a row, on average; then no more than ``least_rank`` is used.
         """
-        pivots, remaining = select_pivots(rows, rank, weight=weight, generator=generator, enough=enough * noise)
+        ends: dict[str, Any] = {"enough": enough * noise, "least_rank": least_rank}
+        pivots, remaining = select_pivots(rows, rank, weight=weight, generator=generator, **ends)
         # Jitter j takes some n j from what the pivots explain, and rounding takes e / sqrt(j) per row. The jitter is
         # small compared with the remaining trace, and large enough for the slack, 8 sqrt(|K|) (1 + sqrt(n / m)) e /
         # sqrt(j) by (U4), to stay at a few percent of the noise.

@@ -21,6 +21,7 @@ _ROWS = 8192  # of the features that are computed at a time
 _ENOUGH = 0.3  # what the rank may leave of a row, on average, in units of noise and tolerance
 _FEW_ROWS = 2_500  # up to which the default rank goes by the rows alone
 _MOST_RANK, _RANK_WORK = 3_000, 5e11  # of the defaults: the largest rank, and rows times its square
+_LEAST_RANK = 3.5  # roots of n: so many pivots take less time than the products that they save, which grow with n^2
 
 
 @dataclass(frozen=True)
@@ -118,6 +119,7 @@ class Effort:
     seed: int
     parts: tuple[str, ...] = PARTS  # what is to be certified
     enough: float = 0.0  # share of the noise that the rank may leave of a row, on average; zero: all of it is used
+    least_rank: int = 0  # that is used in any case
 
     @classmethod
     def auto(
@@ -130,12 +132,13 @@ class Effort:
         """
         if products is None:
             products = int(min(40, 1.5e11 / n**2))
-        enough = 0.0
+        enough, least_rank = 0.0, 0
         if rank is None:
             rank = int(min(2_000, 50 + 10 * math.sqrt(n), max(50.0, math.sqrt(2e11 / n))))
             if n > _FEW_ROWS and delta > 0.0 and products > 1:
                 rank, enough = int(min(_MOST_RANK, max(50.0, math.sqrt(_RANK_WORK / n)))), _ENOUGH * tolerance
-        sizes: dict[str, Any] = {"rank": min(rank, n), "enough": enough, "products": products}
+                least_rank = min(rank, int(_LEAST_RANK * math.sqrt(n)))
+        sizes: dict[str, Any] = {"rank": min(rank, n), "least_rank": least_rank, "enough": enough, "products": products}
         return cls(**sizes, delta=delta, tolerance=tolerance, **others)
 
     @property

@@ -4,7 +4,7 @@ Tables pass through these modules in order: ``tables`` (files, with ``text`` and
 ``scan`` (what the columns hold), ``encoder`` (one number for each cell) and ``encodings`` (inputs of these numbers),
 ``sources`` (rows to pass over again and again), ``row_noise`` (their weights), ``files`` (the reader of tables, and
 sources that are files), ``frames`` (pandas, polars and Arrow tables), ``chunks`` (standardised tensors, and what a fit
-works on); ``cluster`` and ``dask`` do the passes on a Dask cluster.
+works on); ``shards``, ``cluster`` and ``dask`` do the passes on a Dask cluster.
 """
 
 from importlib import import_module
@@ -26,7 +26,7 @@ from prismgp.data.files import FileSource, file_source, from_csv, from_parquet
 from prismgp.data.frames import frame_encoder, is_frame, needs_encoder, non_numeric_columns, read_frame
 from prismgp.data.reader import MISSING, RowBlock, TableReader
 from prismgp.data.row_noise import merge_copies
-from prismgp.data.sources import ArraySource, MappedSource, Selection, Source, is_collection
+from prismgp.data.sources import ArraySource, Kept, MappedSource, Selection, Source, is_collection
 from prismgp.data.tables import TableFiles, open_tables
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ __all__ = [
     "Chunks",
     "FileSource",
     "InputColumn",
+    "Kept",
     "MappedSource",
     "RowBlock",
     "Selection",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,7 +20,7 @@ from prismgp.core.kernels import Parameters, default_start
 from prismgp.core.limits import limit_inputs
 from prismgp.core.row_noise import RowNoise
 from prismgp.core.rows import Work
-from prismgp.data.sources import ArraySource, Source
+from prismgp.data.sources import ArraySource, Kept, Source
 from prismgp.exceptions import DataError, PrismGPWarning, TooLargeError
 
 T = TypeVar("T")
@@ -184,6 +184,12 @@ class Chunks:
             except torch.cuda.OutOfMemoryError as error:
                 self._halve(error)
 
+    def keep(self, work: Work[T]) -> Kept[T]:
+        """As :meth:`reduce`, but keep the results for parts of the rows where they are computed."""
+        if not self.source.distributed:
+            return Kept(self.reduce(work))
+        return self.source.keep(self._task(work), work.merge)
+
     def _halve(self, error: Exception) -> None:
         if self.rows <= _LEAST_ROWS:
             raise TooLargeError(
@@ -200,8 +206,11 @@ class Chunks:
     def _run_pass(self, work: Work[T]) -> T:
         if not self.source.distributed:
             return work.over(self, rows=self.rows, q=self.n_outputs)
+        return self.source.reduce(self._task(work), work.merge)
+
+    def _task(self, work: Work[T]) -> Callable[[Source], T]:
         place: dict[str, Any] = {"rows": self.rows, "dtype": self.dtype, "device": self.device, "limits": self.limits}
-        return self.source.reduce(partial(run_pass, work=work, standardiser=self.standardiser, **place), work.merge)
+        return partial(run_pass, work=work, standardiser=self.standardiser, **place)
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         if self._kept is not None:
@@ -306,6 +315,12 @@ class StandardisedRows:
     def sample(self, most: int, rng: np.random.Generator) -> ArraySource:
         """All rows as they are, in memory, or a uniform random sample of ``most`` of them."""
         return self.source.load() if self.n_rows <= most else self.source.subsamples([most], rng)[0]
+
+    def persist_sample(self, most: int, rng: np.random.Generator) -> Source:
+        """As :meth:`sample`; but rows of a cluster that take much memory stay there, in that of the workers."""
+        if not self.source.distributed or self.source.are_few(min(self.n_rows, most)):
+            return self.sample(most, rng)
+        return self.source.select_sample(most, rng).persist()
 
     def tensors(self) -> tuple[Tensor, Tensor]:
         """All rows of a small set, in float64."""

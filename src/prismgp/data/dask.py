@@ -15,24 +15,26 @@ import pandas as pd
 
 from prismgp._types import AnyArray
 from prismgp.data.cells import check_unique
-from prismgp.data.cluster import (
-    Cluster,
-    FileLoader,
-    FrameLoader,
-    Outcome,
-    PartitionLoader,
-    SelectionLoader,
-    Shard,
-    TablePart,
-)
+from prismgp.data.cluster import Cluster, Outcome
 from prismgp.data.encoder import TableEncoder, warn_unseen
+from prismgp.data.moments import Moments
 from prismgp.data.reader import TableReader
 from prismgp.data.row_noise import NoiseColumns
 from prismgp.data.scan import TableScan
+from prismgp.data.shards import (
+    FileLoader,
+    FrameLoader,
+    PartitionLoader,
+    PersistedLoader,
+    SelectionLoader,
+    Shard,
+    TablePart,
+    ValueLoader,
+)
 from prismgp.data.sources import (
     ArraySource,
     Block,
-    Moments,
+    Kept,
     Source,
     compute_moments,
     is_collection,
@@ -43,6 +45,7 @@ from prismgp.data.sources import (
 from prismgp.exceptions import DataError
 
 T = TypeVar("T")
+U = TypeVar("U")
 SHARD_ROWS = 65_536  # row groups are combined up to this number: every task costs milliseconds
 _PARTS_AT_ONCE = 16  # of files whose results are whole tables
 
@@ -75,7 +78,7 @@ class DaskSource(Source):
         if any(shard.n_rows is None for shard in self._shards):
             _ = self.moments  # the pass that counts also computes the moments, which are needed anyway
         self._shards = [shard for shard in self._shards if shard.n_rows]
-        self.n_rows = sum(shard.n_rows or 0 for shard in self._shards)
+        self.n_rows = _count_rows(self._shards)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.n_rows:,} rows in {self.n_shards} shards, {self.n_inputs} inputs)"
@@ -131,11 +134,20 @@ class DaskSource(Source):
                 own = rows[done:cut] - (end - length)
                 shards.append(Shard(SelectionLoader(shard.loader, length, own), shard.parts, len(own)))
             done = int(cut)
-        selected = DaskSource(
-            shards, self._cluster, n_inputs=self.n_inputs, n_outputs=self.n_outputs, n_noise=self.n_noise
+        return self._like(shards)
+
+    def _like(self, shards: Sequence[Shard]) -> DaskSource:
+        """A source of rows of this one."""
+        other = DaskSource(
+            shards,
+            self._cluster,
+            n_inputs=self.n_inputs,
+            n_outputs=self.n_outputs,
+            single=self.single,
+            n_noise=self.n_noise,
         )
-        selected.feature_names, selected.encoder, selected.single = self.feature_names, self.encoder, self.single
-        return selected
+        other.feature_names, other.encoder = self.feature_names, self.encoder
+        return other
 
     def take(self, index: AnyArray) -> ArraySource:
         """Load the rows of increasing indices; no others leave the workers."""
@@ -145,6 +157,22 @@ class DaskSource(Source):
         parts = self.map(_load_rows) or [self._nothing]
         x, y = np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts])
         return ArraySource(x, y, n_noise=self.n_noise)
+
+    def keep(self, function: Callable[[Source], T], merge: Callable[[T, T], T]) -> KeptOnWorkers[T]:
+        groups = _group_shards(self._shards)
+        kept = self._cluster.persist(function, merge, groups)
+        counts = [_count_rows(group) for group in groups]
+        starts = np.cumsum([0, *counts]).tolist()
+        shards = [Shard(ValueLoader(k, starts[k]), (part,), counts[k]) for k, part in enumerate(kept)]
+        return KeptOnWorkers(shards, self._cluster)
+
+    def persist(self) -> DaskSource:
+        """The same rows in the memory of the workers."""
+        kept = self.keep(_load_rows, _join_rows).shards
+        loaders = [PersistedLoader(shard.loader, self.single, self.n_noise, self.encoder) for shard in kept]
+        return self._like(
+            [Shard(loader, shard.parts, shard.n_rows) for loader, shard in zip(loaders, kept, strict=True)]
+        )
 
     def blocks(self, rows: int) -> Iterator[Block]:
         """The rows themselves, one shard after the other; slow, because all of them are sent to this process."""
@@ -164,6 +192,36 @@ class DaskSource(Source):
                 "with a predict method, or None, and the clusters are found on a sample"
             )
         return self
+
+
+class KeptOnWorkers(Kept[T]):
+    """Results for parts of the rows, in the memory of the workers; those of a lost worker are computed again."""
+
+    distributed = True
+
+    def __init__(self, shards: Sequence[Shard], cluster: Cluster) -> None:
+        self.shards, self._cluster = list(shards), cluster
+
+    def load(self) -> list[T]:
+        outcomes = self._cluster.map(_get_value, self.shards)
+        for outcome in outcomes:
+            if outcome.error is not None:
+                raise outcome.error
+        return [outcome.value for outcome in outcomes]  # type: ignore[misc]  # a value, as there is no error
+
+    def reduce(self, function: Callable[[T, int], U], merge: Callable[[U, U], U]) -> U:
+        outcome = self._cluster.reduce(partial(_apply_to_value, function=function), merge, self.shards)
+        if outcome.error is not None:
+            raise outcome.error
+        return outcome.value  # type: ignore[return-value]  # as above
+
+
+def _get_value(source: Source) -> Any:
+    return source.value  # type: ignore[attr-defined]  # what a ValueLoader opens has one
+
+
+def _apply_to_value(source: Source, *, function: Callable[[Any, int], U]) -> U:
+    return function(source.value, source.first_row)  # type: ignore[attr-defined]  # as above
 
 
 class DaskFileSource(DaskSource):
@@ -215,6 +273,27 @@ def _apply_to_reader(source: Source, *, function: Callable[[TableReader], T]) ->
 def _load_rows(source: Source) -> Block:
     rows = source.load()
     return rows.x, rows.y
+
+
+def _join_rows(first: Block, second: Block) -> Block:
+    return np.concatenate([first[0], second[0]]), np.concatenate([first[1], second[1]])
+
+
+def _group_shards(shards: Sequence[Shard]) -> list[list[Shard]]:
+    """Neighbouring shards together, up to a number of rows: every task costs milliseconds."""
+    groups: list[list[Shard]] = []
+    rows = 0
+    for shard in shards:
+        rows += shard.n_rows or 0
+        if not groups or rows > SHARD_ROWS:
+            groups.append([])
+            rows = shard.n_rows or 0
+        groups[-1].append(shard)
+    return groups
+
+
+def _count_rows(shards: Sequence[Shard]) -> int:
+    return sum(shard.n_rows or 0 for shard in shards)
 
 
 # -- Dask arrays and frames ------------------------------------------------------------------------

@@ -25,9 +25,11 @@ from prismgp.data.cells import (
     ArrowColumn,
     check_finite,
     check_unique,
+    from_strings,
     plural,
     quote_names,
     raise_problems,
+    to_floats,
     to_numbers,
     to_seconds,
     to_text,
@@ -334,9 +336,6 @@ def _read_column(column: InputColumn, cells: ArrowColumn, first_row: int, infini
             values = to_numbers(column.name, cells, boolean=column.kind == BOOLEAN, first_row=first_row)
             values = check_finite(column.name, values, first_row, infinite)
         return values, np.isnan(values)
-    text = to_text(column.name, cells)
-    known = pa.array(column.categories, pa.large_string())
-    codes = np.asarray(pc.fill_null(pc.index_in(text, value_set=known), -1)).astype(np.float64)
-    missing = np.asarray(pc.is_null(text)).astype(bool)
-    codes[missing] = len(column.categories)
-    return codes, missing
+    text, categories = to_text(column.name, cells), from_strings(column.categories)
+    missing, codes = to_floats(pc.is_null(text)) > 0.0, to_floats(pc.index_in(text, value_set=categories))
+    return np.where(missing, len(column.categories), np.nan_to_num(codes, nan=-1.0)), missing

@@ -18,22 +18,23 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import numpy as np
 
-from prismgp._types import AnyArray, Array
+from prismgp._types import AnyArray
+from prismgp.data.moments import Moments
 
 if TYPE_CHECKING:
     from prismgp.data.encoder import TableEncoder
 
 
 T = TypeVar("T")
+U = TypeVar("U")
 Block = tuple[AnyArray, AnyArray]
 MOMENT_ROWS = 65_536  # rows of a block in passes that compute little
 KEPT_BYTES = 2**27  # rows that take less are read once and kept in memory
 _DIGEST_ROWS = 1_024
-_CONSTANT = 1e-13  # a range below this share of the magnitude is rounding, not signal
 
 
 class Source(ABC):
@@ -70,6 +71,10 @@ class Source(ABC):
         """As :meth:`map`, but merge the results of neighbouring parts into one."""
         return function(self)
 
+    def keep(self, function: Callable[[Source], T], merge: Callable[[T, T], T]) -> Kept[T]:  # noqa: ARG002
+        """As :meth:`map`, but keep the results where they are computed; those of small parts are merged."""
+        return Kept(function(self))
+
     def encode_with(self, encoder: TableEncoder) -> Source:  # noqa: ARG002
         """The same rows, read as another table was; rows that are no table stay as they are."""
         return self
@@ -100,32 +105,42 @@ class Source(ABC):
         """Load all rows into memory."""
         return self.take(np.arange(self.n_rows))
 
+    def persist(self) -> Source:
+        """The same rows in memory: here, or on the workers if these do the passes."""
+        return self.load()
+
     @property
     def small(self) -> bool:
         """Whether it is worthwhile to load all rows into memory."""
-        return self.in_memory or self._few
+        return self.in_memory or self.are_few(self.n_rows)
 
-    @property
-    def _few(self) -> bool:
-        return 8 * self.n_rows * (self.n_inputs + self.n_outputs + self.n_noise) <= KEPT_BYTES
+    def are_few(self, rows: int) -> bool:
+        """Whether so many rows take little memory."""
+        return 8 * rows * (self.n_inputs + self.n_outputs + self.n_noise) <= KEPT_BYTES
 
     def subsamples(self, sizes: list[int], rng: np.random.Generator) -> list[ArraySource]:
-        """Nested uniform random subsamples, of about the given increasing sizes.
-
-        Memory is that of the largest one: when it is a small part of the rows, indices are drawn
-        with replacement and repetitions removed, which leaves it smaller by a few rows.
-        """
-        largest = sizes[-1]
-        if largest > self.n_rows // 8:
-            order = rng.permutation(self.n_rows)[:largest]
-        else:
-            drawn = rng.integers(self.n_rows, size=largest)
-            order = drawn[np.sort(np.unique(drawn, return_index=True)[1])]
+        """Nested uniform random subsamples, of about the given increasing sizes; memory is that of the largest one."""
+        order = self._draw(sizes[-1], rng)
         # Sorted, so that rows are gathered in their order.
         all_picked = np.sort(order)
         whole = self.take(all_picked)
         picks = [np.searchsorted(all_picked, np.sort(order[:size])) for size in sizes]
         return [whole if len(pick) == whole.n_rows else whole.take(pick) for pick in picks]
+
+    def select_sample(self, size: int, rng: np.random.Generator) -> Source:
+        """The rows that :meth:`subsamples` loads for one size, where they are; all of them if there are no more."""
+        return self if size >= self.n_rows else self.select(np.sort(self._draw(size, rng)))
+
+    def _draw(self, size: int, rng: np.random.Generator) -> AnyArray:
+        """Numbers of random rows, in random order.
+
+        When these are a small part of the rows, they are drawn with replacement and repetitions removed, which leaves
+        a few rows less, and needs no memory for all of them.
+        """
+        if size > self.n_rows // 8:
+            return rng.permutation(self.n_rows)[:size]
+        drawn = rng.integers(self.n_rows, size=size)
+        return drawn[np.sort(np.unique(drawn, return_index=True)[1])]
 
     def with_labels(self, labels: AnyArray | None) -> Self:
         """The same rows with their clusters."""
@@ -142,6 +157,23 @@ class Source(ABC):
     def select(self, rows: AnyArray) -> Source:
         """A source of the rows of increasing indices; rows are copied block by block, when they are read."""
         return Selection(self, rows)
+
+
+class Kept(Generic[T]):
+    """A result for the rows, in the memory of this process."""
+
+    distributed: bool = False  # whether other processes hold results, for parts of the rows
+
+    def __init__(self, result: T) -> None:
+        self._result = result
+
+    def load(self) -> list[T]:
+        """The results for the parts of the rows, in their order; here one."""
+        return [self._result]
+
+    def reduce(self, function: Callable[[T, int], U], merge: Callable[[U, U], U]) -> U:  # noqa: ARG002
+        """Apply a function to every result and the number of its first row, and merge what it returns."""
+        return function(self._result, 0)
 
 
 class ArraySource(Source):
@@ -235,7 +267,9 @@ class MappedSource(Source):
 
     @property
     def small(self) -> bool:
-        return not self.distributed and self._few  # in_memory is about the rows before the transformation
+        return not self.distributed and self.are_few(
+            self.n_rows
+        )  # in_memory is about the rows before the transformation
 
     def map(self, function: Callable[[Source], T]) -> list[T]:
         return self._source.map(self._after_mapping(function))
@@ -243,12 +277,20 @@ class MappedSource(Source):
     def reduce(self, function: Callable[[Source], T], merge: Callable[[T, T], T]) -> T:
         return self._source.reduce(self._after_mapping(function), merge)
 
+    def keep(self, function: Callable[[Source], T], merge: Callable[[T, T], T]) -> Kept[T]:
+        return self._source.keep(self._after_mapping(function), merge)
+
     def _after_mapping(self, function: Callable[[Source], T]) -> Callable[[Source], T]:
         """A function of the source beneath, so that workers map their own rows."""
         return partial(_map_and_apply, mapping=self._function, n_inputs=self.n_inputs, function=function)
 
     def select(self, rows: AnyArray) -> Source:
         return MappedSource(self._source.select(rows), self._function, self.n_inputs)
+
+    def persist(self) -> Source:
+        if not self.distributed:
+            return self.load()
+        return MappedSource(self._source.persist(), self._function, self.n_inputs)
 
     def blocks(self, rows: int) -> Iterator[Block]:
         for x, y in self._source.blocks(rows):
@@ -268,91 +310,6 @@ def _map_and_apply(
     source: Source, *, mapping: Callable[[AnyArray], AnyArray], n_inputs: int, function: Callable[[Source], T]
 ) -> T:
     return function(MappedSource(source, mapping, n_inputs))
-
-
-class Moments:
-    """Moments of ``width`` columns, merged block by block (Chan, Golub and LeVeque).
-
-    A row of weight w counts as w rows.
-    """
-
-    def __init__(self, width: int) -> None:
-        self.count = 0
-        self.weight: float = 0  # of all rows; their number where they have no weights
-        self._mean: Array = np.zeros(width)
-        self._squares: Array = np.zeros(width)
-        self._low: Array = np.full(width, np.inf)
-        self._high: Array = np.full(width, -np.inf)
-        self._at_low: AnyArray = np.zeros(width, dtype=np.int64)  # weight of the rows that have the smallest value,
-        self._at_high: AnyArray = np.zeros(width, dtype=np.int64)  # and the largest
-
-    def add(self, block: AnyArray, weight: AnyArray | None = None) -> None:
-        """Add rows, (n, width), with their weights, (n,)."""
-        if not len(block):
-            return
-        # In one memory order, so that the sums do not depend on that of the user's array.
-        block = np.ascontiguousarray(block, dtype=np.float64)
-        own = Moments(block.shape[1])
-        own.count, own._low, own._high = len(block), block.min(0), block.max(0)
-        if weight is None:
-            own.weight, own._mean = len(block), block.mean(0)
-            own._squares = np.square(block - own._mean).sum(0)
-            own._at_low, own._at_high = (block == own._low).sum(0), (block == own._high).sum(0)
-        else:
-            own.weight = float(weight.sum())
-            own._mean = weight @ block / own.weight
-            own._squares = weight @ np.square(block - own._mean)
-            own._at_low, own._at_high = weight @ (block == own._low), weight @ (block == own._high)
-        self.merge(own)
-
-    def merge(self, other: Moments) -> Moments:
-        """Add the rows of another; returns this one."""
-        if not other.count:
-            return self
-        low, high = np.minimum(self._low, other._low), np.maximum(self._high, other._high)
-        self._at_low = (self._low == low) * self._at_low + (other._low == low) * other._at_low
-        self._at_high = (self._high == high) * self._at_high + (other._high == high) * other._at_high
-        self._low, self._high = low, high
-        total = self.weight + other.weight
-        delta = other._mean - self._mean
-        self._squares += other._squares + delta**2 * (self.weight * other.weight / total)
-        self._mean += delta * (other.weight / total)
-        self.count, self.weight = self.count + other.count, total
-        return self
-
-    def tobytes(self) -> bytes:
-        """As bytes, for a hash."""
-        return b"".join(each.tobytes() for each in (self._mean, self._squares, self._low, self._high))
-
-    @property
-    def _constant(self) -> AnyArray:
-        """Columns of one value, by their range; their deviation would be a rounding error."""
-        return np.asarray(self._high - self._low <= _CONSTANT * np.maximum(np.abs(self._low), np.abs(self._high)))
-
-    @property
-    def mean(self) -> Array:
-        """Mean of every column."""
-        return np.where(self._constant, self._low, self._mean)
-
-    @property
-    def std(self) -> Array:
-        """Standard deviation of every column; 0 where it is constant."""
-        return np.where(self._constant, 0.0, np.sqrt(self._squares / self.weight))
-
-    @property
-    def apart(self) -> AnyArray:
-        """Rows of every column that differ from the value most rows have, where that is the smallest or the largest."""
-        return np.asarray(self.weight - np.maximum(self._at_low, self._at_high))
-
-    @property
-    def usual(self) -> Array:
-        """The smallest or the largest value of every column, whichever more rows have."""
-        return np.where(self._at_low >= self._at_high, self._low, self._high)
-
-    @property
-    def largest(self) -> Array:
-        """The largest magnitude in every column; not a number where a cell is none."""
-        return np.maximum(-self._low, self._high)
 
 
 def compute_moments(source: Source) -> tuple[Moments, Moments]:

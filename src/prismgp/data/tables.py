@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
-from prismgp.data.cells import check_unique, is_numeric, is_text, quote_names
+from prismgp.data.cells import check_unique, from_strings, is_numeric, is_text, quote_names
 from prismgp.data.numerals import DECIMALS, Numerals
 from prismgp.data.text import TextFormat
 from prismgp.exceptions import DataError
@@ -428,8 +428,8 @@ class TableFiles:
 
 def _to_null(text: Any) -> Any:
     """Null where a cell spells a missing value."""
-    spellings = pa.array(_MISSING_TEXT, pa.string())
-    return pc.if_else(pc.is_in(text, value_set=spellings), pa.scalar(None, pa.string()), text)
+    spellings = from_strings(_MISSING_TEXT).cast(pa.string())
+    return pc.if_else(pc.is_in(text, value_set=spellings), pa.nulls(1, pa.string())[0], text)
 
 
 def _stamp(path: str | PathLike[str]) -> tuple[int, int]:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet
 
-from prismgp.data.cells import decode, is_text, quote_names
+from prismgp.data.cells import decode, from_strings, is_text, quote_names, text_scalar
 from prismgp.data.tables import PARQUET_SUFFIXES, default_delimiter
 from prismgp.exceptions import DataError
 
@@ -105,7 +105,7 @@ class TextWriter:
         self._file, self._delimiter, self._decimal, self._escape = file, delimiter, decimal, escape_formulas
         self._special = f'["\r\n{re.escape(delimiter)}]'
         self.formulas = Counter[str]()
-        self._write_lines([self._find_formulas(name, pa.array([name], pa.large_string())) for name in schema.names])
+        self._write_lines([self._find_formulas(name, from_strings([name])) for name in schema.names])
 
     def write(self, table: pa.Table) -> None:
         self._write_lines(
@@ -128,13 +128,13 @@ class TextWriter:
             self.formulas[name] += found
         if not (found and self._escape):
             return text
-        mark, nothing = pa.scalar("'", pa.large_string()), pa.scalar("", pa.large_string())
+        mark, nothing = text_scalar("'"), text_scalar("")
         return pc.if_else(formulas, pc.binary_join_element_wise(mark, text, nothing), text)
 
     def _write_lines(self, columns: list[Any]) -> None:
         quoted = [self._quote(column) for column in columns]
         lines = pc.binary_join_element_wise(
-            *quoted, pa.scalar(self._delimiter, pa.large_string()), null_handling="replace", null_replacement=""
+            *quoted, text_scalar(self._delimiter), null_handling="replace", null_replacement=""
         )
         self._file.write("\n".join([*lines.to_pylist(), ""]).encode())
 
@@ -142,7 +142,7 @@ class TextWriter:
         special = pc.match_substring_regex(text, self._special)
         if not pc.any(special).as_py():
             return text
-        mark, nothing = pa.scalar('"', pa.large_string()), pa.scalar("", pa.large_string())
+        mark, nothing = text_scalar('"'), text_scalar("")
         escaped = pc.replace_substring(text, '"', '""')
         return pc.if_else(special, pc.binary_join_element_wise(mark, escaped, mark, nothing), text)
 

@@ -226,5 +226,5 @@ def _all_distances(gp: LocalGP) -> LocalGP:
             f"with all of them; at most {MOST_NEIGHBOR_ROWS:,} can be exported. Fit with "
             f"local_rows={MOST_NEIGHBOR_ROWS} or fewer, or PrismGPRegressor with local='never'"
         )
-    parts = gp.kernel, gp.params, gp.coordinates, gp.targets, gp.n_neighbors, gp.row_noise
+    parts = gp.kernel, gp.params, gp.coordinates, gp.targets, gp.n_neighbors, gp.row_noise, None
     return _AllDistances(*parts) if gp.whole is None else _AllRows(*parts, _invert(gp.whole))

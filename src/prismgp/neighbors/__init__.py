@@ -6,5 +6,6 @@
 from prismgp.neighbors.local import LocalGP
 from prismgp.neighbors.model import NeighborModel
 from prismgp.neighbors.search import NeighborSearch
+from prismgp.neighbors.shards import ShardSearch
 
-__all__ = ["LocalGP", "NeighborModel", "NeighborSearch"]
+__all__ = ["LocalGP", "NeighborModel", "NeighborSearch", "ShardSearch"]

@@ -19,7 +19,7 @@ from prismgp.core.optimise import Monitor
 from prismgp.data import StandardisedRows
 from prismgp.neighbors.fit import LocalTraining, draw_examples, fit_local, predict_examples
 from prismgp.neighbors.local import LocalGP
-from prismgp.neighbors.model import NeighborModel, collect_rows
+from prismgp.neighbors.model import NeighborModel, keep_rows
 
 MOST_ROWS = 4_000_000
 _STEPS_PER_SEARCH = 50
@@ -49,11 +49,10 @@ def fit_neighbors(
     ``start`` are starting values, or the values to keep where ``settings.optimize`` is False. Where all rows are
     neighbours of every point, this is the exact GP, and the parameters maximise its evidence.
     """
-    if rows.n_rows > settings.most_rows:
-        chosen = rows.source.subsamples([settings.most_rows], streams.generator("neighbours kept"))[0]
-        rows = replace(rows, source=chosen)
-    x, y, noise = collect_rows(rows)
-    gp = LocalGP(settings.kernel, start, x, y, settings.n_neighbors, noise)
+    chosen = rows.source.select_sample(settings.most_rows, streams.generator("neighbours kept"))
+    rows = replace(rows, source=chosen)
+    x, y, noise, shards = keep_rows(rows)
+    gp = LocalGP(settings.kernel, start, x, y, settings.n_neighbors, noise, shards)
     context.report("start", rows.n_rows, lambda: NeighborModel.of(gp))
     stages: list[dict[str, Any]] = []
     if settings.optimize:

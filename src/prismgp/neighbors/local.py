@@ -38,6 +38,7 @@ from prismgp.core.numerics import factor, raise_diagonal
 from prismgp.core.row_noise import RowNoise
 from prismgp.exceptions import DataError, TooLargeError
 from prismgp.neighbors.search import NeighborSearch
+from prismgp.neighbors.shards import PointShards, ShardSearch
 
 VARIANCE_FLOOR = 1e-12  # share of the prior variance; below it the subtraction has no digits left
 _BLOCK_BYTES = {"cpu": 2**24, "cuda": 2**28}  # of the neighbours' coordinates and kernel matrices of one block
@@ -248,6 +249,7 @@ class LocalGP:
     targets: Tensor  # (n, q), float64
     n_neighbors: int
     row_noise: RowNoise | None = None  # of the rows, where they differ
+    shards: PointShards | None = None  # the same coordinates on a cluster, whose workers search them in a fit
 
     @property
     def n_rows(self) -> int:
@@ -259,9 +261,10 @@ class LocalGP:
         return min(self.n_neighbors, self.n_rows)
 
     @cached_property
-    def search(self) -> NeighborSearch:
+    def search(self) -> NeighborSearch | ShardSearch:
         """Of nearest rows in the metric of the parameters."""
-        return NeighborSearch(self.coordinates, torch.as_tensor(1.0 / self.params.lengthscale))
+        scale = torch.as_tensor(1.0 / self.params.lengthscale)
+        return NeighborSearch(self.coordinates, scale) if self.shards is None else self.shards.search(scale)
 
     @cached_property
     def whole(self) -> ExactPosterior | None:
@@ -274,8 +277,12 @@ class LocalGP:
         return ExactEvidence(self.coordinates.double(), self.targets, self.kernel, self.row_noise)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what can be computed again."""
-        return {each.name: getattr(self, each.name) for each in fields(self)}
+        """Without what can be computed again, or belongs to a cluster."""
+        return {each.name: getattr(self, each.name) for each in fields(self)} | {"shards": None}
+
+    def leave_cluster(self) -> LocalGP:
+        """The same, which searches its rows itself."""
+        return replace(self, shards=None)
 
     def to(self, device: torch.device) -> LocalGP:
         if self.coordinates.device == device:
@@ -289,7 +296,8 @@ class LocalGP:
     def take(self, index: Tensor) -> LocalGP:
         """With some of the rows."""
         noise = None if self.row_noise is None else self.row_noise.take(index)
-        return replace(self, coordinates=self.coordinates[index], targets=self.targets[index], row_noise=noise)
+        coordinates, targets = self.coordinates[index], self.targets[index]
+        return replace(self, coordinates=coordinates, targets=targets, row_noise=noise, shards=None)
 
     def extend(self, coordinates: Tensor, targets: Tensor, row_noise: RowNoise | None = None) -> LocalGP:
         """With further rows, at the same parameters."""
@@ -299,6 +307,7 @@ class LocalGP:
             coordinates=torch.cat([self.coordinates, self.round(coordinates)]),
             targets=torch.cat([self.targets, targets.to(self.targets)]),
             row_noise=RowNoise.join(parts, self.targets.device),
+            shards=None,
         )
 
     def gather(self, points: Tensor, rows: Tensor) -> Neighborhoods:

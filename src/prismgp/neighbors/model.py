@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from prismgp.core.row_noise import RowNoise
 from prismgp.data import StandardisedRows
 from prismgp.neighbors.fit import log_evidence
 from prismgp.neighbors.local import LocalGP, check_observations
+from prismgp.neighbors.shards import PointShards
 
 _PREDICTION_ROWS = 16_384  # of a search; their matrices come in smaller blocks
 _PASS_FREQUENCIES = 1  # chunks of a pass that collects rows
@@ -47,6 +49,15 @@ def collect_rows(rows: StandardisedRows) -> tuple[Tensor, Tensor, RowNoise | Non
     return x, *RowNoise.split(y, rows.n_outputs)
 
 
+def keep_rows(rows: StandardisedRows) -> tuple[Tensor, Tensor, RowNoise | None, PointShards | None]:
+    """The same; and the inputs in the memory of the workers, if the rows are on a cluster."""
+    kept = rows.chunks(_PASS_FREQUENCIES).keep(CollectRows())
+    parts = kept.load()
+    x, y = parts[0] if len(parts) == 1 else (torch.cat(each) for each in zip(*parts, strict=True))
+    shards = PointShards(kept, len(x), itemgetter(0)) if kept.distributed else None
+    return x, *RowNoise.split(y, rows.n_outputs), shards
+
+
 @dataclass(frozen=True)
 class NeighborModel(Predictor):
     """A GP on the nearest training rows, whose coordinates are the standardised inputs."""
@@ -57,8 +68,8 @@ class NeighborModel(Predictor):
 
     @classmethod
     def of(cls, gp: LocalGP) -> NeighborModel:
-        """The model with its evidence."""
-        return cls(gp, log_evidence(gp))
+        """The model with its evidence, which workers help to find, if there are any."""
+        return cls(gp.leave_cluster(), log_evidence(gp))
 
     @property
     def params(self) -> Parameters:  # type: ignore[override]

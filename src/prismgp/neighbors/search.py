@@ -214,6 +214,11 @@ class NeighborSearch:
             return torch.empty((len(x), k), dtype=torch.int64, device=device)
         return self._search(self._engine, x, k, groups, own)
 
+    def distances(self, x: Tensor, rows: Tensor) -> Tensor:
+        """Squared distances of queries to points, (m, c), which rank them: the same among whatever other points."""
+        found, unit = self._space.distances(self._space.queries(x), rows), 2.0**self._space.exponent
+        return found.mul_(unit).mul_(unit)  # powers of two, so nothing is rounded
+
     def _search(self, engine: Engine, x: Tensor, k: int, groups: Tensor | None, own: Tensor | None) -> Tensor:
         found = torch.empty((len(x), k), dtype=torch.int64, device=x.device)
         for s in range(0, len(x), _QUERIES):

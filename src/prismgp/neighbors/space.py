@@ -56,8 +56,8 @@ class Space:
         largest = max(float(self.place(block).abs().max()) for block in self.blocks(self.rows_per_block()))
         if not math.isfinite(largest):
             raise DataError("points hold infinite or missing values, or overflow when scaled")
-        if largest > 0:
-            self.scale = self.scale * 2.0 ** -math.frexp(largest)[1]
+        self.exponent = math.frexp(largest)[1] if largest > 0 else 0
+        self.scale = self.scale * 2.0**-self.exponent
 
     def rows_per_block(self, width: int = 1) -> int:
         """Rows of a block of ``width`` differences for each row."""

@@ -322,7 +322,7 @@ class _Fit:
         )
         return JointRecipe(
             rows=rows,
-            sample=rows.sample(TRAINING_ROWS, self.streams.generator("training rows")),
+            sample=rows.persist_sample(TRAINING_ROWS, self.streams.generator("training rows")),
             plain=plain,
             start=start,
             kernel=settings.kernel,

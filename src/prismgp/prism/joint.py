@@ -20,7 +20,7 @@ from prismgp.context import FitContext
 from prismgp.core.ending import Ending, time_twice
 from prismgp.core.features import Statistics
 from prismgp.core.kernels import Kernel, Parameters, draw_frequencies, get_kernel
-from prismgp.data import ArraySource, StandardisedRows, standardise
+from prismgp.data import ArraySource, Source, StandardisedRows, standardise
 from prismgp.prism.experts import Expert, Mixture
 from prismgp.prism.judging import Examples, Judged, WeighedStatistics, chunk_rows
 from prismgp.prism.local import LocalMixture
@@ -28,8 +28,9 @@ from prismgp.prism.local_fit import LEAST_EXAMPLES, LocalResult, LocalStage
 from prismgp.prism.maps import InformedMap, MapStatistics
 from prismgp.prism.network import NetworkSizes, RevisedMap
 from prismgp.prism.stacking import average, mixture_moments, normal_nlpd, stack
-from prismgp.prism.train import Member, MemberSettings, MemberTraining, TrainingRows, held_out_rows, train_members
-from prismgp.vae import BatchRows, Indices, TrainingResult, select_tensors, torch_generator
+from prismgp.prism.train import Member, MemberSettings, MemberTraining, train_members
+from prismgp.prism.training_rows import hash_inputs, held_out_rows, open_rows
+from prismgp.vae import Indices, TrainingResult, select_tensors, torch_generator
 
 _MOST_HELD_OUT = 10_000
 LOCAL_ROWS = 4_000_000  # that may be neighbours, at most
@@ -73,7 +74,7 @@ class JointRecipe:
     """Encoder, mixture and SSGP trained together; an ensemble of them, stacked with the plain SSGP."""
 
     rows: StandardisedRows  # all rows; the final features are in their precision and on their device
-    sample: ArraySource  # those the networks are trained on, with the held-out ones among them
+    sample: Source  # those the networks are trained on, with the held-out ones among them
     plain: Expert  # the SSGP without a network
     start: Parameters  # where its optimisation began
     kernel: Kernel
@@ -90,22 +91,16 @@ class JointRecipe:
 
     def fit(self, streams: Streams, context: FitContext) -> JointFit:
         """Train the members and stack them with the plain SSGP."""
-        s, device = self.rows.standardiser, self.rows.device
-        held_out = held_out_rows(self.sample.x, self.validation_fraction, _MOST_HELD_OUT, streams.generator("held-out"))
-        noise = self.sample.noise
-        rows = TrainingRows(
-            BatchRows(self.sample.x, s.x_shift, s.x_scale, dtype=torch.float32, device=device),
-            BatchRows(self.sample.targets, s.y_shift, s.y_scale, dtype=torch.float32, device=device),
-            held_out,
-            None if noise is None else noise / s.target_units(noise.shape[1])[1][self.rows.n_outputs :],
-        )
+        fraction, rng = self.validation_fraction, streams.generator("held-out")
+        held_out = held_out_rows(hash_inputs(self.sample), fraction, _MOST_HELD_OUT, rng)
+        held = self.sample.take(held_out)
         result = JointFit(Mixture.alone(self.plain), held_out_rows=len(held_out))
         enough = len(held_out) >= LEAST_EXAMPLES and self.local_rows >= _LEAST_LOCAL_ROWS
         local = self.local != "never" and enough
         share = _NetworkTime(context.ending.part(_NETWORK_SHARE), self.settings.first_steps, local)
         with context.progress("step", self.n_members * self.settings.first_steps), context.ending.allow():
-            self._train(result, rows, streams, context, share)
-        self._stack(result, held_out, context)
+            self._train(result, held_out, held, streams, context, share)
+        self._stack(result, held, context)
         result.predictor = result.mixture
         if local and share.leaves_local and result.without is not None and not context.ending.over:
             self._localise(result, held_out, streams, context)
@@ -140,7 +135,13 @@ class JointRecipe:
         result.held_out_nlpd = average(nlpd.sum(1), found.weights)
 
     def _train(
-        self, result: JointFit, rows: TrainingRows, streams: Streams, context: FitContext, share: _NetworkTime
+        self,
+        result: JointFit,
+        held_out: Indices,
+        held: ArraySource,
+        streams: Streams,
+        context: FitContext,
+        share: _NetworkTime,
     ) -> None:
         """Train the members and add them to a result."""
         members = [self._make_member(number, streams) for number in range(self.n_members)]
@@ -160,16 +161,19 @@ class JointRecipe:
                 self._add(result, trained)
             return
         share.begin(lambda: self._time_statistics(members[0].network))
+        step_rows = self.n_members * self.settings.batch_size
+        rows = open_rows(self.sample, self.rows.standardiser, held_out, self.rows.device, step_rows=step_rows)
         task = MemberTraining(members, rows, self.settings, share.ending)
         scale, before = float(np.log(self.rows.standardiser.y_scale).mean()), context.iteration
         try:
             train_members(
                 task,
                 monitor=lambda values: self._show(task, values, scale, context, share),
-                observe=lambda now: self._report(result, now, rows.held_out, context, before),
+                observe=lambda now: self._report(result, now, held, context, before),
                 checkpoint=checkpoint,
             )
         finally:  # what an interrupt leaves, too
+            rows.close()
             for course in task.courses:
                 if course not in task.dropped:
                     self._add(result, course.result)
@@ -211,12 +215,12 @@ class JointRecipe:
             task.drop(task.active[share.members(len(task.active)) :])
 
     def _report(
-        self, result: JointFit, now: Sequence[TrainingResult], held_out: Indices, context: FitContext, before: int
+        self, result: JointFit, now: Sequence[TrainingResult], held: ArraySource, context: FitContext, before: int
     ) -> None:
         context.report(
             "members",
             self.rows.n_rows,
-            lambda: self._stack_so_far(result, now, held_out),
+            lambda: self._stack_so_far(result, now, held),
             iteration=before + sum(each.steps for each in now),
         )
 
@@ -249,22 +253,21 @@ class JointRecipe:
         if member.best is not None:
             result.networks[number] = member.best
 
-    def _stack_so_far(self, result: JointFit, members: Sequence[TrainingResult], held_out: Indices) -> Mixture:
+    def _stack_so_far(self, result: JointFit, members: Sequence[TrainingResult], held: ArraySource) -> Mixture:
         """The mixture if the training of the members ended here."""
         now = JointFit(result.mixture)
         for member in members:
             self._add(now, member)
         # Copies, because posteriors are computed in another precision than the training.
         now.networks = {number: copy.deepcopy(network) for number, network in now.networks.items()}
-        self._stack(now, held_out, FitContext())
+        self._stack(now, held, FitContext())
         return now.mixture
 
-    def _stack(self, result: JointFit, held_out: Indices, context: FitContext) -> None:
+    def _stack(self, result: JointFit, held: ArraySource, context: FitContext) -> None:
         """Posteriors on all rows; noise, weights and temperature by the held-out rows."""
         s, device = self.rows.standardiser, self.rows.device
-        x = standardise(self.sample.x[held_out], s.x_shift, s.x_scale, dtype=self.rows.dtype, device=device)
-        units = s.target_units(self.sample.n_noise)
-        y = standardise(self.sample.y[held_out], *units, dtype=torch.float64, device=device)
+        x = standardise(held.x, s.x_shift, s.x_scale, dtype=self.rows.dtype, device=device)
+        y = standardise(held.y, *s.target_units(held.n_noise), dtype=torch.float64, device=device)
         examples = Examples(x, y, self.rows.n_outputs)
         target, result.row_weights = examples.targets, examples.weights
         experts = []
@@ -317,7 +320,7 @@ class JointRecipe:
 
     def _time_statistics(self, network: RevisedMap) -> float:
         """Seconds that :meth:`_statistics` will take, from those of a few rows."""
-        few = replace(self.rows, source=self.sample.take(np.arange(min(_PROBE_ROWS, len(self.sample.x)))))
+        few = replace(self.rows, source=self.sample.take(np.arange(min(_PROBE_ROWS, self.sample.n_rows))))
         network = copy.deepcopy(network).to(self.rows.device, self.rows.dtype).eval()
         probe = replace(self, rows=few)
         return time_twice(lambda: probe._statistics(network)) * self.rows.n_rows / few.n_rows

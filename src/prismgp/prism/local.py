@@ -301,6 +301,11 @@ def view_rows(view: View, seen: Survey, y: Tensor, width: int) -> tuple[Tensor, 
     return seen.coordinates[:, :width].contiguous(), targets.double(), noise
 
 
+def read_coordinates(surveyed: tuple[Survey, Tensor], width: int) -> Tensor:
+    """The first coordinates, (n, width), of what :class:`SurveyRows` returns."""
+    return surveyed[0].coordinates[:, :width].contiguous()
+
+
 def make_local(view: View, seen: Survey, y: Tensor, kernel: Kernel, lengthscale: Array, n_neighbors: int) -> LocalGP:
     """A neighbour GP on surveyed rows, with parameters to start from."""
     q = seen.mean.shape[1]

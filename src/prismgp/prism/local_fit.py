@@ -20,9 +20,10 @@ from prismgp.core.ending import Ending
 from prismgp.core.kernels import Kernel, Parameters, bounds, default_start
 from prismgp.core.optimise import Monitor, race
 from prismgp.core.row_noise import RowNoise
-from prismgp.data import ArraySource, StandardisedRows
+from prismgp.data import Kept, Source, StandardisedRows
 from prismgp.neighbors.fit import LocalTraining, examples_of, fit_local, predict_examples
 from prismgp.neighbors.local import LocalGP
+from prismgp.neighbors.shards import PointShards
 from prismgp.prism.experts import Mixture
 from prismgp.prism.local import (
     LocalMixture,
@@ -32,6 +33,7 @@ from prismgp.prism.local import (
     View,
     combine,
     make_local,
+    read_coordinates,
     start_lengthscales,
     survey,
 )
@@ -81,7 +83,7 @@ class LocalStage:
     """Neighbour GPs beside a mixture."""
 
     rows: StandardisedRows
-    sample: ArraySource  # the rows of the networks: all of them, or a part
+    sample: Source  # the rows of the networks: all of them, or a part
     held_out: Indices  # of the sample
     mixture: Mixture  # with the posteriors of all rows
     without: Mixture  # with posteriors that do not know the held-out rows
@@ -100,7 +102,7 @@ class LocalStage:
             raise ValueError(f"{len(own)} examples are too few")
         began, ending = time.perf_counter(), context.ending
         ending.check()
-        seen, y = self._survey(pool, self.without)
+        seen, y, on_workers = self._keep_survey(pool, self.without)
         if ending.limited:  # rows are surveyed again at the end, and searched
             ending = ending.part()
             ending.reserve(_LAST_SURVEYS * (time.perf_counter() - began))
@@ -108,6 +110,7 @@ class LocalStage:
         held = torch.as_tensor(own, device=y.device)
         if self.whole:
             seen = seen.replace_rows(held, self._predict_unknown(pool, own))
+        changed = held if self.whole else held[:0]  # what workers know of these rows is no longer true
         targets, noise = RowNoise.split(y[held], self.rows.n_outputs)
         target, weights = targets.cpu().numpy(), None if noise is None else noise.weight.cpu().numpy()
         known = seen.take(held)
@@ -120,6 +123,8 @@ class LocalStage:
                 context.advance(view.name)
                 part = ending.part(1.0 / (len(views) - done))
                 gp = self._make(view, seen, y, self._start(view))
+                if on_workers is not None:
+                    gp = replace(gp, shards=_shard(on_workers, gp, changed))
                 learn = partial(self._judge, view, gp, seen, held, streams.generator(view.name), part)
                 params, judged = self._recall(view, gp, learn, context)
                 if ending.interrupted:
@@ -170,32 +175,35 @@ class LocalStage:
     @property
     def whole(self) -> bool:
         """Whether the networks' rows are all rows."""
-        return len(self.sample.x) == self.rows.n_rows
+        return self.sample.n_rows == self.rows.n_rows
 
     def _pool(self, rng: np.random.Generator) -> tuple[StandardisedRows, Indices]:
         """Rows that may be neighbours, and which of them are the examples."""
         if self.whole:
             examples, source = self.held_out, self.sample
-            limited = len(source.x) > self.most_rows
+            limited = source.n_rows > self.most_rows
             most = min(_MOST_EXAMPLES, self.most_rows // 2) if limited else _MOST_EXAMPLES
             if len(examples) > most:
                 examples = np.sort(rng.choice(examples, most, replace=False))
             if limited:
                 # Other held-out rows are no neighbours: the posterior does not know them, so nothing can be left out.
-                others = np.setdiff1d(np.arange(len(source.x)), self.held_out)
+                others = np.setdiff1d(np.arange(source.n_rows), self.held_out)
                 more = rng.choice(others, min(len(others), self.most_rows - len(examples)), replace=False)
                 kept = np.union1d(examples, more)
-                source, examples = source.take(kept), np.searchsorted(kept, examples)
+                source, examples = source.select(kept), np.searchsorted(kept, examples)
             return replace(self.rows, source=source), examples
         # Most rows are not among those of the networks, and there are so many of them that none is remembered.
-        rows = self.rows
-        if rows.n_rows > self.most_rows:
-            rows = replace(rows, source=rows.source.subsamples([self.most_rows], rng)[0])
+        rows = replace(self.rows, source=self.rows.source.select_sample(self.most_rows, rng))
         count = min(_MOST_EXAMPLES, max(LEAST_EXAMPLES, rows.n_rows // 10))
         return rows, np.sort(rng.choice(rows.n_rows, count, replace=False))
 
     def _survey(self, pool: StandardisedRows, mixture: Mixture) -> tuple[Survey, Tensor]:
-        return pool.chunks_of(mixture.prediction_rows(pool.device)).reduce(SurveyRows(mixture))
+        return self._keep_survey(pool, mixture)[:2]
+
+    def _keep_survey(self, pool: StandardisedRows, mixture: Mixture) -> tuple[Survey, Tensor, Kept[Any] | None]:
+        """The survey of all rows, and what the workers keep of it, if there are any, to search it."""
+        kept = pool.chunks_of(mixture.prediction_rows(pool.device)).keep(SurveyRows(mixture))
+        return *_join(kept.load()), kept if kept.distributed else None
 
     def _predict_unknown(self, pool: StandardisedRows, own: Indices) -> Survey:
         """The examples as rows that the posterior does not know: nothing is left out."""
@@ -301,3 +309,16 @@ class LocalStage:
         _, params, _ = race([(objective, each) for each in starts], boxes, rounds=EXACT_ROUNDS, monitor=monitor)
         near = known.with_parameters(params).predict(gp.coordinates[held])
         return params, HeldOut.of(*combine(view, seen.take(held), *near, params.noise))
+
+
+def _join(parts: list[tuple[Survey, Tensor]]) -> tuple[Survey, Tensor]:
+    """What was found for parts of the rows, as one."""
+    if len(parts) == 1:
+        return parts[0]
+    return Survey.join([seen for seen, _ in parts]), torch.cat([y for _, y in parts])
+
+
+def _shard(kept: Kept[Any], gp: LocalGP, changed: Tensor) -> PointShards:
+    """The coordinates of a neighbour GP on the workers; some rows are no longer as these know them."""
+    shards = PointShards(kept, gp.n_rows, partial(read_coordinates, width=gp.coordinates.shape[1]))
+    return shards.change(changed, gp.coordinates[changed])

@@ -13,6 +13,7 @@ All random numbers are drawn on the CPU, from streams of the member's own.
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 from collections.abc import Callable, Sequence
@@ -20,15 +21,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from prismgp._system import Streams
-from prismgp._types import AnyArray, Array, Tensor
+from prismgp._types import Tensor
 from prismgp.checkpoint import Checkpoint, Saved
 from prismgp.core.ending import Ending
 from prismgp.core.features import accumulate_features
-from prismgp.core.row_noise import RowNoise
 from prismgp.exceptions import NumericalError
 from prismgp.prism.batch import batch_predict
 from prismgp.prism.experts import Expert
@@ -37,7 +36,8 @@ from prismgp.prism.members import ELBO_EVERY, ELBO_ROWS, Members, StepInputs, st
 from prismgp.prism.network import RevisedMap
 from prismgp.prism.replay import send
 from prismgp.prism.stacking import HeldOut, average
-from prismgp.vae import BatchRows, ElboTerms, Indices, TrainingResult, draw_rows, select_tensors, torch_generator
+from prismgp.prism.training_rows import TrainingRows
+from prismgp.vae import ElboTerms, Indices, TrainingResult, select_tensors, torch_generator
 
 _LEARNING_RATE = 1e-2
 _WARM_UP = 50  # steps over which the learning rate rises
@@ -70,29 +70,6 @@ class Member:
     network: RevisedMap
     dropout: float
     streams: Streams
-
-
-@dataclass(frozen=True)
-class TrainingRows:
-    """Inputs and targets by index, standardised, and the rows held out."""
-
-    x: BatchRows
-    y: BatchRows
-    held_out: Indices  # sorted
-    noise: Array | None = None  # noise columns in the model's units, (n, 1) or (n, 2), where rows differ
-
-    def row_noise(self, index: Indices) -> RowNoise | None:
-        """Of the rows of these indices, (m,)."""
-        columns = self.noise_columns(index)
-        return None if columns is None else RowNoise.split(columns, 0)[1]
-
-    def noise_columns(self, index: Indices) -> Tensor | None:
-        """The noise columns of these rows, (m, c), where rows differ."""
-        return None if self.noise is None else torch.as_tensor(self.noise[index], device=self.x.device)
-
-    def draw(self, count: int, rng: np.random.Generator) -> Indices:
-        """Draw distinct training rows in random order."""
-        return draw_rows(len(self.x), self.held_out, count, rng)
 
 
 @dataclass(eq=False)
@@ -131,8 +108,10 @@ class MemberTraining:
         self.active = list(self.courses)  # those still in training, in the order of the members' tensors
         self.dropped: list[_Course] = []
         self.steps = 0
-        self.held_x = rows.x[rows.held_out]
-        self.examples = Examples(self.held_x, self._targets(rows.held_out).double(), members[0].network.sizes.outputs)
+        held = rows.read(rows.held_out)
+        self.held_x = held.x
+        self.examples = Examples(held.x, held.targets, members[0].network.sizes.outputs)
+        self._ahead: dict[int, dict[str, np.random.Generator]] = {}  # copies of the members' streams, which are ahead
 
     def _begin(self, number: int, member: Member) -> _Course:
         return _Course(
@@ -142,7 +121,7 @@ class MemberTraining:
             {name: member.streams.generator(name) for name in ("batches", "context")},
             {name: torch_generator(member.streams, name) for name in ("dropout", "latent noise")},
             end=self.settings.first_steps,
-            trust=torch.ones(len(self.rows.x), dtype=torch.float64, device=self.rows.x.device),
+            trust=torch.ones(self.rows.n_rows, dtype=torch.float64, device=self.rows.device),
         )
 
     @property
@@ -159,13 +138,14 @@ class MemberTraining:
 
     def step(self, number: int) -> None:
         """Take a step of Adam on a new batch of every member."""
+        self.rows.expect(number, self._foresee)
         drawn = [self.rows.draw(self.settings.batch_size, course.draws["batches"]) for course in self.active]
-        index, device = np.concatenate(drawn), self.rows.x.device
+        index, device = np.concatenate(drawn), self.rows.device
         shape, n = (len(drawn), len(drawn[0]), -1), len(drawn[0])
         there = send(torch.as_tensor(index), device)
-        x, y = (rows.take(index, there).reshape(shape) for rows in (self.rows.x, self.rows.y))
+        batch = self.rows.read(index, there)
+        x, y, noise = batch.x.reshape(shape), batch.y.reshape(shape), batch.noise
         trust = torch.cat([each.trust[own] for each, own in zip(self.active, there.reshape(-1, n), strict=True)])
-        noise = self.rows.noise_columns(index)
         weights = trust[:, None] if noise is None else torch.cat([trust[:, None] * noise[:, :1], noise[:, 1:]], 1)
         share = 1.0 - min(_AVERAGE, number / (9.0 + number))
         numbers = [step_numbers(number, self._learning_rate(course, number), share) for course in self.active]
@@ -183,6 +163,17 @@ class MemberTraining:
         for course in self.active:
             course.result.steps = number
 
+    def _foresee(self, first: int, last: int) -> list[Indices]:
+        """The rows that the batches of these steps, and the checks among them, will have."""
+        found = []
+        for course in self.active:
+            ahead = self._ahead.setdefault(course.number, copy.deepcopy(course.draws))
+            for step in range(first, last + 1):
+                found.append(self.rows.draw(self.settings.batch_size, ahead["batches"]))
+                if self.is_due(course, step):
+                    found.append(self.rows.draw(self._context_rows, ahead["context"]))
+        return found
+
     def _learning_rate(self, course: _Course, step: int) -> float:
         """Of a step, counted from one; a time limit makes it fall sooner."""
         angle = math.pi * max((step - 1) / course.end, self.ending.share)
@@ -192,7 +183,7 @@ class MemberTraining:
         """Factors on the values of the hidden layers, (M, n, h) each; none if no member drops any."""
         if not any(course.dropout for course in self.active):
             return ()
-        layers, device = [], self.rows.x.device
+        layers, device = [], self.rows.device
         for width in self.members.sizes.hidden:
             factors = torch.ones(len(self.active), n, width, dtype=torch.float32, device=device)
             for m, course in enumerate(self.active):
@@ -208,14 +199,22 @@ class MemberTraining:
             torch.randn(shape, generator=course.generators["latent noise"], dtype=torch.float32)
             for course in self.active
         ]
-        return send(torch.stack(drawn), self.rows.x.device)
+        return send(torch.stack(drawn), self.rows.device)
 
     # -- checks --------------------------------------------------------------------------------------
 
-    def is_due(self, course: _Course) -> bool:
-        """Whether a member is checked after the present step."""
-        every = self.check_every * (1 if self.steps <= 8 * self.check_every else 2)
-        return self.steps % every == 0 or self.steps == course.end
+    def is_due(self, course: _Course, step: int) -> bool:
+        """Whether a member is checked after a step."""
+        every = self.check_every * (1 if step <= 8 * self.check_every else 2)
+        return step % every == 0 or step == course.end
+
+    @property
+    def _is_wide(self) -> bool:
+        return self.members.sizes.width > self.wide
+
+    @property
+    def _context_rows(self) -> int:
+        return _WIDE_CONTEXT_ROWS if self._is_wide else _CONTEXT_ROWS
 
     def check(self, course: _Course) -> float:
         """Compute the NLPD of a member at the held-out rows, and keep its averaged network if it is the best."""
@@ -250,17 +249,16 @@ class MemberTraining:
         Here it is also found how much these training rows count in the next steps.
         """
         params = network.parameters_now()
-        if network.sizes.width > self.wide:
+        index = self.rows.draw(self._context_rows, course.draws["context"])
+        batch = self.rows.read(index)
+        if self._is_wide:
             # With so many features, the kernel matrix of fewer rows is the smaller one.
-            index = self.rows.draw(_WIDE_CONTEXT_ROWS, course.draws["context"])
             with torch.no_grad():
-                context, held = network(self.rows.x[index]), network(self.held_x)
-                noise = self.rows.row_noise(index)
-                found = HeldOut.of(*batch_predict(params, context, self.rows.y[index], held, noise))
+                context, held = network(batch.x), network(self.held_x)
+                found = HeldOut.of(*batch_predict(params, context, batch.y, held, batch.row_noise))
                 return self.examples.scale(found.at_rows(self.examples.noise))[1]
-        index = self.rows.draw(_CONTEXT_ROWS, course.draws["context"])
-        chunks = [index[start : start + _CHUNK_ROWS] for start in range(0, len(index), _CHUNK_ROWS)]
-        pairs = [(self.rows.x[chunk], self._targets(chunk).double()) for chunk in chunks]
+        chunks = [batch.take(slice(start, start + _CHUNK_ROWS)) for start in range(0, len(index), _CHUNK_ROWS)]
+        pairs = [(chunk.x, chunk.targets) for chunk in chunks]
         stats = accumulate_features(
             ((*network.features(x), y) for x, y in pairs), len(params.mean), float(params.noise[0])
         )
@@ -273,11 +271,6 @@ class MemberTraining:
                 judged, trust = again, weights
         course.trust[torch.as_tensor(index)] = trust
         return judged.found
-
-    def _targets(self, index: Indices) -> Tensor:
-        """Targets with the noise columns of the rows behind them."""
-        y, noise = self.rows.y[index], self.rows.row_noise(index)
-        return y if noise is None else torch.cat([y.double(), noise.columns], 1)
 
     # -- the end -------------------------------------------------------------------------------------
 
@@ -384,7 +377,7 @@ def train_members(
         while task.active:
             ending.check()
             task.step(task.steps + 1)
-            due = [course for course in task.active if task.is_due(course)]
+            due = [course for course in task.active if task.is_due(course, task.steps)]
             values = [task.check(course) for course in due]
             for course in due:
                 task.review(course)
@@ -403,33 +396,3 @@ def train_members(
         after = f"after {course.result.steps} steps" if course.result.steps else "before the first step"
         course.result.message = f"{ending.reason} {after}"
     return task.results
-
-
-def held_out_rows(x: AnyArray, fraction: float, most: int, rng: np.random.Generator) -> Indices:
-    """Choose a random share of the rows of x, (n, d); their indices, sorted.
-
-    Rows with the same inputs stay together: a copy among the training rows would make the held-out density that of
-    memorised rows.
-    """
-    n = len(x)
-    count = min(max(1, round(fraction * n)), most, n - 1)
-    _, group, sizes = np.unique(_hash_rows(x), return_inverse=True, return_counts=True)
-    if len(sizes) == n:
-        return np.sort(rng.choice(n, count, replace=False))
-    order = rng.permutation(len(sizes))
-    total = np.cumsum(sizes[order])
-    # As many groups as fit, and at least one; never all of them.
-    chosen = order[: min(max(1, int(np.searchsorted(total, count, side="right"))), len(sizes) - 1)]
-    held = np.flatnonzero(np.isin(group, chosen))
-    return held if len(held) else np.sort(rng.choice(n, count, replace=False))
-
-
-def _hash_rows(x: AnyArray) -> npt.NDArray[np.uint64]:
-    """Compute a number for each row that is the same for rows with the same values."""
-    from pandas.util import hash_array  # slow to import, and predictions do not need it
-
-    hashes = np.zeros(len(x), dtype=np.uint64)
-    for column in range(x.shape[1]):
-        values = np.ascontiguousarray(x[:, column], dtype=np.float64) + 0.0  # -0.0 is 0.0
-        hashes = hash_array(values.view(np.uint64) ^ (hashes * np.uint64(0x9E3779B97F4A7C15)))
-    return hashes

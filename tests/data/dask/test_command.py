@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from prismgp import SSGPRegressor, load
+from prismgp import NeighborGPRegressor, SSGPRegressor, load
 from prismgp.cli import main
 from prismgp.data import from_csv, from_parquet
 from prismgp.exceptions import PrismGPWarning
@@ -83,8 +83,14 @@ def test_predict_with_a_scheduler(folder, frame, cluster, tmp_path, capsys):
     text.mkdir()
     for number in range(3):
         table[200 * number :][:200].to_csv(text / f"{number}.csv", index=False)
-    for data, source in ((folder, from_parquet(folder, "y")), (text, from_csv(text / "1.csv", "y"))):
-        SSGPRegressor(4, random_state=0, optimize=False).fit(source).save(tmp_path / "m.prism")
+    spectral, near = SSGPRegressor(4, random_state=0, optimize=False), NeighborGPRegressor(8, optimize=False)
+    parquet = from_parquet(folder, "y")
+    for data, source, model in (
+        (folder, parquet, spectral),
+        (text, from_csv(text / "1.csv", "y"), spectral),
+        (folder, parquet, near),
+    ):
+        model.fit(source).save(tmp_path / "m.prism")
         suffix = "csv" if data == text else "parquet"
         found = []
         for name, more in (("here", []), ("there", ["--scheduler", cluster.scheduler_address])):

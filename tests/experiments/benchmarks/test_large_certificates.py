@@ -31,7 +31,7 @@ def test_a_run_has_what_the_table_needs(data_folder, monkeypatch, tmp_path):
     assert "noise std, rank " in large_certificates.describe(found)
     study = Study(tmp_path, "certify-large")
     study.put("energy", {**ABOUT, **order, **found})
-    assert "| energy | 300 | " in large_certificates.markdown(study)
+    assert "| energy | 1 thread(s) | 300 | " in large_certificates.markdown(study)
     assert large_certificates.complain(study) == []
     study.put("energy", {**ABOUT, **order, **found, "contained": False})
     assert large_certificates.complain(study) == ["energy: the exact GP is outside of a certified interval"]

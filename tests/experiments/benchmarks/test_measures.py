@@ -9,6 +9,7 @@ import torch
 from experiments.benchmarks import flights, scale, speed, tightness
 from experiments.results import Study
 from prismgp import ExactGPRegressor, SSGPRegressor
+from prismgp.cli import main
 
 MADE = {"machine": {"gpu": None, "cores": 2}, "device": "cpu"}
 
@@ -44,6 +45,23 @@ def test_factorisation_by_blocks(monkeypatch):
 @pytest.mark.parametrize("make", [speed.evidence, speed.bare])
 def test_evaluations_run(make):
     assert speed.timed(make(300, "float64", torch.device("cpu")), "cpu") > 0
+
+
+def test_the_commands_that_are_timed_succeed(monkeypatch):
+    def in_this_process(arguments: list[str]) -> float:
+        assert arguments[:2] in (["-c", "import torch"], ["-m", "prismgp"])
+        assert arguments[0] == "-c" or main(arguments[2:]) == 0
+        return float(len(arguments))
+
+    monkeypatch.setattr(speed, "processor_seconds", in_this_process)
+    monkeypatch.setattr(speed, "REPEATS", 1)
+    found = speed.start({"part": "start", "device": "cpu"})
+    assert found == {"import torch": 2.0, "info": 4.0, "predict": 8.0}
+    assert speed.describe({"part": "start", **found}) == "import torch 2.00 s, info 4.00 s, predict 8.00 s"
+
+
+def test_processor_time_of_a_process():
+    assert speed.processor_seconds(["-c", "pass"]) > 0.0
 
 
 @pytest.mark.slow

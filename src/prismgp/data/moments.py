@@ -1,0 +1,94 @@
+"""Moments of columns, merged block by block."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from prismgp._types import AnyArray, Array
+
+_CONSTANT = 1e-13  # a range below this share of the magnitude is rounding, not signal
+
+
+class Moments:
+    """Moments of ``width`` columns, merged block by block (Chan, Golub and LeVeque).
+
+    A row of weight w counts as w rows.
+    """
+
+    def __init__(self, width: int) -> None:
+        self.count = 0
+        self.weight: float = 0  # of all rows; their number where they have no weights
+        self._mean: Array = np.zeros(width)
+        self._squares: Array = np.zeros(width)
+        self._low: Array = np.full(width, np.inf)
+        self._high: Array = np.full(width, -np.inf)
+        self._at_low: AnyArray = np.zeros(width, dtype=np.int64)  # weight of the rows that have the smallest value,
+        self._at_high: AnyArray = np.zeros(width, dtype=np.int64)  # and the largest
+
+    def add(self, block: AnyArray, weight: AnyArray | None = None) -> None:
+        """Add rows, (n, width), with their weights, (n,)."""
+        if not len(block):
+            return
+        # In one memory order, so that the sums do not depend on that of the user's array.
+        block = np.ascontiguousarray(block, dtype=np.float64)
+        own = Moments(block.shape[1])
+        own.count, own._low, own._high = len(block), block.min(0), block.max(0)
+        if weight is None:
+            own.weight, own._mean = len(block), block.mean(0)
+            own._squares = np.square(block - own._mean).sum(0)
+            own._at_low, own._at_high = (block == own._low).sum(0), (block == own._high).sum(0)
+        else:
+            own.weight = float(weight.sum())
+            own._mean = weight @ block / own.weight
+            own._squares = weight @ np.square(block - own._mean)
+            own._at_low, own._at_high = weight @ (block == own._low), weight @ (block == own._high)
+        self.merge(own)
+
+    def merge(self, other: Moments) -> Moments:
+        """Add the rows of another; returns this one."""
+        if not other.count:
+            return self
+        low, high = np.minimum(self._low, other._low), np.maximum(self._high, other._high)
+        self._at_low = (self._low == low) * self._at_low + (other._low == low) * other._at_low
+        self._at_high = (self._high == high) * self._at_high + (other._high == high) * other._at_high
+        self._low, self._high = low, high
+        total = self.weight + other.weight
+        delta = other._mean - self._mean
+        self._squares += other._squares + delta**2 * (self.weight * other.weight / total)
+        self._mean += delta * (other.weight / total)
+        self.count, self.weight = self.count + other.count, total
+        return self
+
+    def tobytes(self) -> bytes:
+        """As bytes, for a hash."""
+        return b"".join(each.tobytes() for each in (self._mean, self._squares, self._low, self._high))
+
+    @property
+    def _constant(self) -> AnyArray:
+        """Columns of one value, by their range; their deviation would be a rounding error."""
+        return np.asarray(self._high - self._low <= _CONSTANT * np.maximum(np.abs(self._low), np.abs(self._high)))
+
+    @property
+    def mean(self) -> Array:
+        """Mean of every column."""
+        return np.where(self._constant, self._low, self._mean)
+
+    @property
+    def std(self) -> Array:
+        """Standard deviation of every column; 0 where it is constant."""
+        return np.where(self._constant, 0.0, np.sqrt(self._squares / self.weight))
+
+    @property
+    def apart(self) -> AnyArray:
+        """Rows of every column that differ from the value most rows have, where that is the smallest or the largest."""
+        return np.asarray(self.weight - np.maximum(self._at_low, self._at_high))
+
+    @property
+    def usual(self) -> Array:
+        """The smallest or the largest value of every column, whichever more rows have."""
+        return np.where(self._at_low >= self._at_high, self._low, self._high)
+
+    @property
+    def largest(self) -> Array:
+        """The largest magnitude in every column; not a number where a cell is none."""
+        return np.maximum(-self._low, self._high)
