@@ -210,7 +210,7 @@ def describe(result: Record) -> str:
     """A few words about a result."""
     return (
         f"rmse {result['rmse']:.4f}, evidence per row {result['evidence_per_row']:.4f}, {result['iterations']} "
-        f"iterations, {result['cpu_seconds']:.1f} s of the processor"
+        f"iterations, {result['fit_seconds']:.1f} s, {result['cpu_seconds']:.1f} s of the processor"
     )
 
 
