@@ -3,7 +3,7 @@
 Every result carries the digest of its parts: the code that fits the model and the code that measures it, without
 comments and docstrings, and the default settings. A result is stale where that digest is another one today, or where it
 is from before digests were stored. ``tools/check_results.py`` compares stale results with those that are acknowledged
-in ``experiments/results/stale.toml``.
+in ``experiments/stale.toml``.
 """
 
 from __future__ import annotations

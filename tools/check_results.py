@@ -3,7 +3,7 @@
     python tools/check_results.py            # exit status 1 where a stale result is not acknowledged
     python tools/check_results.py --write    # writes experiments/results/stale.md, which the documentation includes
 
-Results that stand although they are stale are listed in ``experiments/results/stale.toml`` with the reason. Where a
+Results that stand although they are stale are listed in ``experiments/stale.toml`` with the reason. Where a
 change does not affect numbers, or measuring again must wait, add an entry; otherwise repeat the measurement with
 ``--stale``, as in ``python -m experiments accuracy --stale --results experiments/results``.
 """
@@ -20,10 +20,12 @@ from experiments.machine import atomic_path  # noqa: E402
 from experiments.parts import collect_stale, complaints, read_acknowledged, stale_table  # noqa: E402
 from experiments.results import RESULTS  # noqa: E402
 
+ACKNOWLEDGED = ROOT / "experiments" / "stale.toml"
+
 
 def main(arguments: list[str]) -> int:
     """Check, or write; the exit status."""
-    groups, acknowledged = collect_stale(RESULTS), read_acknowledged(RESULTS / "stale.toml")
+    groups, acknowledged = collect_stale(RESULTS), read_acknowledged(ACKNOWLEDGED)
     table, page = stale_table(groups, acknowledged), RESULTS / "stale.md"
     found = list(complaints(groups, acknowledged))
     if "--write" in arguments:

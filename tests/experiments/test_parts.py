@@ -161,7 +161,7 @@ def test_the_tool_complains_until_results_are_acknowledged_and_shown(tmp_path, c
     study.begin(kind="accuracy", options={}, command="c", planned=[], skipped={})
     study.put("a", {"model": "ssgp", "commit": "old"})
     check = runpy.run_path(str(ROOT / "tools" / "check_results.py"))["main"]
-    check.__globals__["RESULTS"] = tmp_path
+    check.__globals__.update(RESULTS=tmp_path, ACKNOWLEDGED=tmp_path / "stale.toml")
     (tmp_path / "stale.toml").write_text("")
     assert check([]) == 1
     printed = capsys.readouterr().out
