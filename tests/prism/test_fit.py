@@ -21,6 +21,13 @@ from prismgp.prism.joint import usable_start
 from prismgp.prism.training_rows import TrainingRows
 from tests.prism.small import assert_same_predictions, data, has_members, model
 
+
+def test_a_time_limit_may_be_looked_at_when_all_members_are_done():
+    x, y = data()
+    status = model(max_steps=20, max_seconds=1e6).fit(x, y).fit_status_
+    assert [member["steps"] for member in status["members"]] == [20, 20]
+
+
 # -- repeatable ------------------------------------------------------------------------------------
 
 

@@ -155,7 +155,7 @@ class SpectralEvidence:
         return sum(out.log_evidence for out in solve_outputs(self.statistics(params), params))
 
     def value_and_gradient(self, params: Parameters) -> tuple[float, Parameters]:
-        """Log evidence and its gradient; two passes, memory of one chunk."""
+        """Log evidence and its gradient; two passes, memory of one chunk, or of the features of a small set."""
         stats = self.statistics(params)
         solved = solve_outputs(stats, params)
         coefficients, gradient = _small_gradients(stats, solved)

@@ -249,9 +249,9 @@ class SpectralStatistics:
     Sums over chunks are in float64. ``precise`` asks for float64 within a chunk as well: then the moments of float32
     features are as good as those of any other features, and the Gram matrix is positive semi-definite to float64
     rounding; otherwise products within a chunk are in the features' precision. The moments of more than a few features
-    stay on the projection's device. Memory is that of one chunk. Cost ``2 n (d p + (2p)^2)`` multiply-adds and
-    ``2 n p`` cosines and sines. ``noise`` is the noise variance s2, which known variances of rows are relative to. A
-    ``store`` gets the features; it is for features without gates.
+    stay on the projection's device. Memory is that of one chunk, and of the store. Cost ``2 n (d p + (2p)^2)``
+    multiply-adds and ``2 n p`` cosines and sines. ``noise`` is the noise variance s2, which known variances of rows are
+    relative to. A ``store`` gets the features; it is for features without gates.
     """
 
     w: Tensor

@@ -180,11 +180,11 @@ class _Fit:
             start, stage = exact_start(samples[0], start, self.settings.kernel, self.monitor)
             report.append(stage)
         self.gating = self.callback.ending.insist(lambda: gate(start))
-        params = start
+        params, objective = start, None
         if samples is not None:
-            params, stages = self._learn(samples, start)
+            params, objective, stages = self._learn(samples, start)
             report += stages
-        objective = self._objective(self.rows)
+        objective = objective or self._objective(self.rows)
         blocks = self.callback.statistics(lambda: objective.statistics(objective.complete(params)))
         if self.kind is ProfiledEvidence:
             params = profile(blocks, params, self.settings.dtype)
@@ -199,8 +199,13 @@ class _Fit:
         sizes = [start_rows(n, d), min(SSGP_STAGES.race_rows, n), *([main] if main * _LARGER < n else [])]
         return self.rows.subsamples(sizes, self.streams.generator("subsamples"))
 
-    def _learn(self, samples: Sequence[Rows], start: Parameters) -> tuple[Parameters, list[dict[str, Any]]]:
-        """Parameters, and what each stage did; also finds the frequencies and the limits of the inputs."""
+    def _learn(
+        self, samples: Sequence[Rows], start: Parameters
+    ) -> tuple[Parameters, BlockEvidence, list[dict[str, Any]]]:
+        """Parameters, the evidence of all rows, which keeps its last statistics, and what each stage did.
+
+        Also finds the frequencies and the limits of the inputs.
+        """
         _, trial, *parts = samples
         runners, screened = self._runners(trial, start)
         boxes = bounds(runners[0][1], dtype=self.settings.dtype)
@@ -210,15 +215,16 @@ class _Fit:
         chosen = runners[winner][0]
         self.base, self.rows = chosen.frequencies, self.rows.limit(chosen.limits)
         del runners  # and the statistics they keep
+        whole = self._objective(self.rows)
         if not self.monitor.ending.over:
-            stages = [self._objective(part.limit(chosen.limits)) for part in (*parts, self.rows)]
+            stages = [*(self._objective(part.limit(chosen.limits)) for part in parts), whole]
             limit, finish = self.settings.max_iter, bool(parts)
             params, done = maximise(stages, params, boxes, max_iter=limit, finish=finish, **common)
             tried += done
         if params.frequencies is not None:
-            self.base = params.frequencies
+            self.base = whole.frequencies = params.frequencies
             params = replace(params, frequencies=None)
-        return widen(params, self.rows.n_rows), tried
+        return widen(params, self.rows.n_rows), whole, tried
 
     def _runners(self, trial: Rows, start: Parameters) -> tuple[list[tuple[BlockEvidence, Parameters]], dict[str, Any]]:
         """Starting points of the race, the most promising ones first, and what it took to find them.

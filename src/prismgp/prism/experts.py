@@ -179,7 +179,9 @@ def _noise(level: Array, log_noise: Tensor | None, like: Tensor) -> Tensor:
     levels = torch.as_tensor(level).to(like)
     if log_noise is not None:
         levels = levels * log_noise.double().exp()[..., None]
-    return levels.expand(np.broadcast_shapes(levels.shape, like.shape))  # torch's own would load SymPy, 0.4 s
+    # Not broadcast_shapes, which loads SymPy, 0.4 s; NumPy's fixes the number of rows of an exported program.
+    noise: Tensor = torch.broadcast_tensors(levels, like)[0]  # type: ignore[no-untyped-call] # of torch
+    return noise
 
 
 def weigh_noise(log_noise: Tensor | None, trust: Tensor) -> Tensor:

@@ -209,6 +209,8 @@ class JointRecipe:
         """Show a step, and give members up that there is no time for."""
         text = None if not values else f"held-out NLPD of the best member {min(values) + scale:.4f}"
         context.advance(text, to=sum(each.steps for each in task.results) - 1, total=task.expected_steps)
+        if share.ending.limited and task.steps in (_PROBE_FROM, _PROBE_STEPS) and self.rows.device.type == "cuda":
+            torch.cuda.synchronize(self.rows.device)  # or nothing but the time to launch steps would be seen
         if task.steps == _PROBE_FROM:
             share.watch()
         if task.steps == _PROBE_STEPS:
@@ -356,7 +358,7 @@ class _NetworkTime:
 
     def members(self, count: int) -> int:
         """Called after the first steps of so many members: how many there is time for, of which the passes are kept."""
-        if not self.ending.limited:
+        if not (self.ending.limited and count):
             return count
         step_seconds = (time.perf_counter() - self._began) / ((_PROBE_STEPS - _PROBE_FROM) * count)
         fair = step_seconds * self.steps * _LEAST_STEPS

@@ -139,7 +139,7 @@ class Members:
         )
         self.evidence = start.new_zeros(len(start), dtype=torch.float64)  # of the last batch, per row
         self.terms = {name: start.new_zeros(len(start)) for name in ElboTerms.names()}  # of the last ELBO
-        self._replay = Replay(self._take_step)
+        self._replay: Replay[StepInputs, tuple[Tensor, dict[str, Tensor]]] = Replay()
 
     def __len__(self) -> int:
         return len(self.state.values)
@@ -156,7 +156,7 @@ class Members:
         self.evidence = self.evidence[rows]
         self.terms = {name: value[rows] for name, value in self.terms.items()}
         self._sizes = [self._sizes[m] for m in index]
-        self._replay = Replay(self._take_step)  # recordings are of the tensors of before
+        self._replay = Replay()  # recordings are of the tensors of before
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything steps change and checks report, by name; not copies."""
@@ -182,7 +182,8 @@ class Members:
 
     def step(self, inputs: StepInputs) -> None:
         """Take a step of Adam."""
-        evidence, terms = self._replay(inputs) if inputs.x.is_cuda else self._take_step(inputs)
+        step, device = self._take_step, inputs.x.device
+        evidence, terms = self._replay(step, inputs, device) if device.type == "cuda" else step(inputs)
         self.evidence.copy_(evidence)
         for name, value in terms.items():
             self.terms[name].copy_(value)
@@ -201,6 +202,8 @@ class Members:
         if terms is not None and self.elbo_weight:
             loss = loss - ELBO_EVERY * self.elbo_weight * terms.objective
         (gradient,) = torch.autograd.grad(loss.sum(), values)
+        if gradient.is_cuda:  # a recorded step cannot try again where a factorisation fails: it is passed over
+            gradient = gradient.where(gradient.isfinite().all(1, keepdim=True), 0.0)
         with torch.no_grad():
             self._adam(gradient * state.trained, inputs.numbers)
         found = {} if terms is None else {name: value.detach() for name, value in terms.as_tensors().items()}

@@ -30,35 +30,41 @@ class Replay(Generic[Inputs, Outputs]):
     Outputs are those of the last call, overwritten by the next.
     """
 
-    def __init__(self, function: Callable[[Inputs], Outputs]) -> None:
-        self._function = function
+    def __init__(self) -> None:
         self._recordings: dict[tuple[object, ...], _Recording[Inputs, Outputs] | None] = {}
         self._works = True
 
-    def __call__(self, inputs: Inputs) -> Outputs:
+    def __call__(self, function: Callable[[Inputs], Outputs], inputs: Inputs, device: torch.device) -> Outputs:
+        """Compute the function, always the same, of inputs on a device."""
         shape = tuple(None if each is None else each.shape for each in _tensors(inputs))
         if not self._works or shape not in self._recordings:
             self._recordings.setdefault(shape, None)
-            return self._function(inputs)
+            return function(inputs)
         recording = self._recordings[shape]
         if recording is None:
+            stream = torch.cuda.current_stream(device)
             try:
-                recording = self._recordings[shape] = _Recording(self._function, inputs)
+                recording = self._recordings[shape] = _Recording(function, inputs, device)
             except RuntimeError as error:  # an operation that this version of CUDA cannot record
+                torch.cuda.set_stream(stream)
+                if isinstance(error.__context__, KeyboardInterrupt):
+                    raise error.__context__ from None
                 warnings.warn(f"training steps cannot be recorded on this GPU, and are slower: {error}", stacklevel=2)
                 self._works = False
-                return self._function(inputs)
+                return function(inputs)
         return recording.replay(inputs)
 
 
 class _Recording(Generic[Inputs, Outputs]):
-    def __init__(self, function: Callable[[Inputs], Outputs], inputs: Inputs) -> None:
+    def __init__(self, function: Callable[[Inputs], Outputs], inputs: Inputs, device: torch.device) -> None:
         copies = [None if each is None else each.clone() for each in _tensors(inputs)]
         self._inputs = [each for each in copies if each is not None]
         own = _like(inputs, iter(copies))
         self._graph = torch.cuda.CUDAGraph()
-        # Other threads, such as those of a notebook, may use the GPU meanwhile.
-        with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
+        # On this device, which need not be the current one. Other threads may use the GPU meanwhile.
+        stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call] # of torch
+        place = torch.cuda.graph(self._graph, stream=stream, capture_error_mode="thread_local")
+        with torch.cuda.device(device), place:
             self._outputs = function(own)
 
     def replay(self, inputs: Inputs) -> Outputs:
