@@ -13,6 +13,7 @@ from prismgp import SSGPRegressor
 from prismgp.core.limits import NO_LIMIT, find_limits, limit_inputs
 from prismgp.exceptions import ModelFileError
 from prismgp.model import load_model, save_model
+from tests.core.same import with_parameters_of
 
 
 def test_long_tails_get_limits_and_others_do_not(rng):
@@ -64,15 +65,7 @@ def test_the_evidence_chooses(limited, rng):
     assert (entry["input"], entry["low"]) == (0, None)
     assert entry["high"] == pytest.approx(np.quantile(x[:, 0], 0.99))
     # A model of limited rows is a model of these rows.
-    same = SSGPRegressor(
-        8,
-        frequencies=model.frequencies_,
-        optimize=False,
-        lengthscale=model.lengthscale_,
-        signal_variance=model.signal_variance_,
-        noise_variance=model.noise_variance_,
-        mean=model.mean_,
-    )
+    same = with_parameters_of(model)
     clipped = np.minimum(x, [entry["high"], np.inf])
     same.fit(clipped, y)
     assert same.log_evidence_ == pytest.approx(model.log_evidence_, abs=1e-6)

@@ -7,6 +7,7 @@ import pytest
 
 from prismgp import ExactGPRegressor, SSGPRegressor
 from tests import reference
+from tests.core.same import with_parameters_of
 from tests.tolerances import EVIDENCE, PREDICTION
 
 
@@ -114,15 +115,7 @@ def test_partial_fit_after_learning_keeps_parameters(rng):
     model.partial_fit(x[200:], y[200:])
     np.testing.assert_array_equal(model.lengthscale_, before[0])
     assert (model.noise_variance_, model.mean_) == before[1:]
-    again = SSGPRegressor(
-        12,
-        frequencies=model.frequencies_,
-        optimize=False,
-        lengthscale=model.lengthscale_,
-        signal_variance=model.signal_variance_,
-        noise_variance=model.noise_variance_,
-        mean=model.mean_,
-    ).fit(x, y)
+    again = with_parameters_of(model).fit(x, y)
     np.testing.assert_allclose(model.predict(x), again.predict(x), rtol=1e-8, atol=1e-8)
 
 

@@ -6,15 +6,7 @@ import pytest
 
 from experiments.benchmarks import large_certificates
 from experiments.results import Study
-
-ABOUT = {
-    "machine": {"processor": "abacus", "threads": 1, "gpu": None},
-    "versions": {"torch": "1"},
-    "prismgp": "0",
-    "commit": None,
-    "source": "x",
-    "jobs": 1,
-}
+from tests.experiments.benchmarks.about import ABOUT
 
 
 @pytest.mark.slow

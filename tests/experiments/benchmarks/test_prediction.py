@@ -10,15 +10,8 @@ from experiments.benchmarks import prediction
 from experiments.internals import list_products
 from experiments.results import Study
 from prismgp import NeighborGPRegressor, PrismGPRegressor, SSGPRegressor
+from tests.experiments.benchmarks.about import ABOUT
 
-ABOUT = {
-    "machine": {"processor": "abacus", "threads": 1, "gpu": None},
-    "versions": {"torch": "1"},
-    "prismgp": "0",
-    "commit": None,
-    "source": "x",
-    "jobs": 1,
-}
 D, P, WIDTH = 3, 4, 16  # inputs, frequencies, and gated features of two clusters
 
 

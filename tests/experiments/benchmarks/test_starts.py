@@ -8,16 +8,7 @@ import pytest
 from experiments.benchmarks import starts
 from experiments.plan import Parser
 from experiments.results import Study
-
-ABOUT = {
-    "machine": {"processor": "abacus", "threads": 1, "gpu": None},
-    "versions": {"torch": "1"},
-    "device": "cpu",
-    "prismgp": "0",
-    "commit": None,
-    "source": "x",
-    "jobs": 1,
-}
+from tests.experiments.benchmarks.about import ABOUT
 
 
 def record(dataset, p, seed, rmse, *, converged=True):
