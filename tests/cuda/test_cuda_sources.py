@@ -60,8 +60,8 @@ def test_ssgp(gas, form, dtype, learned):
     }[form]
     expected = SSGPRegressor(P, dtype=dtype, random_state=0, **options).fit(x, y)
     found = SSGPRegressor(P, dtype=dtype, device="cuda", random_state=0, **options).fit(*rows)
-    if learned:
-        assert found.log_evidence_ == pytest.approx(expected.log_evidence_, abs=AS_GOOD * ROWS)
+    if learned:  # rounding decides which optimum is found, and that of the GPU may be the better one
+        assert found.log_evidence_ > expected.log_evidence_ - AS_GOOD * ROWS
     else:
         same(found, expected, x, EVIDENCE[dtype], PREDICTION[dtype])
 

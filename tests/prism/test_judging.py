@@ -13,7 +13,7 @@ from prismgp.core.features import accumulate_features
 from prismgp.prism import MapStatistics, RevisedMap
 from prismgp.prism.experts import TRUST_DEGREES, Expert
 from prismgp.prism.judging import Examples, Judged, WeighedStatistics, weigh_rows
-from prismgp.prism.train import _CONTEXT_ROWS, MemberTraining
+from prismgp.prism.train import MemberTraining
 from tests.prism.small import data, dense, make_map, model, rows
 
 
@@ -155,9 +155,8 @@ def test_held_out_rows_decide_for_a_fit(monkeypatch, tmp_path, better):
     assert all(expert.judge is None for expert in again.experts)  # of the new rows it knows nothing
 
 
-def unweighed(task, course, network):
+def unweighed(task, given):
     """The check of a member without its choice of weights."""
-    index = task.rows.draw(_CONTEXT_ROWS, course.draws["context"])
-    y, params = task.rows.y[index].double(), network.parameters_now()
-    stats = accumulate_features([(*network.features(task.rows.x[index]), y)], 1, float(params.noise[0]))
+    network, params = given.network, given.network.parameters_now()
+    stats = accumulate_features([(*network.features(given.batch.x), given.batch.targets)], 1, float(params.noise[0]))
     return task.examples.meet(Expert.of("check", network, params, stats)).found

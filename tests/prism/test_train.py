@@ -15,6 +15,7 @@ from sklearn.exceptions import NotFittedError
 import prismgp
 from prismgp._system import Streams
 from prismgp.core.ending import Ending
+from prismgp.core.threads import Workers
 from prismgp.exceptions import PrismGPWarning
 from prismgp.prism import MapStatistics, RevisedMap, batch_log_evidence
 from prismgp.prism.judging import Examples
@@ -116,6 +117,24 @@ def test_a_member_does_not_depend_on_the_others():
         assert alone.best.sizes == together[k].best.sizes == member.network.sizes
         for name, value in alone.best.state_dict().items():
             torch.testing.assert_close(value, together[k].best.state_dict()[name], rtol=1e-3, atol=1e-4)
+
+
+def test_members_have_the_same_bits_on_any_number_of_threads():
+    rows, members = make_rows(), make_members(*KINDS)
+    alone = train_members(MemberTraining(members, rows, SETTINGS))
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        with Workers() as workers:
+            side_by_side = train_members(MemberTraining(members, rows, SETTINGS, workers=workers))
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+    for one, other in zip(alone, side_by_side, strict=True):
+        assert one.score == other.score
+        assert one.best.state_dict().keys() == other.best.state_dict().keys()
+        for name, value in one.best.state_dict().items():
+            torch.testing.assert_close(value, other.best.state_dict()[name], rtol=0, atol=0)
 
 
 def test_a_member_that_diverges_leaves_the_others_alone():
@@ -228,7 +247,7 @@ def train_steps(task, steps):
     for number in range(1, steps + 1):
         task.step(number)
     for course in task.active:
-        task.check(course)
+        task.check([course])
 
 
 def test_a_summary_restores_a_member():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -17,10 +18,12 @@ from prismgp.core.kernels import Parameters
 from prismgp.core.normal import normal_log_density
 from prismgp.core.row_noise import RowNoise
 from prismgp.core.rows import Callback
+from prismgp.core.threads import Workers
 from prismgp.neighbors.local import LocalGP, conditionals, log_density_and_gradient
 
 _FACTORS = tuple(4.0**power for power in (-1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5))  # on all length-scales, for the start
 _START_ROWS = 1_024
+_BLOCK_ROWS = 64  # whose kernel matrices fit into a processor's cache
 _MOST_EXAMPLES = 10_000
 _LOG_LENGTHSCALES = (math.log(1e-3), math.log(1e4))
 _LOG_SIGNAL = (math.log(1e-4), math.log(1e3))
@@ -54,7 +57,7 @@ class Examples:
     def __len__(self) -> int:
         return len(self.points)
 
-    def take(self, index: Tensor) -> Examples:
+    def take(self, index: Tensor | slice) -> Examples:
         noise = None if self.row_noise is None else self.row_noise.take(index)
         parts = {"points": self.points[index], "targets": self.targets[index], "own": self.own[index]}
         return replace(self, row_noise=noise, **parts)
@@ -76,7 +79,9 @@ def fit_local(
     ``starts`` are further starting points, which compete with those made from the length-scales. ``callback`` is told
     of every evaluation, and of every step with what ``model`` makes of it.
     """
-    return _Fit(gp, examples, rng, training, least_noise, callback or Callback(), model).run(starts)
+    fit = _Fit(gp, examples, rng, training, least_noise, callback or Callback(), model)
+    with fit.workers if gp.coordinates.device.type == "cpu" else nullcontext():
+        return fit.run(starts)
 
 
 class _Fit:
@@ -91,6 +96,7 @@ class _Fit:
         model: Callable[[LocalGP], Any],
     ) -> None:
         self.examples, self.rng, self.training, self.callback, self.model = examples, rng, training, callback, model
+        self.workers = Workers()
         self.log_noise = (math.log(least_noise), _MOST_LOG_NOISE)
         self.gp = replace(gp, params=self._limit(gp.params))
 
@@ -151,12 +157,19 @@ class _Fit:
 
         def compute() -> tuple[float, Array]:
             rows = near.rows if index is None else near.rows[index.to(near.rows.device)]
-            part = self.gp.gather(examples.points, rows)
-            degrees = self.training.degrees
-            values, gradient = log_density_and_gradient(
-                self.gp.kernel, params, part, examples.targets, degrees, examples.row_noise
-            )
-            return float(values.sum()), gradient.pack() * len(examples)
+
+            def evaluate(block: slice) -> tuple[float, Array]:
+                some = examples.take(block)
+                part = self.gp.gather(some.points, rows[block])
+                values, gradient = log_density_and_gradient(
+                    self.gp.kernel, params, part, some.targets, self.training.degrees, some.row_noise
+                )
+                return float(values.sum()), gradient.pack() * len(some)
+
+            size = _BLOCK_ROWS if rows.device.type == "cpu" else len(examples)
+            blocks = [slice(start, start + size) for start in range(0, len(examples), size)]
+            values, gradients = zip(*self.workers.map(evaluate, blocks), strict=True)
+            return sum(values), np.sum(gradients, 0)
 
         self.callback.ending.check()
         return self.callback.evaluate(len(examples), params.pack(), compute)

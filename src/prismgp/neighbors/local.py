@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from prismgp._types import Array, Tensor
+from prismgp._types import Tensor
 from prismgp.core.exact import PRIOR_FREQUENCIES, ExactEvidence, ExactPosterior, draw_prior
 from prismgp.core.kernels import Kernel, Parameters, draw_frequencies
 from prismgp.core.numerics import factor, raise_diagonal
@@ -184,7 +184,7 @@ def log_density_and_gradient(
     (inner, inner_slope), (r, r_slope) = kernel.value_and_slope(between), kernel.value_and_slope(squares)
     m, q = y.shape
     total = torch.zeros_like(squares[:, 0])
-    gradients: tuple[Array, Array, Array] = (np.zeros(q), np.zeros(q), np.zeros(q))
+    gradients: list[Tensor] = []  # by signal, noise and mean of each output
     to_point, to_between = torch.zeros_like(r), torch.zeros_like(inner)  # derivatives by the kernel's values
     for k in range(q):
         signal, noise = float(params.signal[k]), float(params.noise[k])
@@ -208,9 +208,9 @@ def log_density_and_gradient(
         else:
             diagonal = noise * solved.roots.square() * (l_v * w.square() - l_mu * w * b)
             trace, by_noise = diagonal.sum(1), (diagonal * torch.exp(-near.row_noise.log_level(noise))).sum(1)
-        gradients[0][k] = -float((signal * (point * r).sum(1) + whole - trace + l_v[:, 0] * signal).mean())
-        gradients[1][k] = -float((by_noise + l_v[:, 0] * (noise if own is None else noise / own.weight)).mean())
-        gradients[2][k] = -float((l_mu[:, 0] * (1.0 - w.sum(1))).mean())
+        gradients.append((signal * (point * r).sum(1) + whole - trace + l_v[:, 0] * signal).mean())
+        gradients.append((by_noise + l_v[:, 0] * (noise if own is None else noise / own.weight)).mean())
+        gradients.append((l_mu[:, 0] * (1.0 - w.sum(1))).mean())
         to_point += signal * point
         left = signal * (0.5 * l_v * w - 0.5 * l_mu * b)
         product = torch.bmm(left[:, :, None], w[:, None, :])
@@ -220,7 +220,9 @@ def log_density_and_gradient(
     to_between *= inner_slope
     inside = centred * to_between.sum(2)[:, :, None] - torch.bmm(to_between, centred)
     by_scale = (2.0 * centred * inside + offsets.square() * (to_point * r_slope)[:, :, None]).sum((0, 1))
-    return total, Parameters((2.0 / m) * by_scale.cpu().numpy(), *gradients)
+    found = torch.cat([(2.0 / m) * by_scale, -torch.stack(gradients)]).cpu().numpy()  # a GPU is waited for once
+    lengthscale, others = found[: len(scale)], found[len(scale) :].reshape(q, 3)
+    return total, Parameters(lengthscale, *others.T.copy())
 
 
 def check_observations(x: Tensor, y: Tensor, noise: Tensor | None) -> None:

@@ -19,8 +19,7 @@ A batch of more rows is cheaper by its w gated features F = V^-1/2 (r (x) phi), 
 A, M and their factors are in float64, since they are ill-conditioned where the noise is low. The gradient is formed in
 the forward pass and in the network's precision: at this size, touching memory costs as much as arithmetic.
 
-All tensors may have a leading dimension of members, each with a batch of its own. A GPU factors all of them at once; a
-CPU takes one after the other, because the matrices of one member fit into its cache.
+All tensors may have a leading dimension of members, each with a batch of its own.
 """
 
 from __future__ import annotations
@@ -93,6 +92,9 @@ class _Density(torch.autograd.Function):
         return tuple(found)
 
 
+Found = tuple[Tensor, *tuple[Tensor | None, ...]]  # a density of members, (M,), and its gradients
+
+
 class _WhitenedDensity(_Density):
     """``sum_k -1/2 log |A_k| - 1/2 rho_k'A_k^-1 rho_k`` with the closed-form gradient (B2), (M,).
 
@@ -102,9 +104,7 @@ class _WhitenedDensity(_Density):
 
     @staticmethod
     def forward(ctx: Any, phi: Tensor, gates: Tensor | None, log_ratio: Tensor, rho: Tensor) -> Tensor:
-        parts = [_whitened(phi[m], None if gates is None else gates[m], log_ratio[m], rho[m]) for m in _turns(phi)]
-        value: Tensor
-        value, *gradients = _join(parts)
+        value, *gradients = _whitened(phi, gates, log_ratio, rho)
         ctx.save_for_backward(*gradients)
         return value
 
@@ -118,27 +118,12 @@ class _FeatureDensity(_Density):
 
     @staticmethod
     def forward(ctx: Any, features: Tensor, log_ratio: Tensor, rho: Tensor) -> Tensor:
-        parts = [_by_features(features[m], log_ratio[m], rho[m]) for m in _turns(features)]
-        value: Tensor
-        value, *gradients = _join(parts)
+        value, *gradients = _by_features(features, log_ratio, rho)
         ctx.save_for_backward(*gradients)
         return value
 
 
-def _turns(values: Tensor) -> list[slice]:
-    """Members to compute at a time."""
-    return [slice(None)] if values.is_cuda else [slice(m, m + 1) for m in range(len(values))]
-
-
-def _join(parts: list[tuple[Tensor | None, ...]]) -> list[Any]:
-    """Results of some members at a time as those of all."""
-    if len(parts) == 1:
-        return list(parts[0])
-    columns = zip(*parts, strict=True)
-    return [None if column[0] is None else torch.cat([c for c in column if c is not None]) for column in columns]
-
-
-def _whitened(phi: Tensor, gates: Tensor | None, log_ratio: Tensor, rho: Tensor) -> tuple[Tensor | None, ...]:
+def _whitened(phi: Tensor, gates: Tensor | None, log_ratio: Tensor, rho: Tensor) -> Found:
     """Value and gradients of :class:`_WhitenedDensity`."""
     wide = phi.double()
     inner = wide @ wide.mT
@@ -169,7 +154,7 @@ def _whitened(phi: Tensor, gates: Tensor | None, log_ratio: Tensor, rho: Tensor)
     return value, 2.0 * (total @ phi), grad_gates, grad_ratio, grad_rho
 
 
-def _by_features(features: Tensor, log_ratio: Tensor, rho: Tensor) -> tuple[Tensor | None, ...]:
+def _by_features(features: Tensor, log_ratio: Tensor, rho: Tensor) -> Found:
     """Value and gradients of :class:`_FeatureDensity`."""
     wide = features.double()
     inner, projected = wide.mT @ wide, wide.mT @ rho

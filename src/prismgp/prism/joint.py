@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -20,6 +21,7 @@ from prismgp.context import FitContext
 from prismgp.core.ending import Ending, time_twice
 from prismgp.core.features import Statistics
 from prismgp.core.kernels import Kernel, Parameters, draw_frequencies, get_kernel
+from prismgp.core.threads import Workers
 from prismgp.data import ArraySource, Source, StandardisedRows, standardise
 from prismgp.prism.experts import Expert, Mixture
 from prismgp.prism.judging import Examples, Judged, WeighedStatistics, chunk_rows
@@ -163,15 +165,18 @@ class JointRecipe:
         share.begin(lambda: self._time_statistics(members[0].network))
         step_rows = self.n_members * self.settings.batch_size
         rows = open_rows(self.sample, self.rows.standardiser, held_out, self.rows.device, step_rows=step_rows)
-        task = MemberTraining(members, rows, self.settings, share.ending)
+        workers = Workers()
+        task = MemberTraining(members, rows, self.settings, share.ending, workers)
         scale, before = float(np.log(self.rows.standardiser.y_scale).mean()), context.iteration
+        side_by_side = self.n_members > 1 and self.rows.device.type == "cpu"
         try:
-            train_members(
-                task,
-                monitor=lambda values: self._show(task, values, scale, context, share),
-                observe=lambda now: self._report(result, now, held, context, before),
-                checkpoint=checkpoint,
-            )
+            with workers if side_by_side else nullcontext():
+                train_members(
+                    task,
+                    monitor=lambda values: self._show(task, values, scale, context, share),
+                    observe=lambda now: self._report(result, now, held, context, before),
+                    checkpoint=checkpoint,
+                )
         finally:  # what an interrupt leaves, too
             rows.close()
             for course in task.courses:

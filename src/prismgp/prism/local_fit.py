@@ -21,7 +21,7 @@ from prismgp.core.kernels import Kernel, Parameters, bounds, default_start
 from prismgp.core.optimise import Monitor, race
 from prismgp.core.row_noise import RowNoise
 from prismgp.data import Kept, Source, StandardisedRows
-from prismgp.neighbors.fit import LocalTraining, examples_of, fit_local, predict_examples
+from prismgp.neighbors.fit import Examples, LocalTraining, examples_of, fit_local, predict_examples
 from prismgp.neighbors.local import LocalGP
 from prismgp.neighbors.shards import PointShards
 from prismgp.prism.experts import Mixture
@@ -46,8 +46,8 @@ _PLAIN_RESIDUAL, _INPUTS = View(residual=True, latent=False), View(residual=Fals
 _EXACT = View(residual=False, latent=False, whole=True)
 # With few rows the exact GP is cheap, and where the function is smooth nothing is better. Its parameters are learned
 # on some of the rows, from those that the plain SSGP started from.
-_MOST_WHOLE_ROWS, _EXACT_ROWS = 8_000, 2_000
-EXACT_ROUNDS = (15, 60)  # iterations of the race between starts
+_MOST_WHOLE_ROWS, _EXACT_ROWS = 8_000, 1_500
+EXACT_ROUNDS = (10, 40)  # iterations of the race between starts
 _ALL = 2**14  # neighbours: as many as a model file may ask for
 # With few held-out rows residuals of rows that the networks remember would be taken for those of new ones. With more,
 # neighbours in the latent space are worth it on the residuals only.
@@ -252,33 +252,26 @@ class LocalStage:
         rows, m = torch.arange(gp.n_rows, device=held.device), len(held)
         examples = examples_of(gp, held, rows)
         training = FEW if m < _CROSS_ROWS else MANY
-        least_noise = LEAST_NOISE[view.residual]
+
+        def learn(given: Examples, share: float, training: LocalTraining = training) -> LocalGP:
+            least, callback = LEAST_NOISE[view.residual], record(ending.part(share))
+            return fit_local(gp, given, rng, training, least_noise=least, callback=callback)
+
         if not (view.residual or view.latent):  # no network has seen the rows, so that others can be the examples
             free = np.setdiff1d(np.arange(gp.n_rows), held.cpu().numpy())
             drawn = rng.choice(free, min(_MOST_EXAMPLES, len(free)), replace=False)
             these = torch.as_tensor(np.sort(drawn), device=held.device)
-            rest = examples_of(gp, these, rows)
-            learned = fit_local(gp, rest, rng, training, least_noise=least_noise, callback=record(ending))
+            learned = learn(examples_of(gp, these, rows), 1.0)
             near = predict_examples(learned, examples)
             return learned.params, HeldOut.of(*combine(view, seen.take(held), *near, learned.params.noise))
         order = torch.as_tensor(rng.permutation(m), device=held.device)
         parts = [order] if m >= _CROSS_ROWS else list(order.chunk(_FOLDS))
-        share = 1.0 if len(parts) == 1 else 1.0 / (1 + len(parts))  # of the first training
-        learned = fit_local(gp, examples, rng, training, least_noise=least_noise, callback=record(ending.part(share)))
+        learned = learn(examples, 1.0 if len(parts) == 1 else 1.0 / (1 + len(parts)))
         judges = [learned]
-        if len(parts) > 1:
+        if len(parts) > 1:  # in half the steps: what they lose by it counts against the neighbours
             others = [torch.cat([*parts[:k], *parts[k + 1 :]]) for k in range(len(parts))]
-            judges = [
-                fit_local(
-                    gp,
-                    examples.take(other),
-                    rng,
-                    training,
-                    least_noise=least_noise,
-                    callback=record(ending.part(1.0 / (len(parts) - k))),
-                )
-                for k, other in enumerate(others)
-            ]
+            quick = replace(training, steps=training.steps // 2)
+            judges = [learn(examples.take(each), 1.0 / (len(parts) - k), quick) for k, each in enumerate(others)]
         found = [torch.empty_like(examples.targets) for _ in _PARTS]
         for part, judge in zip(parts, judges, strict=True):
             near = predict_examples(judge, examples.take(part))

@@ -9,7 +9,7 @@ evidence of all rows at once would be the wrong objective for a network: it rewa
 memorised the rows. A batch has to be explained by features made from other rows.
 
 Row m of every tensor here is about member m, and nothing is computed across rows: what becomes of a member does not
-depend on who else is trained.
+depend on who else is trained. A GPU takes the step of all members at once; on a CPU each member has a thread.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -25,6 +26,7 @@ from torch.func import functional_call
 
 from prismgp._types import Tensor
 from prismgp.core.row_noise import RowNoise
+from prismgp.core.threads import Workers
 from prismgp.prism.batch import batch_log_evidence
 from prismgp.prism.network import NetworkOutput, NetworkSizes, RevisedMap, clip_inputs
 from prismgp.prism.replay import Replay
@@ -76,6 +78,12 @@ class StepInputs(NamedTuple):
     numbers: Tensor  # (M, 4), of step_numbers
     noise: Tensor | None  # (M, rows, 1, L), in steps with an ELBO
 
+    def take(self, m: int) -> StepInputs:
+        """Views of what one member is given."""
+        kept, noise = tuple(each[m : m + 1] for each in self.kept), self.noise
+        x, y, row_noise, numbers = (each[m : m + 1] for each in (self.x, self.y, self.row_noise, self.numbers))
+        return StepInputs(x, y, row_noise, kept, numbers, None if noise is None else noise[m : m + 1])
+
 
 def step_numbers(number: int, rate: float, share: float) -> tuple[float, ...]:
     """What Adam needs in the step of that number: learning rate, its corrections, and the new weights' share."""
@@ -93,9 +101,8 @@ class MemberTensors:
     trained: Tensor  # zeros for parameters that keep their values
     fixed: dict[str, Tensor] = field(default_factory=dict)  # frequencies, and the decoder's running moments
 
-    def take(self, index: Sequence[int]) -> MemberTensors:
-        """Copy some members."""
-        rows = torch.as_tensor(list(index), dtype=torch.long, device=self.values.device)
+    def take(self, rows: Tensor | slice) -> MemberTensors:
+        """Some members: copies, or views of a slice."""
         own = {name: value[rows] for name, value in vars(self).items() if name != "fixed"}
         return MemberTensors(**own, fixed={name: value[rows] for name, value in self.fixed.items()})
 
@@ -117,11 +124,14 @@ class Members:
         beta: float,
         elbo_weight: float,
         learn_kernel: bool,
+        workers: Workers | None = None,
     ) -> None:
         self.alpha, self.beta, self.elbo_weight = alpha, beta, elbo_weight
+        self._workers = workers or Workers()
         wholes = [Objective(copy.deepcopy(network), own) for network, own in zip(networks, generators, strict=True)]
         wholes = [whole.to(networks[0].mean.device) for whole in wholes]
         self._like = max(wholes, key=lambda whole: len(list(whole.parameters())))  # one with all heads there are
+        self._copies = [copy.deepcopy(self._like) for _ in networks]  # a module lends itself to one thread at a time
         self._sizes: list[NetworkSizes] = [network.sizes for network in networks]
         self._shapes = {name: value.shape for name, value in self._like.named_parameters()}
         self._limits = self._vector(lambda name: _LOG_RANGE if name in _LIMITED else (-math.inf, math.inf))
@@ -152,7 +162,7 @@ class Members:
     def keep(self, index: Sequence[int]) -> None:
         """Go on with some members."""
         rows = torch.as_tensor(list(index), dtype=torch.long, device=self.state.values.device)
-        self.state = self.state.take(index)
+        self.state = self.state.take(rows)
         self.evidence = self.evidence[rows]
         self.terms = {name: value[rows] for name, value in self.terms.items()}
         self._sizes = [self._sizes[m] for m in index]
@@ -182,18 +192,25 @@ class Members:
 
     def step(self, inputs: StepInputs) -> None:
         """Take a step of Adam."""
-        step, device = self._take_step, inputs.x.device
-        evidence, terms = self._replay(step, inputs, device) if device.type == "cuda" else step(inputs)
+        device = inputs.x.device
+        if device.type == "cuda":
+            evidence, terms = self._replay(partial(self._take_step, self._like, self.state), inputs, device)
+        else:
+            parts = self._workers.map(partial(self._step_alone, inputs), range(len(self)))
+            evidence = torch.cat([part for part, _ in parts])
+            terms = {name: torch.cat([found[name] for _, found in parts]) for name in parts[0][1]}
         self.evidence.copy_(evidence)
         for name, value in terms.items():
             self.terms[name].copy_(value)
 
-    def _take_step(self, inputs: StepInputs) -> tuple[Tensor, dict[str, Tensor]]:
-        """Update the state in place; the evidence, (M,), and the terms of the ELBO, in steps that have one."""
-        state = self.state
-        values = state.values.detach().requires_grad_()
+    def _step_alone(self, inputs: StepInputs, m: int) -> tuple[Tensor, dict[str, Tensor]]:
+        return self._take_step(self._copies[m], self.state.take(slice(m, m + 1)), inputs.take(m))
+
+    def _take_step(self, like: Objective, state: MemberTensors, inputs: StepInputs) -> tuple[Tensor, dict[str, Tensor]]:
+        """Update a state in place; the evidence, (M,), and the terms of the ELBO, in steps that have one."""
+        values = state.values.clone().requires_grad_()  # not a view: autograd would see what other threads change
         parameters = self._unpack(values)
-        output, terms = self._evaluate(parameters, inputs)
+        output, terms = self._evaluate(like, parameters | state.fixed, inputs)
         weight, *variance = inputs.row_noise.unbind(-1)
         row_noise = RowNoise(weight, variance[0] if variance else None)
         kernel = _Kernel(*(parameters[f"network.{name}"] for name in _Kernel._fields))
@@ -205,28 +222,36 @@ class Members:
         if gradient.is_cuda:  # a recorded step cannot try again where a factorisation fails: it is passed over
             gradient = gradient.where(gradient.isfinite().all(1, keepdim=True), 0.0)
         with torch.no_grad():
-            self._adam(gradient * state.trained, inputs.numbers)
+            self._adam(state, gradient * state.trained, inputs.numbers)
         found = {} if terms is None else {name: value.detach() for name, value in terms.as_tensors().items()}
         return evidence.detach(), found
 
-    def _evaluate(self, parameters: dict[str, Tensor], inputs: StepInputs) -> tuple[NetworkOutput, ElboTerms | None]:
+    def _evaluate(
+        self, like: Objective, tensors: dict[str, Tensor], inputs: StepInputs
+    ) -> tuple[NetworkOutput, ElboTerms | None]:
         """Output and ELBO of every member, whose tensors have a leading dimension of members."""
 
         def one(
             own: dict[str, Tensor], x: Tensor, kept: tuple[Tensor, ...], noise: Tensor | None
         ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-            output, found = functional_call(self._like, own, (x, kept, noise, self.alpha, self.beta))
+            output, found = functional_call(like, own, (x, kept, noise, self.alpha, self.beta))
             present = {name: value for name, value in output._asdict().items() if value is not None}
             return present, {} if found is None else found.as_tensors()
 
-        given = (parameters | self.state.fixed, inputs.x, inputs.kept, inputs.noise)
-        present, found = torch.vmap(one, in_dims=(0, 0, 0, None if inputs.noise is None else 0))(*given)
+        noise = inputs.noise
+        if len(inputs.x) == 1:  # without what vmap adds to every operation
+            own = {name: value[0] for name, value in tensors.items()}
+            kept = tuple(each[0] for each in inputs.kept)
+            parts = one(own, inputs.x[0], kept, None if noise is None else noise[0])
+            present, found = ({name: value[None] for name, value in part.items()} for part in parts)
+        else:
+            given = (tensors, inputs.x, inputs.kept, noise)
+            present, found = torch.vmap(one, in_dims=(0, 0, 0, None if noise is None else 0))(*given)
         output = NetworkOutput(present["latent"], present["phi"], present.get("gates"), present.get("log_noise"))
         return output, ElboTerms(**found, alpha=self.alpha, beta=self.beta) if found else None
 
-    def _adam(self, gradient: Tensor, numbers: Tensor) -> None:
-        """Update all members by Adam with decoupled weight decay."""
-        state = self.state
+    def _adam(self, state: MemberTensors, gradient: Tensor, numbers: Tensor) -> None:
+        """Update members by Adam with decoupled weight decay."""
         rate, bias, square_bias, share = (column[:, None] for column in numbers.unbind(1))
         longest = _LONGEST_GRADIENT / (torch.linalg.vector_norm(gradient, dim=1, keepdim=True) + 1e-6)
         gradient = gradient * longest.clamp_max(1.0)

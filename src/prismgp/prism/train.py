@@ -18,7 +18,7 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -28,6 +28,7 @@ from prismgp._types import Tensor
 from prismgp.checkpoint import Checkpoint, Saved
 from prismgp.core.ending import Ending
 from prismgp.core.features import accumulate_features
+from prismgp.core.threads import Workers
 from prismgp.exceptions import NumericalError
 from prismgp.prism.batch import batch_predict
 from prismgp.prism.experts import Expert
@@ -36,7 +37,7 @@ from prismgp.prism.members import ELBO_EVERY, ELBO_ROWS, Members, StepInputs, st
 from prismgp.prism.network import RevisedMap
 from prismgp.prism.replay import send
 from prismgp.prism.stacking import HeldOut, average
-from prismgp.prism.training_rows import TrainingRows
+from prismgp.prism.training_rows import Batch, TrainingRows
 from prismgp.vae import ElboTerms, Indices, TrainingResult, select_tensors, torch_generator
 
 _LEARNING_RATE = 1e-2
@@ -86,15 +87,30 @@ class _Course:
     scores: list[tuple[int, float]] = field(default_factory=list)  # of all checks
 
 
+class _Check(NamedTuple):
+    """A member to check, with training rows for its posterior."""
+
+    course: _Course
+    network: RevisedMap  # with averaged weights
+    rows: Indices
+    batch: Batch
+
+
 class MemberTraining:
     """Training of members together on (T1); checks measure the NLPD of the held-out rows."""
 
-    check_every = 25  # steps, at first; later twice as many
+    check_every = 25  # steps, at first; later twice and four times as many
     wide = 1_024  # features above which a check uses the kernel matrix of fewer rows instead of the features' moments
 
     def __init__(
-        self, members: Sequence[Member], rows: TrainingRows, settings: MemberSettings, ending: Ending | None = None
+        self,
+        members: Sequence[Member],
+        rows: TrainingRows,
+        settings: MemberSettings,
+        ending: Ending | None = None,
+        workers: Workers | None = None,
     ) -> None:
+        self.workers = workers or Workers()
         self.rows, self.settings, self.ending = rows, settings, ending or Ending()
         self.members = Members(
             [each.network for each in members],
@@ -103,6 +119,7 @@ class MemberTraining:
             beta=settings.beta,
             elbo_weight=settings.elbo_weight,
             learn_kernel=settings.learn_kernel,
+            workers=self.workers,
         )
         self.courses = [self._begin(number, member) for number, member in enumerate(members)]
         self.active = list(self.courses)  # those still in training, in the order of the members' tensors
@@ -118,8 +135,8 @@ class MemberTraining:
             number,
             member.dropout,
             TrainingResult(held_out_rows=len(self.rows.held_out), early=True),
-            {name: member.streams.generator(name) for name in ("batches", "context")},
-            {name: torch_generator(member.streams, name) for name in ("dropout", "latent noise")},
+            {name: member.streams.generator(name) for name in ("batches", "context", "dropout")},
+            {"latent noise": torch_generator(member.streams, "latent noise")},
             end=self.settings.first_steps,
             trust=torch.ones(self.rows.n_rows, dtype=torch.float64, device=self.rows.device),
         )
@@ -188,8 +205,9 @@ class MemberTraining:
             factors = torch.ones(len(self.active), n, width, dtype=torch.float32, device=device)
             for m, course in enumerate(self.active):
                 if course.dropout:
-                    drawn = torch.rand(n, width, generator=course.generators["dropout"], dtype=torch.float32)
-                    factors[m] = send(drawn >= course.dropout, device).float() / (1.0 - course.dropout)
+                    drawn = np.frombuffer(course.draws["dropout"].bytes(2 * n * width), np.uint16)
+                    kept = torch.as_tensor(drawn >= round(course.dropout * 2**16)).reshape(n, width)
+                    factors[m] = send(kept, device).float() / (1.0 - course.dropout)
             layers.append(factors)
         return tuple(layers)
 
@@ -205,8 +223,10 @@ class MemberTraining:
 
     def is_due(self, course: _Course, step: int) -> bool:
         """Whether a member is checked after a step."""
-        every = self.check_every * (1 if step <= 8 * self.check_every else 2)
-        return step % every == 0 or step == course.end
+        rounds = step / self.check_every
+        every = self.check_every * (1 if rounds <= 8 else 2 if rounds <= 32 else 4)
+        decisive = step == course.end or 2 * step == course.end < self.settings.max_steps
+        return step % every == 0 or decisive
 
     @property
     def _is_wide(self) -> bool:
@@ -216,21 +236,24 @@ class MemberTraining:
     def _context_rows(self) -> int:
         return _WIDE_CONTEXT_ROWS if self._is_wide else _CONTEXT_ROWS
 
-    def check(self, course: _Course) -> float:
-        """Compute the NLPD of a member at the held-out rows, and keep its averaged network if it is the best."""
-        m = self.active.index(course)
-        network = self.members.network(m)
-        value, entries = self.measure(course, network)
-        course.result.consider(value, entries, network)
-        course.scores.append((self.steps, value))
-        return value
+    def check(self, courses: Sequence[_Course]) -> list[float]:
+        """Compute the NLPD of members at the held-out rows, and keep their averaged networks where these are best."""
+        draws = [self.rows.draw(self._context_rows, course.draws["context"]) for course in courses]
+        networks = [self.members.network(self.active.index(course)) for course in courses]
+        given = [_Check(*each, self.rows.read(each[-1])) for each in zip(courses, networks, draws, strict=True)]
+        found = self.workers.map(self.measure, given)
+        for (value, entries), course, network in zip(found, courses, networks, strict=True):
+            course.result.consider(value, entries, network)
+            course.scores.append((self.steps, value))
+        return [value for value, _ in found]
 
-    def measure(self, course: _Course, network: RevisedMap) -> tuple[float, dict[str, Any]]:
+    def measure(self, given: _Check) -> tuple[float, dict[str, Any]]:
         """NLPD of the held-out rows, and further entries for the history; NaN for a network that has none."""
-        if not all(bool(torch.isfinite(parameter).all()) for parameter in network.parameters()):
+        course, network = given.course, given.network
+        if not bool(torch.cat([each.reshape(-1) for each in network.parameters()]).isfinite().all()):
             return math.nan, {}
         try:
-            found = self._predict_held_out(course, network)
+            found = self._predict_held_out(given)
         except NumericalError:
             return math.nan, {}
         weights = self.examples.weights
@@ -243,14 +266,13 @@ class MemberTraining:
         entries = {"evidence": float(self.members.evidence[m]), **elbo}
         return nlpd, {**entries, "validation_nlpd": nlpd, "validation_rmse": rmse, **clusters}
 
-    def _predict_held_out(self, course: _Course, network: RevisedMap) -> HeldOut:
+    def _predict_held_out(self, given: _Check) -> HeldOut:
         """Predict the held-out rows by a network, given many training rows, with the noise that suits them best.
 
         Here it is also found how much these training rows count in the next steps.
         """
+        course, network, index, batch = given
         params = network.parameters_now()
-        index = self.rows.draw(self._context_rows, course.draws["context"])
-        batch = self.rows.read(index)
         if self._is_wide:
             # With so many features, the kernel matrix of fewer rows is the smaller one.
             with torch.no_grad():
@@ -378,7 +400,7 @@ def train_members(
             ending.check()
             task.step(task.steps + 1)
             due = [course for course in task.active if task.is_due(course, task.steps)]
-            values = [task.check(course) for course in due]
+            values = task.check(due)
             for course in due:
                 task.review(course)
             if monitor is not None:
@@ -389,9 +411,7 @@ def train_members(
                 checkpoint.put(_STATE_NAME, task.save, now=not task.active)
     if task.active and task.steps and not ending.interrupted:
         with ending.allow():
-            for course in task.active:
-                if not course.scores or course.scores[-1][0] < task.steps:
-                    task.check(course)
+            task.check([each for each in task.active if not each.scores or each.scores[-1][0] < task.steps])
     for course in task.active:
         after = f"after {course.result.steps} steps" if course.result.steps else "before the first step"
         course.result.message = f"{ending.reason} {after}"

@@ -194,14 +194,13 @@ class TrainingResult:
     def consider(
         self, value: float, entries: dict[str, Any], model: torch.nn.Module, *, higher_is_better: bool = False
     ) -> None:
-        """Record a check of the present network, and keep a copy of the network if it is the best so far."""
+        """Record a check of a network that changes no more, and keep it if it is the best so far."""
         record = {"step": self.steps, "seconds": self.seconds, **entries}
         if math.isfinite(value) and np.isfinite(np.hstack(list(record.values()))).all():  # the history is for numbers
             self.records.append(record)
         better = value > self.score if higher_is_better else value < self.score
         if math.isfinite(value) and (self.best is None or better):
-            # A new object, so that an interrupt finds either the old network or the new one, never a blend.
-            self.best, self.score, self.best_step = copy.deepcopy(model), value, self.steps
+            self.best, self.score, self.best_step = model, value, self.steps
 
     @property
     def history(self) -> dict[str, list[Any]]:
@@ -304,7 +303,8 @@ def _run(
 def _check(task: TrainingTask, result: TrainingResult) -> float:
     """Check the task, record it, and keep the network if it is the best so far."""
     value, entries = task.check()
-    result.consider(value, entries, task.model, higher_is_better=task.higher_is_better)
+    # A copy, so that an interrupt finds either the old network or the new one, never a blend.
+    result.consider(value, entries, copy.deepcopy(task.model), higher_is_better=task.higher_is_better)
     return value
 
 

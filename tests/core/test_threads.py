@@ -1,0 +1,80 @@
+"""Computations side by side."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+from prismgp.core.threads import Workers
+
+
+@pytest.fixture
+def threads():
+    """Three of torch's, whatever the machine has."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield 3
+    torch.set_num_threads(before)
+
+
+def test_results_come_in_order(threads):
+    with Workers() as workers:
+        assert workers.map(lambda k: k * k, range(20)) == [k * k for k in range(20)]
+        assert workers.map(lambda k: k, []) == []
+
+
+def test_each_computes_on_one_thread(threads):
+    barrier = threading.Barrier(threads)
+
+    def look(_):
+        barrier.wait(timeout=20)  # as many at a time as there are threads
+        return threading.get_ident(), torch.get_num_threads()
+
+    with Workers() as workers:
+        found = workers.map(look, range(threads))
+        assert torch.get_num_threads() == 1
+    assert len({thread for thread, _ in found}) == threads
+    assert {count for _, count in found} == {1}
+    assert threading.get_ident() not in {thread for thread, _ in found}
+    assert torch.get_num_threads() == threads
+
+
+def test_threads_have_the_switches_of_the_caller(threads):
+    def look(_):
+        return torch.is_grad_enabled(), np.geterr()["divide"]
+
+    with Workers() as workers:
+        with torch.no_grad(), np.errstate(divide="ignore"):
+            assert set(workers.map(look, range(4))) == {(False, "ignore")}
+        with np.errstate(divide="raise"):
+            assert set(workers.map(look, range(4))) == {(True, "raise")}
+
+
+def test_an_error_ends_all_before_it_is_raised(threads):
+    running, ended = threading.Event(), []
+
+    def work(k):
+        if k == 0:
+            running.wait(timeout=20)
+            raise ValueError("first")
+        running.set()
+        threading.Event().wait(0.05)
+        ended.append(k)
+
+    with Workers() as workers:
+        with pytest.raises(ValueError, match="first"):
+            workers.map(work, range(2))
+        assert ended == [1]
+        assert workers.map(lambda k: k, range(3)) == [0, 1, 2]  # and they can go on
+    assert torch.get_num_threads() == threads
+
+
+def test_the_caller_does_the_work_of_workers_that_were_not_opened(threads):
+    here = threading.get_ident()
+    assert Workers().map(lambda _: threading.get_ident(), range(3)) == [here] * 3
+    torch.set_num_threads(1)
+    with Workers() as workers:
+        assert workers.map(lambda _: threading.get_ident(), range(3)) == [here] * 3
