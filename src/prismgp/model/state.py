@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -37,6 +37,8 @@ from prismgp.prism import (
 )
 from prismgp.prism.local import LocalMixture
 from prismgp.vae import MixtureVAE, ReleasedVAE
+
+N = TypeVar("N", bound=torch.nn.Module)
 
 _MAX_EXPERTS = 1_000
 _POSTERIOR = ("weight_mean", "inverse_root")
@@ -356,23 +358,18 @@ def _build_network(tensors: dict[str, Tensor], gating: str, *, d: int, q: int) -
     )
     if min(sizes.frequencies, sizes.latent, sizes.components, *hidden) < 1:
         raise ModelFileError("a layer of the network is empty")
-    # Against the numbers there are, before anything is allocated.
     layers = sum(a * b for a, b in pairwise((d, *hidden, sizes.latent)))
     needed = layers + sizes.frequencies * (sizes.latent + d) + sizes.components * sizes.latent
-    if needed > sum(tensor.numel() for tensor in tensors.values()):
-        raise ModelFileError("the tensors do not make up the network")
+    _check_count(tensors, needed, "the network")
     start = Parameters(np.zeros(d), np.zeros(q), np.zeros(q), np.zeros(q))
     frequencies = np.zeros((sizes.frequencies, sizes.latent + d))
     (directions,) = take(tensors, **{"prior.directions": (sizes.components, sizes.latent)})
-    network = RevisedMap(sizes, start, frequencies, torch.Generator(), directions.numpy())
-    expected = network.state_dict()
-    take(tensors, **{name: tuple(value.shape) for name, value in expected.items()})
-    for name in expected:
+    network = _load_network(RevisedMap(sizes, start, frequencies, torch.Generator(), directions.numpy()), tensors)
+    for name, value in network.state_dict().items():
         exponent = "log_" in name and name != "prior.log_weights"  # whose weights may be tiny
-        if exponent and bool((tensors[name].abs() > _MAX_NETWORK_LOG).any()):
+        if exponent and bool((value.abs() > _MAX_NETWORK_LOG).any()):
             raise ModelFileError(f"tensor {name!r} is out of range")
-    network.double().load_state_dict({name: tensors[name] for name in expected})
-    return network.eval().requires_grad_(False)
+    return network
 
 
 def _build_released(tensors: dict[str, Tensor]) -> ReleasedVAE:
@@ -385,15 +382,12 @@ def _build_released(tensors: dict[str, Tensor]) -> ReleasedVAE:
     if min(n_components, hidden, latent_dim, n_inputs) < 1:
         raise ModelFileError("a layer of the networks is empty")
     needed = 2 * n_components * hidden * (n_inputs + 2 * latent_dim) + hidden * (latent_dim + 2 * n_inputs)
-    if needed > sum(tensor.numel() for tensor in tensors.values()):
-        raise ModelFileError("the tensors do not make up the networks")
-    vae = ReleasedVAE(n_inputs, n_components, latent_dim, hidden, generator=torch.Generator()).double()
-    expected = vae.state_dict()
-    take(tensors, **{name: tuple(value.shape) for name, value in expected.items()})
+    _check_count(tensors, needed, "the networks")
+    vae = ReleasedVAE(n_inputs, n_components, latent_dim, hidden, generator=torch.Generator())
+    vae = _load_network(vae, tensors)
     if any(bool((tensors[f"{name}.hidden_var"] < 0).any()) for name in ("encoder", "decoder")):
         raise ModelFileError("a variance is negative")
-    vae.load_state_dict({name: tensors[name] for name in expected})
-    return vae.eval().requires_grad_(False)
+    return vae
 
 
 def _build_vae(tensors: dict[str, Tensor]) -> MixtureVAE:
@@ -406,18 +400,27 @@ def _build_vae(tensors: dict[str, Tensor]) -> MixtureVAE:
         raise ModelFileError(f"the tensors are not those of a Reconfigurer ({error})") from error
     if min(n_components, hidden, latent_dim, n_inputs) < 1:
         raise ModelFileError("a layer of the networks is empty")
-    # Against the numbers there are, before anything is allocated.
     columns = n_inputs + latent_dim
     needed = n_components * hidden * (columns + 2 * hidden) + n_components * (2 * columns + latent_dim)
-    directions = tensors["prior.directions"]
-    if needed > sum(tensor.numel() for tensor in tensors.values()) or len(directions) != n_components:
-        raise ModelFileError("the tensors do not make up a Reconfigurer")
-    vae = MixtureVAE(
-        n_inputs, n_components, latent_dim, hidden, generator=torch.Generator(), directions=directions.numpy()
-    ).double()
-    expected = vae.state_dict()
-    take(tensors, **{name: tuple(value.shape) for name, value in expected.items()})
+    _check_count(tensors, needed, "a Reconfigurer")
+    (directions,) = take(tensors, **{"prior.directions": (n_components, latent_dim)})
+    sizes = n_inputs, n_components, latent_dim, hidden
+    vae = MixtureVAE(*sizes, generator=torch.Generator(), directions=directions.numpy())
+    vae = _load_network(vae, tensors)
     if any(bool((tensors[name] <= 0).any()) for name in ("encoder.running_var", "decoder.running_var")):
         raise ModelFileError("a scale is not positive")
-    vae.load_state_dict({name: tensors[name] for name in expected})
-    return vae.eval().requires_grad_(False)
+    return vae
+
+
+def _check_count(tensors: dict[str, Tensor], needed: int, what: str) -> None:
+    """Compare what sizes ask for with the numbers there are, before anything is allocated."""
+    if needed > sum(tensor.numel() for tensor in tensors.values()):
+        raise ModelFileError(f"the tensors do not make up {what}")
+
+
+def _load_network(network: N, tensors: dict[str, Tensor]) -> N:
+    """The network in float64 with the tensors of a file, after a check of their shapes."""
+    expected = network.double().state_dict()
+    take(tensors, **{name: tuple(value.shape) for name, value in expected.items()})
+    network.load_state_dict({name: tensors[name] for name in expected})
+    return network.eval().requires_grad_(False)

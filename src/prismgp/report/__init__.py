@@ -12,8 +12,6 @@ from prismgp.report.content import (
     Page,
     Section,
     Table,
-    best_cells,
-    markdown_table,
     paragraphs,
 )
 from prismgp.report.examine import Examination, examine
@@ -29,11 +27,9 @@ __all__ = [
     "Page",
     "Section",
     "Table",
-    "best_cells",
     "certificate_section",
     "draw_svg",
     "examine",
-    "markdown_table",
     "model_page",
     "paragraphs",
     "render",
