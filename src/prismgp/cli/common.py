@@ -23,11 +23,10 @@ import pyarrow as pa
 
 from prismgp._system import atomic_path, is_device, name_errors, unknown_device
 from prismgp._types import Array
-from prismgp.cli.console import STDOUT, Parser, complain, printable
+from prismgp.cli import STDOUT, Parser, complain, printable
 from prismgp.core.normal import normal_quantile
 from prismgp.data import MISSING, TableFiles, open_tables
-from prismgp.data.cells import quote_names
-from prismgp.data.numerals import DECIMALS
+from prismgp.data.cells import DECIMALS, quote_names
 from prismgp.data.tables import FORMATS, PARQUET_SUFFIXES, TEXT_SUFFIXES
 from prismgp.data.text import check_encoding
 from prismgp.data.writers import ParquetWriter, TextWriter, open_writer

@@ -14,9 +14,8 @@ from tqdm import tqdm
 
 from prismgp._system import format_amount
 from prismgp._types import Array
-from prismgp.cli import common
+from prismgp.cli import Parser, Subparsers, common, json_text, print_rows, printable, say, show_progress
 from prismgp.cli.common import Scores
-from prismgp.cli.console import Parser, Subparsers, json_text, print_rows, printable, say, show_progress
 from prismgp.data import RowBlock, TableReader
 from prismgp.data.cells import from_floats, to_numbers, to_numbers_or_nan
 from prismgp.data.encoder import warn_unseen

@@ -13,10 +13,9 @@ import torch
 from prismgp._types import Array, Tensor
 from prismgp.core.evidence import BlockEvidence, solve_outputs
 from prismgp.core.exact import ExactEvidence, ExactPosterior
-from prismgp.core.features import Gating, Statistics, projection, spectral_features
+from prismgp.core.features import Gating, Statistics, limit_inputs, projection, spectral_features
 from prismgp.core.gating import GateLabels
 from prismgp.core.kernels import Parameters
-from prismgp.core.limits import limit_inputs
 from prismgp.core.normal import Marginals
 from prismgp.core.numerics import Factor, factor
 from prismgp.core.posterior import BlockPosterior, WeightPosterior
@@ -32,7 +31,7 @@ class Predictor(ABC):
     params: Parameters
     log_evidence: float
     factors: tuple[Factor, ...]  # how the factorisations went
-    limits: Tensor | None = None  # of the inputs, (2, d), see :mod:`prismgp.core.limits`
+    limits: Tensor | None = None  # of the inputs, (2, d), see :mod:`prismgp.core.features`
 
     @property
     @abstractmethod

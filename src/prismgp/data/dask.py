@@ -18,8 +18,7 @@ from prismgp.data.cells import check_unique
 from prismgp.data.cluster import Cluster, Outcome
 from prismgp.data.encoder import TableEncoder, warn_unseen
 from prismgp.data.moments import Moments
-from prismgp.data.reader import TableReader
-from prismgp.data.row_noise import NoiseColumns
+from prismgp.data.reader import NoiseColumns, TableReader
 from prismgp.data.scan import TableScan
 from prismgp.data.shards import (
     FileLoader,

@@ -25,8 +25,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
-from prismgp.data.cells import check_unique, from_strings, is_numeric, is_text, quote_names
-from prismgp.data.numerals import DECIMALS, Numerals
+from prismgp.data.cells import DECIMALS, Numerals, check_unique, from_strings, is_numeric, is_text, quote_names
 from prismgp.data.text import TextFormat
 from prismgp.exceptions import DataError
 

@@ -12,7 +12,7 @@ import torch
 
 from prismgp._types import AnyArray, Array, Tensor
 from prismgp._validate import central_levels
-from prismgp.core.limits import NO_LIMIT
+from prismgp.core.features import NO_LIMIT
 from prismgp.core.models import Predictor
 from prismgp.core.normal import Marginals, normal_quantile
 from prismgp.core.shape import NoiseShape, NormalShape

@@ -19,7 +19,7 @@ from prismgp._types import Tensor
 from prismgp.core.kernels import KERNELS, Parameters
 from prismgp.core.row_noise import RowNoise
 from prismgp.exceptions import ModelFileError, PrismGPError
-from prismgp.model.take import PARAMETERS, take, take_parameters
+from prismgp.model.container import PARAMETERS, take, take_parameters
 from prismgp.neighbors.local import LocalGP, conditionals
 from prismgp.neighbors.model import NeighborModel
 from prismgp.prism.experts import Mixture

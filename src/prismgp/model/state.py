@@ -22,8 +22,8 @@ from prismgp.core.kernels import Parameters, get_kernel
 from prismgp.core.models import ExactModel, Predictor, SpectralModel
 from prismgp.core.posterior import BlockPosterior, WeightPosterior
 from prismgp.exceptions import ModelFileError, PrismGPError
+from prismgp.model.container import PARAMETERS, take, take_parameters, under
 from prismgp.model.local_state import build_local, build_neighbors, local_config, local_tensors
-from prismgp.model.take import PARAMETERS, take, take_parameters, under
 from prismgp.neighbors.model import NeighborModel
 from prismgp.prism import (
     Expert,

@@ -15,9 +15,8 @@ from prismgp.report.content import (
     paragraphs,
 )
 from prismgp.report.examine import Examination, examine
-from prismgp.report.figures import draw_svg, to_svg
 from prismgp.report.model_page import model_page
-from prismgp.report.render import render, to_html
+from prismgp.report.render import draw_svg, render, to_html, to_svg
 
 __all__ = [
     "Examination",
