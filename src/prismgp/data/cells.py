@@ -16,6 +16,11 @@ from prismgp.exceptions import DataError
 
 ArrowColumn: TypeAlias = Any  # pyarrow.ChunkedArray or pyarrow.Array; pyarrow ships no types
 
+# Spellings of a missing value in CSV files; pyarrow's own list and pandas' <NA>.
+MISSING_TEXT = (
+    *("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>"),
+    *("N/A", "NA", "NULL", "NaN", "n/a", "nan", "null"),
+)
 DECIMALS = (".", ",")
 _BLANKS, _APOSTROPHES = " \u00a0\u2009\u202f", "'\u2019"
 _WORDS = "inf|infinity|nan"
@@ -246,6 +251,27 @@ def check_finite(name: str, values: Array, first_row: int, infinite: str) -> Arr
         f"column {name!r} holds {values[row]} in row {first_row + row + 1:,} (the first is 1); infinity is not a "
         "missing value: correct or empty the cell, or leave such rows out with --missing drop"
     )
+
+
+def common_type(first: Any, second: Any) -> Any:
+    """The type that holds the values of both; None where they are of different kinds."""
+    if first == second or pa.types.is_null(second):
+        return first
+    if pa.types.is_null(first):
+        return second
+    values = [kind.value_type if pa.types.is_dictionary(kind) else kind for kind in (first, second)]
+    if all(is_text(kind) for kind in values):
+        return pa.large_string()
+    if not (is_numeric(first) and is_numeric(second)):
+        return None
+    integers = all(pa.types.is_integer(kind) and kind != pa.uint64() for kind in (first, second))
+    return pa.int64() if integers else pa.float64()
+
+
+def null_missing(text: Any) -> Any:
+    """Null where a cell spells a missing value."""
+    spellings = from_strings(MISSING_TEXT).cast(pa.string())
+    return pc.if_else(pc.is_in(text, value_set=spellings), pa.nulls(1, pa.string())[0], text)
 
 
 # -- numbers as text files spell them -----------------------------------------------------------------

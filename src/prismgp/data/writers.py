@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet
 
 from prismgp.data.cells import decode, from_strings, is_text, quote_names, text_scalar
-from prismgp.data.tables import PARQUET_SUFFIXES, default_delimiter
+from prismgp.data.formats import PARQUET_SUFFIXES, default_delimiter
 from prismgp.exceptions import DataError
 
 GROUP_BYTES = 2**21  # size in memory at which rows become a row group of a Parquet file

@@ -29,8 +29,8 @@ from prismgp.data import Standardiser, TableEncoder
 from prismgp.exceptions import ModelFileError, PrismGPError, PrismGPWarning
 from prismgp.model.conformal import Conformal, kept_scores
 from prismgp.model.container import PARAMETERS, count_bytes, read_tensors, take, take_parameters, write_tensors
+from prismgp.model.expert_state import is_coordinates
 from prismgp.model.fitted import FittedModel
-from prismgp.model.local_state import is_coordinates
 from prismgp.model.state import build_predictor, predictor_config, predictor_tensors
 
 FORMAT_VERSION = 5

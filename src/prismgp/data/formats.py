@@ -1,4 +1,4 @@
-"""What a text file is before it is parsed: its encoding, the character between its columns, or no text at all."""
+"""What a file is before it is parsed: its format, and of a text file the encoding and the character between columns."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import csv
 import gzip
 import io
 import zlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from os import PathLike
+from pathlib import Path
 from typing import IO, cast
 
 from prismgp.exceptions import DataError
@@ -37,6 +39,60 @@ _SIGNATURES = (
     (b"SQLite format 3", "a database; export the table as CSV"),
 )
 _DELIMITERS = (",", ";", "\t", "|")
+PARQUET_SUFFIXES = (".parquet", ".pq")
+TEXT_SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
+FORMATS = ("csv", "tsv", "parquet")
+
+
+def file_format(path: str | PathLike[str]) -> str:
+    """The suffix that names a format; an error for any other."""
+    name = Path(path).name.lower()
+    for suffix in (*TEXT_SUFFIXES, *PARQUET_SUFFIXES):
+        if name.endswith(suffix):
+            return suffix
+    raise DataError(f"{path}: unsupported file type; use one of {', '.join((*TEXT_SUFFIXES, *PARQUET_SUFFIXES))}")
+
+
+def default_delimiter(suffix: str) -> str:
+    """Between the columns of a file with this suffix."""
+    return "\t" if suffix.startswith(".tsv") else ","
+
+
+def choose_format(name: str, chosen: str | None) -> str:
+    """The suffix of the format of a file, which may be chosen whatever its name."""
+    if chosen is not None:
+        return f".{chosen}"
+    try:
+        return file_format(name)
+    except DataError as error:
+        raise DataError(f"{error}, or say what it is with --format {'|'.join(FORMATS)}") from None
+
+
+def find_files(folder: Path, suffixes: Collection[str], kind: str | None) -> list[Path]:
+    """Table files of a folder and its subfolders, sorted by name, but for hidden ones."""
+    wanted = ("",) if kind is not None else tuple(suffixes) or (*TEXT_SUFFIXES, *PARQUET_SUFFIXES)
+    return [
+        path
+        for path in sorted(folder.rglob("*"))
+        if path.name.lower().endswith(wanted)
+        and not any(part.startswith((".", "_")) for part in path.relative_to(folder).parts)
+        and path.is_file()
+    ]
+
+
+@dataclass(frozen=True)
+class FileOptions:
+    """What users say about files; None: found in the file."""
+
+    format: str | None = None  # one of FORMATS; None: by the suffix
+    delimiter: str | None = None
+    decimal: str | None = None  # one of DECIMALS
+    encoding: str | None = None
+
+    @property
+    def about_text(self) -> bool:
+        """Whether anything is said that is about text files only."""
+        return any(each is not None for each in (self.delimiter, self.decimal, self.encoding))
 
 
 def check_encoding(name: str) -> str:
