@@ -26,8 +26,15 @@ from prismgp._types import Array
 from prismgp.cli import STDOUT, Parser, complain, printable
 from prismgp.data import MISSING, TableFiles, open_tables
 from prismgp.data.cells import DECIMALS, quote_names
-from prismgp.data.formats import FORMATS, PARQUET_SUFFIXES, TEXT_SUFFIXES, check_encoding
-from prismgp.data.writers import ParquetWriter, TextWriter, open_writer
+from prismgp.data.formats import (
+    FORMATS,
+    PARQUET_SUFFIXES,
+    TEXT_SUFFIXES,
+    ParquetWriter,
+    TextWriter,
+    check_encoding,
+    open_writer,
+)
 from prismgp.exceptions import DataError
 
 if TYPE_CHECKING:

@@ -19,8 +19,7 @@ from prismgp.data import RowBlock, TableReader
 from prismgp.data.cells import from_floats, to_numbers, to_numbers_or_nan
 from prismgp.data.encoder import warn_unseen
 from prismgp.data.encodings import BOOLEAN, NUMBER
-from prismgp.data.formats import PARQUET_SUFFIXES, file_format
-from prismgp.data.writers import ParquetWriter, TextWriter
+from prismgp.data.formats import PARQUET_SUFFIXES, ParquetWriter, TextWriter, file_format
 from prismgp.exceptions import DataError
 from prismgp.metrics import Scores
 from prismgp.model import FittedModel, load_model

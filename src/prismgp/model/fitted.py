@@ -167,7 +167,6 @@ class FittedModel:
 
         Standard deviations take most of the time. They are of a new observation, or without noise of the function.
         """
-        means, variances = [], []
         shift, scale = self.standardiser.y_shift, self.standardiser.y_scale
 
         def known(rows: AnyArray) -> tuple[Array, ...]:
@@ -182,11 +181,9 @@ class FittedModel:
             found = marginals.mean.cpu().numpy() * scale + shift, marginals.variance.cpu().numpy() * scale**2
             return found if std else found[:1]
 
-        for rows in self._blocks(x):
-            mean, *variance = self._by_rows(rows, known, unknown)
-            means.append(mean)
-            variances += variance
-        return np.concatenate(means), np.sqrt(np.concatenate(variances)) if std else None
+        parts = [self._by_rows(rows, known, unknown) for rows in self._blocks(x)]
+        mean, *variance = (np.concatenate(each) for each in zip(*parts, strict=True))
+        return mean, np.sqrt(variance[0]) if std else None
 
     def covariance(self, x: AnyArray, *, include_noise: bool = True) -> tuple[Array, Array]:
         """Mean, (n, q), and joint covariance, (n, n, q).
@@ -386,6 +383,8 @@ class FittedModel:
         return gaps, mean, np.maximum(std**2 - variance[gaps], 0.0)
 
     def _by_rows(self, x: AnyArray, known: Compute, unknown: Compute) -> tuple[Array, ...]:
+        if np.isfinite(x).all():
+            return known(x)
         return by_rows(x, known, unknown, step=max(1, self.prediction_rows // DRAWS))
 
     def _marginals_of_unknown(self, x: AnyArray, *, include_noise: bool = True) -> Marginals:

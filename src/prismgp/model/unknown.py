@@ -30,11 +30,9 @@ _EQUALLY_NEAR, _TINY = 1e-9, 1e-290  # relative to the largest of the numbers, a
 def by_rows(x: AnyArray, known: Compute, unknown: Compute, *, step: int) -> tuple[Array, ...]:
     """What one function computes of the rows that are known, and another one of those with unknown cells.
 
-    The second one gets at most ``step`` rows at a time.
+    There are some of the latter, of which the second one gets at most ``step`` at a time.
     """
     gaps = ~np.isfinite(x).all(axis=1)
-    if not gaps.any():
-        return known(x)
     places = [np.flatnonzero(~gaps)] if not gaps.all() else []
     parts = [known(x[own]) for own in places]
     holes = np.flatnonzero(gaps)
