@@ -35,12 +35,12 @@ reproduce: $(STAMP) ## repeat an experiment of the paper, NAME=abalone, gas10k, 
 bench: $(STAMP) ## compare with other libraries; writes to runs/; make bench ARGS="--list" shows the plan
 	$(BIN)/python -m experiments bench $(ARGS)
 
-bench-accuracy: $(STAMP) ## run what is missing of the published accuracy benchmark; writes its tables and figure
+bench-accuracy: $(STAMP) ## run what is missing of the published accuracy benchmark; makes the tables
 	$(BIN)/python -m experiments accuracy --results experiments/results $(ARGS)
-
-tables: $(STAMP) ## make the published tables and figures from the results in experiments/results
 	$(BIN)/python -m experiments tables
-	$(BIN)/python tools/check_results.py --write
+
+tables: $(STAMP) ## make the published figures and the page of tables from the results in experiments/results
+	$(BIN)/python -m experiments tables
 
 # One thread per worker: the workers would otherwise compete for the cores.
 test: $(STAMP) ## run all tests that every change must pass

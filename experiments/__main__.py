@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -26,16 +27,17 @@ from experiments.benchmarks.tightness import TIGHTNESS
 from experiments.benchmarks.trees import TREES
 from experiments.benchmarks.variants import VARIANTS_OF_PRISM
 from experiments.comparison import BENCH
-from experiments.machine import ROOT, format_bytes
+from experiments.machine import ROOT, atomic_path, format_bytes
 from experiments.page import render
 from experiments.paper import REPRODUCE
 from experiments.paper.spaces import SPACES
-from experiments.plan import Parser, run, say, write_outputs
+from experiments.parts import collect_stale, read_acknowledged, stale_table
+from experiments.plan import Experiment, Parser, run, say, write_outputs
 from experiments.results import RESULTS, Study
 from experiments.robustness import fuzz, soak
 from prismgp.exceptions import DataError, PrismGPError
 
-__all__ = ["EXPERIMENTS", "PUBLISHED_FIGURES", "PUBLISHED_TABLES", "main"]
+__all__ = ["EXPERIMENTS", "PUBLISHED_FIGURES", "PUBLISHED_TABLES", "TABLES", "main", "published_tables"]
 
 _ALL = (
     REPRODUCE,
@@ -59,22 +61,22 @@ _ALL = (
 )
 EXPERIMENTS = {each.kind: each for each in _ALL}
 PAGES = {each.kind: each.page for each in _ALL if each.page is not None}
-# Those that README and documentation show; all others are made by the commands that measure.
-# What the documentation shows; the other tables are written for studies that are named.
+# What README and documentation show, in the order of the page; the commands that measure write all there is.
+TABLES = "tables.md"
 PUBLISHED_TABLES = (
-    "abalone.md",
-    "accuracy.md",
-    "active.md",
-    "bayes-opt.md",
-    "bench.md",
-    "certify-large.md",
-    "cluster-costs.md",
-    "efficiency.md",
-    *(f"{name}-simulated.md" for name in ("gas10k", "gas500k", "gas4m")),
-    "spaces.md",
-    "tightness.md",
-    "trees.md",
-    "variants.md",
+    "accuracy",
+    "efficiency",
+    "variants",
+    "trees",
+    "bench",
+    "abalone",
+    *(f"{name}-simulated" for name in ("gas10k", "gas500k", "gas4m")),
+    "spaces",
+    "tightness",
+    "certify-large",
+    "cluster-costs",
+    "active",
+    "bayes-opt",
 )
 PUBLISHED_FIGURES = (
     "accuracy.png",
@@ -158,15 +160,29 @@ def _add_folder(parser: argparse.ArgumentParser) -> None:
 
 
 def write_tables(args: argparse.Namespace) -> int:
-    """``tables``: the tables and figures that are published, and all tables of studies that are named."""
-    names = args.studies or sorted(path.stem for path in args.results.glob("*.jsonl"))
-    for name in names:
+    """``tables``: the published figures and the page of published tables, or those of studies that are named."""
+    for name in args.studies or sorted(path.stem for path in args.results.glob("*.jsonl")):
         study = Study.read(args.results, name)
-        experiment = EXPERIMENTS[_kind_of(study, EXPERIMENTS)]
-        tables = [f"{name}.md"] if args.studies else PUBLISHED_TABLES
-        for path in write_outputs(experiment, study, only=[*tables, *PUBLISHED_FIGURES]):
+        tables = [f"{name}.md"] if args.studies else []
+        for path in write_outputs(_experiment_of(study), study, only=[*tables, *PUBLISHED_FIGURES]):
             print(f"wrote {path}")
+    if not args.studies:
+        with atomic_path(args.results / TABLES) as temporary:
+            temporary.write_text(published_tables(args.results), encoding="utf-8")
+        print(f"wrote {args.results / TABLES}")
     return 0
+
+
+def published_tables(folder: Path) -> str:
+    """The tables that are published and have results in the folder, and which of these are stale: one page."""
+    parts = ["# Tables\n\nMade from the results in this folder by `make tables`."]
+    for name in PUBLISHED_TABLES:
+        if (folder / f"{name}.jsonl").is_file():
+            study = Study.read(folder, name)
+            text = re.sub("^#", "##", _experiment_of(study).markdown(study), flags=re.MULTILINE)
+            parts.append(f"{text.rstrip()}\n\n<!-- end of {name} -->")
+    stale = stale_table(collect_stale(folder), read_acknowledged())
+    return "\n\n".join([*parts, f"## Results made by older code\n\n{stale}"])
 
 
 def compact_studies(args: argparse.Namespace) -> int:
@@ -190,6 +206,10 @@ def write_report(args: argparse.Namespace) -> int:
     render(page, output)
     print(f"wrote {output}: {page.title}")
     return 0
+
+
+def _experiment_of(study: Study) -> Experiment:
+    return EXPERIMENTS[_kind_of(study, EXPERIMENTS)]
 
 
 def _kind_of(study: Study, known: Sequence[str] | dict[str, object]) -> str:

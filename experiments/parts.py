@@ -217,7 +217,7 @@ def collect_stale(folder: Path) -> list[Group]:
     return found
 
 
-def read_acknowledged(path: Path) -> list[Acknowledged]:
+def read_acknowledged(path: Path = ROOT / "experiments" / "stale.toml") -> list[Acknowledged]:
     """The entries of ``stale.toml``."""
     entries: list[dict[str, Any]] = tomllib.loads(path.read_text(encoding="utf-8")).get("stale", [])
     return [Acknowledged(**entry) for entry in entries]

@@ -1,11 +1,11 @@
 """Say which stored results were made by code that has changed since, in the parts that matter.
 
-    python tools/check_results.py            # exit status 1 where a stale result is not acknowledged
-    python tools/check_results.py --write    # writes experiments/results/stale.md, which the documentation includes
+    python tools/check_results.py
 
-Results that stand although they are stale are listed in ``experiments/stale.toml`` with the reason. Where a
-change does not affect numbers, or measuring again must wait, add an entry; otherwise repeat the measurement with
-``--stale``, as in ``python -m experiments accuracy --stale --results experiments/results``.
+The exit status is 1 where a stale result is not acknowledged, or not shown in ``experiments/results/tables.md``, which
+the documentation includes. Results that stand although they are stale are listed in ``experiments/stale.toml`` with the
+reason. Where a change does not affect numbers, or measuring again must wait, add an entry; otherwise repeat the
+measurement with ``--stale``, as in ``python -m experiments accuracy --stale --results experiments/results``.
 """
 
 from __future__ import annotations
@@ -16,23 +16,18 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # experiments are not installed
 
-from experiments.machine import atomic_path  # noqa: E402
 from experiments.parts import collect_stale, complaints, read_acknowledged, stale_table  # noqa: E402
 from experiments.results import RESULTS  # noqa: E402
 
 ACKNOWLEDGED = ROOT / "experiments" / "stale.toml"
 
 
-def main(arguments: list[str]) -> int:
-    """Check, or write; the exit status."""
+def main() -> int:
+    """Check; the exit status."""
     groups, acknowledged = collect_stale(RESULTS), read_acknowledged(ACKNOWLEDGED)
-    table, page = stale_table(groups, acknowledged), RESULTS / "stale.md"
-    found = list(complaints(groups, acknowledged))
-    if "--write" in arguments:
-        with atomic_path(page) as temporary:
-            temporary.write_text(table, encoding="utf-8")
-    elif not page.exists() or page.read_text(encoding="utf-8") != table:
-        found.append("experiments/results/stale.md is out of date: run python tools/check_results.py --write")
+    found, page = list(complaints(groups, acknowledged)), RESULTS / "tables.md"
+    if not page.exists() or stale_table(groups, acknowledged) not in page.read_text(encoding="utf-8"):
+        found.append("experiments/results/tables.md does not show which results are stale: run make tables")
     for line in found:
         print(line)
     if not found:
@@ -42,4 +37,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

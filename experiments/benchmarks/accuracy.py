@@ -393,7 +393,7 @@ def markdown(study: Study) -> str:
         "",
         INTRODUCTION,
         "",
-        f"Planned runs that are there: {len(results.done)} of {len(results.plan)}; [missing runs](#missing-runs).",
+        f"Planned runs that are there: {len(results.done)} of {len(results.plan)}; missing runs are listed below.",
         "",
         "## Three models",
         "",

@@ -197,7 +197,7 @@ def tables(result: Record) -> str:
         "Predicted": _check_table(result),
         "A billion rows": _rows_table(result, model),
     }
-    return "\n".join(f"## {title}\n\n{text}\n" for title, text in parts.items())
+    return "# Costs on a cluster\n\n" + "\n".join(f"## {title}\n\n{text}\n" for title, text in parts.items())
 
 
 def _runs_table(result: Record, model: Model) -> str:

@@ -124,7 +124,7 @@ def markdown(study: Study) -> str:
         "",
         INTRODUCTION,
         "",
-        f"Planned runs that are there: {len(done)} of {len(plan)}; [missing runs](#missing-runs).",
+        f"Planned runs that are there: {len(done)} of {len(plan)}; missing runs are listed below.",
         "",
         markdown_table(header, rows_of(done, exact, datasets)),
         "",

@@ -3,6 +3,7 @@
 from experiments.internals import drawing_style
 from experiments.page.figures import draw_calibration, draw_curves, draw_embedding, draw_pareto
 from experiments.page.style import MODEL_STYLES, PALETTE, draw_svg, drawing, model_styles, save_png, to_svg
+from experiments.page.tables import best_cells, markdown_table
 from prismgp.report import (
     Figure,
     Highlight,
@@ -10,9 +11,7 @@ from prismgp.report import (
     Page,
     Section,
     Table,
-    best_cells,
     certificate_section,
-    markdown_table,
     render,
     to_html,
 )

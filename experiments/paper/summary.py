@@ -177,7 +177,7 @@ def markdown(study: Study) -> str:
         parts.append(markdown_table(["Model", "RMSE here", "published"], beside))
     if verdicts := [*claims(found), *space_claims(study.get("embedding"))]:
         lines = "\n".join(f"- {each.statement}: {each.verdict}. {each.evidence}." for each in verdicts)
-        parts += ["## The paper's claims", lines]
+        parts += [f"## The paper's claims: {title_of(options)}", lines]
     return "\n\n".join(parts) + "\n"
 
 

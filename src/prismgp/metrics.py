@@ -7,6 +7,7 @@ density, the NLPD is minus the mean of that, and :meth:`predict_interval` has th
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -143,6 +144,62 @@ def calibration_curve(y: Any, mean: Any, std: Any, levels: Any = _LEVELS) -> tup
         raise DataError("levels must be numbers between 0 and 1")
     z = np.abs(y - mean) / std
     return asked, np.array([float(np.mean(z <= normal_quantile(0.5 + 0.5 * level))) for level in asked])
+
+
+class Scores:
+    """Accuracy of predictions and coverage of intervals, accumulated over batches in constant memory."""
+
+    def __init__(self, level: float) -> None:
+        self.level = level
+        self.rows = 0
+        self._weight = self._squares = self._covered = self._log_density = 0.0
+
+    def add(
+        self,
+        y: Array,
+        mean: Array,
+        std: Array,
+        log_density: Array | None = None,
+        interval: tuple[Array, Array] | None = None,
+        weight: Array | None = None,
+    ) -> None:
+        """Compare predictions with observations, (n,); pairs with a NaN do not count.
+
+        The log densities are those of the observations under the model, and the interval is the model's; None: those of
+        normal distributions. A row of weight w counts as w rows.
+        """
+        scored = np.isfinite(y) & np.isfinite(mean)
+        if not scored.any():
+            return
+        if interval is None:
+            margin = normal_quantile(0.5 + self.level / 2) * std
+            interval = mean - margin, mean + margin
+        if log_density is None:
+            log_density = -0.5 * (np.square((y - mean) / std) + np.log(2 * np.pi * np.square(std)))
+        own = np.ones(len(y)) if weight is None else weight
+        own, inside = own[scored], (interval[0] <= y) & (y <= interval[1])
+        self.rows += len(own)
+        self._weight += float(own.sum())
+        self._squares += float(own @ np.square(y - mean)[scored])
+        self._covered += float(own @ inside[scored])
+        self._log_density += float(own @ log_density[scored])
+
+    def merge(self, other: Scores) -> Scores:
+        """Scores of both sets of rows."""
+        both = Scores(self.level)
+        for name in ("rows", "_weight", "_squares", "_covered", "_log_density"):
+            setattr(both, name, getattr(self, name) + getattr(other, name))
+        return both
+
+    def to_dict(self, *, density: bool = True) -> dict[str, Any]:
+        """RMSE, and for predictions of observations NLPD (mean negative log density) and coverage."""
+        if not self.rows:
+            return {"rows": 0}
+        scores: dict[str, Any] = {"rows": self.rows, "rmse": math.sqrt(self._squares / self._weight)}
+        if density:
+            nlpd, coverage = -self._log_density / self._weight, self._covered / self._weight
+            scores |= {"nlpd": nlpd, "level": self.level, "coverage": coverage}
+        return scores
 
 
 def _same_shape(**arrays: Any) -> list[Array]:

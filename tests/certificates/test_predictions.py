@@ -32,7 +32,9 @@ def bounds(problem, low, *, count, seed, delta):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("rank", "count", "delta"), [(8, 32, 0.2), (25, 32, 0.5), (25, 64, 0.2)])
+@pytest.mark.parametrize(
+    ("rank", "count", "delta"), [(8, 32, 0.2), pytest.param(25, 32, 0.5, marks=pytest.mark.nightly), (25, 64, 0.2)]
+)
 def test_all_points_at_once(rank, count, delta):
     """Over 1,000 seeds, all test points of a problem are inside but for a share of delta at most."""
     failures = trials = 0
@@ -48,7 +50,7 @@ def test_all_points_at_once(rank, count, delta):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("delta", [0.3, 0.6])
+@pytest.mark.parametrize("delta", [0.3, pytest.param(0.6, marks=pytest.mark.nightly)])
 def test_several_outputs(delta):
     """Three outputs and test points far from each other: the union bound is over all of them."""
     rng = np.random.default_rng(8)

@@ -84,7 +84,7 @@ def signal_at(monkeypatch: pytest.MonkeyPatch, place: str, call: int, number: si
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.nightly)])
 def test_twenty_moments_of_a_fit(run: Run, small: Path, tmp_path: Path, number: signal.Signals) -> None:
     """Signals one after the other; the fit goes on each time, and ends as if nothing had happened."""
     output, checkpoint, whole = tmp_path / "m.prism", tmp_path / "c", tmp_path / "whole.prism"

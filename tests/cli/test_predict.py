@@ -348,7 +348,7 @@ def test_memory_does_not_grow_with_the_rows(
     # The reader is some 32 blocks ahead and the writer collects a row group; both are made smaller, so
     # that small files suffice to fill them.
     monkeypatch.setattr("prismgp.data.tables.BLOCK_BYTES", 2**15)
-    monkeypatch.setattr("prismgp.data.writers.GROUP_BYTES", 2**20)
+    monkeypatch.setattr("prismgp.data.formats.GROUP_BYTES", 2**20)
     original = FittedModel.predict_quantiles
     samples: list[int] = []
 

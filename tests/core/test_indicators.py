@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from prismgp.core.exact import ExactEvidence
-from prismgp.core.indicators import Groups, TiedEvidence
+from prismgp.core.exact import ExactEvidence, Groups, TiedEvidence
 from prismgp.core.kernels import default_start, get_kernel, squared_distance
 
 

@@ -10,7 +10,7 @@ import torch
 
 import prismgp
 from prismgp import SSGPRegressor
-from prismgp.core.limits import NO_LIMIT, find_limits, limit_inputs
+from prismgp.core.features import NO_LIMIT, find_limits, limit_inputs
 from prismgp.exceptions import ModelFileError
 from prismgp.model import load_model, save_model
 from tests.core.same import with_parameters_of

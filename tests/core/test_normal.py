@@ -22,6 +22,12 @@ def mixture(rng: np.random.Generator, k: int, *, n: int = 30, q: int = 2, spread
     return Marginals(mean, variance, weights, centers, variances)
 
 
+def cdf(found: Marginals, y: torch.Tensor) -> np.ndarray:
+    """Probability of values up to y, entry by entry."""
+    parts = stats.norm.cdf(y.numpy(), found.centers.numpy(), found.variances.sqrt().numpy())
+    return np.tensordot(found.weights.numpy(), parts, 1)
+
+
 @pytest.mark.parametrize("spread", [0.0, 3.0, 300.0])
 @pytest.mark.parametrize("k", [1, 2, 6])
 def test_quantiles_invert_the_distribution_function(rng, k, spread):
@@ -31,15 +37,15 @@ def test_quantiles_invert_the_distribution_function(rng, k, spread):
     for j, level in enumerate(LEVELS):
         # Where the density is high, rounding of the quantile shows in the probability.
         rounding = 4e-16 * (quantiles[..., j].abs() / found.variances.amin(0).sqrt()).numpy() + 1e-14
-        error = np.abs(found.cdf(quantiles[..., j]).numpy() - level)
+        error = np.abs(cdf(found, quantiles[..., j]) - level)
         assert (error <= rounding + 1e-12 * level).all()
     assert (quantiles.diff(dim=2) > 0).all()
 
 
 def test_tails_keep_their_digits(rng):
     found = mixture(rng, 3)
-    tail = found.cdf(found.quantiles([1e-12])[..., 0])
-    np.testing.assert_allclose(tail.numpy(), 1e-12, rtol=1e-12)
+    tail = cdf(found, found.quantiles([1e-12])[..., 0])
+    np.testing.assert_allclose(tail, 1e-12, rtol=1e-12)
 
 
 def test_one_part_is_normal(rng):
@@ -63,7 +69,7 @@ def test_density_is_the_slope_of_the_distribution_function(rng):
     width = 0.5 * found.variances.sqrt().amin(0)
     nodes, weights = np.polynomial.legendre.leggauss(16)
     mass = sum(w * (found.log_density(y + width * node)).exp() for node, w in zip(nodes, weights, strict=True)) * width
-    np.testing.assert_allclose(mass.numpy(), (found.cdf(y + width) - found.cdf(y - width)).numpy(), rtol=1e-8)
+    np.testing.assert_allclose(mass.numpy(), cdf(found, y + width) - cdf(found, y - width), rtol=1e-8)
 
 
 def test_quantiles_do_not_depend_on_the_other_rows(rng):

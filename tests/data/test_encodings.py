@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 
 from prismgp.data import ArraySource, TableEncoder
-from prismgp.data.encodings import LEVELS, TIME, EffectEncoding, mark_folds, shrink_effects
+from prismgp.data.encodings import LEVELS, TIME, EffectEncoding, mark_folds
+from prismgp.data.moments import shrink_effects
 from prismgp.data.scan import scan_table
 
 DAY = 86_400

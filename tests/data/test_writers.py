@@ -8,7 +8,7 @@ import io
 import pyarrow as pa
 import pytest
 
-from prismgp.data.writers import open_writer
+from prismgp.data.formats import open_writer
 
 FORMULAS = ["=1+1", "=cmd|'/c calc'!A1", "+SUM(1)", "-2+3", "@SUM(1,2)", "\t=1", "\r=1", "-cmd", "\uff1d1+1", "=1,2\n"]
 HARMLESS = ["-1.5", "+3", "-1,234.5", "-1e-7", "-12.5%", "-", "+", "-inf", "-NaN", "a=1", "", "1-2", "text", "-1'000"]

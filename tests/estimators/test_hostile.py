@@ -76,7 +76,7 @@ def check(model, x, y, x_new):
     "ignore:.*(too few to learn|is constant|no more than noise):prismgp.exceptions.PrismGPWarning"
 )
 @pytest.mark.slow
-@settings(max_examples=50)
+@settings(max_examples=25)  # make soak has thousands
 @given(
     inputs=st.sampled_from(INPUTS),
     targets=st.sampled_from(TARGETS),

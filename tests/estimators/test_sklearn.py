@@ -35,13 +35,22 @@ def test_estimator_checks(estimator, check):
     [
         SSGPRegressor(4, dtype="float32", kernel="matern32", max_iter=3),
         SSGPRegressor(4, gating="hard", n_components=2, max_iter=3),
-        SSGPRegressor(4, gating="soft", n_components=2, max_iter=3),
     ]
 )
 @pytest.mark.filterwarnings(
     "ignore:.*(too few to learn|is constant|no more than noise):prismgp.exceptions.PrismGPWarning"
 )
 def test_estimator_checks_of_other_settings(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
+@parametrize_with_checks([SSGPRegressor(4, gating="soft", n_components=2, max_iter=3)])
+@pytest.mark.filterwarnings(
+    "ignore:.*(too few to learn|is constant|no more than noise):prismgp.exceptions.PrismGPWarning"
+)
+def test_estimator_checks_of_soft_gates(estimator, check):
     check(estimator)
 
 

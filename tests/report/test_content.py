@@ -9,7 +9,7 @@ import pytest
 
 from prismgp.certificates import Certificate, certificate_lines
 from prismgp.exceptions import DataError
-from prismgp.report import Table, best_cells, certificate_section, markdown_table, paragraphs
+from prismgp.report import Table, certificate_section, paragraphs
 
 from . import sample
 
@@ -44,16 +44,6 @@ def test_rows_of_another_length_are_refused() -> None:
         Table("T", ["a", "b"], [["1", "2"], ["1"]])
     with pytest.raises(DataError, match="1 groups for 2 rows"):
         Table("T", ["a"], [["1"], ["2"]], groups=["x"])
-
-
-def test_the_best_of_every_group() -> None:
-    values = [0.3, 0.2, 0.2, None, 5.0, 4.0, float("nan"), 1.0]
-    groups = ["a", "a", "a", "a", "b", "b", "b", "alone"]
-    assert best_cells({2: values}, groups) == {(1, 2), (2, 2), (5, 2)}
-    assert best_cells({1: [3.0, 1.0], 2: [-3.0, -1.0]}) == {(1, 1), (0, 2)}
-    assert best_cells({1: [1.0]}) == frozenset()
-    with pytest.raises(DataError, match="2 values for 3 rows"):
-        best_cells({1: [1.0, 2.0]}, ["a", "b", "c"])
 
 
 def test_paragraphs() -> None:
@@ -117,7 +107,3 @@ def test_what_is_no_certificate_is_refused(broken: dict) -> None:
     whole = sample.certificate().to_dict()
     with pytest.raises(DataError, match=r"not a certificate: .*; store what Certificate.to_dict\(\) gives"):
         certificate_section(broken if "rows" not in broken and "mean" not in broken else {**whole, **broken})
-
-
-def test_a_table_in_markdown() -> None:
-    assert markdown_table(["a", "b"], [["x", "1"], ["y", "2"]]) == "| a | b |\n| --- | --- |\n| x | 1 |\n| y | 2 |"

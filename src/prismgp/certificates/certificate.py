@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from html import escape
+from importlib.resources import files
 from typing import Any
 
 import numpy as np
 
 from prismgp._types import AnyArray, Array
-from prismgp.certificates.html import certificate_html
 
 MEMBER_HEADER = ("mean within", "std within", "log evidence within", "|K - K'| at most")
 _INTERVALS = ("kernel_error", "kernel_error_frobenius", "log_evidence", "mean", "variance")
@@ -273,7 +274,7 @@ class Certificate:
         return lines
 
     def _repr_html_(self) -> str:
-        return certificate_html(self)
+        return _certificate_html(self)
 
     def __repr__(self) -> str:
         lines = self.summary()
@@ -318,3 +319,30 @@ def _odds(found: Interval) -> str:
 
 def _number(value: float) -> str:
     return f"{value:.3g}" if math.isfinite(value) else "unknown"
+
+
+# -- HTML, for notebooks: self-contained, every text escaped -----------------------------------------
+
+
+def _certificate_html(certificate: Certificate) -> str:
+    """The summary as a table, with the assumptions and the members folded up below."""
+    style = files("prismgp.certificates").joinpath("certificate.css").read_text(encoding="utf-8")
+    return f'<div class="prismgp-certificate"><style>{style}</style>{_body(certificate)}</div>'
+
+
+def _body(certificate: Certificate) -> str:
+    state = "holds" if certificate.holds else "does not hold"
+    rows = "".join(
+        f'<tr><th scope="row">{escape(subject)}</th><td>{escape(text)}</td></tr>'
+        for subject, text in certificate.summary()
+    )
+    parts = [
+        f"<p><strong>Certificate of {escape(certificate.name)}</strong> <span>{state}</span></p>",
+        f"<table><tbody>{rows}</tbody></table>",
+    ]
+    if certificate.assumptions:
+        items = "".join(f"<li>{escape(each)}</li>" for each in certificate.assumptions)
+        parts.append(f"<details><summary>Assumptions</summary><ul>{items}</ul></details>")
+    for member in certificate.members:
+        parts.append(f"<details><summary>{escape(member.name)}</summary>{_body(member)}</details>")
+    return "".join(parts)

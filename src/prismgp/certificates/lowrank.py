@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from prismgp._types import Tensor
-from prismgp.certificates.kernel_matrix import UNIT, ReferenceKernel, growth, times_thin
+from prismgp.certificates.kernel_matrix import UNIT, FeatureError, ReferenceKernel, growth, times_thin
 
 _BLOCK = 48  # candidates looked at together, so that the work is in matrix products
 _ENOUGH = 0.2  # of the largest remaining diagonal at which a candidate of the block still becomes a pivot
@@ -180,37 +180,6 @@ class NystromMap:
         limits = self.pivots.limits
         step = max(limits.chunk_rows, limits.chunk_numbers // max(self.rank, 1))
         return [slice(start, min(start + step, rows)) for start in range(0, rows, step)]
-
-
-@dataclass
-class FeatureError:
-    """Rounding errors of L, gathered row by row.                                                           (U4)
-
-    The computed L is the true one plus a matrix whose Frobenius norm is known. Its spectral norm is that of independent
-    errors: at most a few times the largest norm of a row plus that of a column (Latala, 2005). The roundings of
-    ``|a|^2 / 2``, which the entries of a row share, are 16 times smaller than what is charged for the entries; with
-    the factor of four that covers ranks of some thousands even where all entries are alike.
-    """
-
-    squares: float = 0.0
-    columns: float = 0.0
-    furthest: float = 0.0
-
-    def add(self, rows: Tensor, entries: Tensor) -> None:
-        """Norms and largest entries of the errors of some rows."""
-        self.squares += float(rows.square().sum())
-        self.columns += float(entries.square().sum())
-        self.furthest = max(self.furthest, float(rows.max()))
-
-    def of_product(self, size: int, known: float, largest: float) -> tuple[float, float]:
-        """How far ``L L'`` is off, in spectral and in trace norm, with its computed eigenvalues.
-
-        ``known``: ``|L|_F^2``; ``largest``: the largest eigenvalue; ``size``: numbers summed in them.
-        """
-        frobenius = self.squares**0.5
-        spectral = min(frobenius, 4.0 * (self.furthest + self.columns**0.5))
-        slack = 2.0 * largest**0.5 * spectral + spectral**2 + growth(size) * largest
-        return slack, 2.0 * known**0.5 * frobenius + self.squares + growth(size) * known
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,9 @@ import torch
 from prismgp._types import AnyArray, Tensor
 from prismgp.certificates.kernel_matrix import ReferenceKernel
 from prismgp.certificates.problem import Features, Problem, TestPoints
-from prismgp.core.features import Statistics, spectral_features
+from prismgp.core.features import Statistics, limit_inputs, spectral_features
 from prismgp.core.gating import hard_gates
 from prismgp.core.kernels import Kernel, get_kernel
-from prismgp.core.limits import limit_inputs
 from prismgp.core.models import ExactModel, Predictor, SpectralModel
 from prismgp.core.row_noise import RowNoise
 from prismgp.data import Source, merge_copies, standardise

@@ -11,10 +11,10 @@ import numpy as np
 
 from prismgp._system import atomic_path
 from prismgp.certificates import MEMBER_HEADER, PARTS, Certificate, certificate_lines, certify, member_rows
-from prismgp.cli import common
-from prismgp.cli.console import (
+from prismgp.cli import (
     Parser,
     Subparsers,
+    common,
     complain,
     json_text,
     one_line,

@@ -23,14 +23,18 @@ import pyarrow as pa
 
 from prismgp._system import atomic_path, is_device, name_errors, unknown_device
 from prismgp._types import Array
-from prismgp.cli.console import STDOUT, Parser, complain, printable
-from prismgp.core.normal import normal_quantile
+from prismgp.cli import STDOUT, Parser, complain, printable
 from prismgp.data import MISSING, TableFiles, open_tables
-from prismgp.data.cells import quote_names
-from prismgp.data.numerals import DECIMALS
-from prismgp.data.tables import FORMATS, PARQUET_SUFFIXES, TEXT_SUFFIXES
-from prismgp.data.text import check_encoding
-from prismgp.data.writers import ParquetWriter, TextWriter, open_writer
+from prismgp.data.cells import DECIMALS, quote_names
+from prismgp.data.formats import (
+    FORMATS,
+    PARQUET_SUFFIXES,
+    TEXT_SUFFIXES,
+    ParquetWriter,
+    TextWriter,
+    check_encoding,
+    open_writer,
+)
 from prismgp.exceptions import DataError
 
 if TYPE_CHECKING:
@@ -343,68 +347,7 @@ def free_names(taken: Sequence[str], wanted: Iterable[str]) -> list[str]:
 # -- numbers -------------------------------------------------------------------------------------
 
 
-def half_width(level: float) -> float:
-    """Half the width of a central interval of a standard normal variable."""
-    return normal_quantile(0.5 + level / 2)
-
-
 def relative_lengthscale(model: FittedModel) -> Array | None:
     """Length-scales in standard deviations of the columns, if the model has them; infinite for an ignored column."""
     known = model.input_lengthscale
     return None if known is None else np.where(model.standardiser.constant_inputs, np.inf, known)
-
-
-class Scores:
-    """Accuracy of predictions and coverage of intervals, accumulated over batches in constant memory."""
-
-    def __init__(self, level: float) -> None:
-        self.level = level
-        self.rows = 0
-        self._weight = self._squares = self._covered = self._log_density = 0.0
-
-    def add(
-        self,
-        y: Array,
-        mean: Array,
-        std: Array,
-        log_density: Array | None = None,
-        interval: tuple[Array, Array] | None = None,
-        weight: Array | None = None,
-    ) -> None:
-        """Compare predictions with observations, (n,); pairs with a NaN do not count.
-
-        The log densities are those of the observations under the model, and the interval is the model's; None: those of
-        normal distributions. A row of weight w counts as w rows.
-        """
-        scored = np.isfinite(y) & np.isfinite(mean)
-        if not scored.any():
-            return
-        if interval is None:
-            margin = half_width(self.level) * std
-            interval = mean - margin, mean + margin
-        if log_density is None:
-            log_density = -0.5 * (np.square((y - mean) / std) + np.log(2 * np.pi * np.square(std)))
-        own = np.ones(len(y)) if weight is None else weight
-        own, inside = own[scored], (interval[0] <= y) & (y <= interval[1])
-        self.rows += len(own)
-        self._weight += float(own.sum())
-        self._squares += float(own @ np.square(y - mean)[scored])
-        self._covered += float(own @ inside[scored])
-        self._log_density += float(own @ log_density[scored])
-
-    def merge(self, other: Scores) -> Scores:
-        """Scores of both sets of rows."""
-        both = Scores(self.level)
-        for name in ("rows", "_weight", "_squares", "_covered", "_log_density"):
-            setattr(both, name, getattr(self, name) + getattr(other, name))
-        return both
-
-    def to_dict(self, *, density: bool = True) -> dict[str, Any]:
-        """RMSE, and for predictions of observations NLPD (mean negative log density) and coverage."""
-        if not self.rows:
-            return {"rows": 0}
-        scores: dict[str, Any] = {"rows": self.rows, "rmse": math.sqrt(self._squares / self._weight)}
-        if density:
-            nlpd, coverage = -self._log_density / self._weight, self._covered / self._weight
-            scores |= {"nlpd": nlpd, "level": self.level, "coverage": coverage}
-        return scores

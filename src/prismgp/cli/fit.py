@@ -13,14 +13,13 @@ import numpy as np
 
 from prismgp._system import format_amount, format_bytes
 from prismgp._types import Array
-from prismgp.cli import common
-from prismgp.cli.common import Scores
-from prismgp.cli.console import Parser, Subparsers, json_text, print_rows, printable, say, show_progress
+from prismgp.cli import Parser, Subparsers, common, json_text, print_rows, printable, say, show_progress
 from prismgp.core.kernels import KERNELS
 from prismgp.data import Source, file_source
 from prismgp.data.scan import MAX_CATEGORIES, is_saved_index
 from prismgp.estimators import ExactGPRegressor, GPRegressor, NeighborGPRegressor, PrismGPRegressor, SSGPRegressor
 from prismgp.exceptions import DataError
+from prismgp.metrics import Scores
 from prismgp.model import file_bytes, rows_needed
 
 _DEFAULT_FREQUENCIES = {"prism": 32, "ssgp": 64}

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from prismgp._system import format_amount, format_bytes
-from prismgp.cli import common
-from prismgp.cli.console import Parser, Subparsers, json_text, one_line, print_rows, printable, say
+from prismgp.cli import Parser, Subparsers, common, json_text, one_line, print_rows, printable, say
 from prismgp.core.models import SpectralModel
 from prismgp.model import FORMAT_VERSION, FittedModel, load_model
 from prismgp.neighbors.model import NeighborModel

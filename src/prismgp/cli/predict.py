@@ -14,16 +14,14 @@ from tqdm import tqdm
 
 from prismgp._system import format_amount
 from prismgp._types import Array
-from prismgp.cli import common
-from prismgp.cli.common import Scores
-from prismgp.cli.console import Parser, Subparsers, json_text, print_rows, printable, say, show_progress
+from prismgp.cli import Parser, Subparsers, common, json_text, print_rows, printable, say, show_progress
 from prismgp.data import RowBlock, TableReader
 from prismgp.data.cells import from_floats, to_numbers, to_numbers_or_nan
 from prismgp.data.encoder import warn_unseen
 from prismgp.data.encodings import BOOLEAN, NUMBER
-from prismgp.data.tables import PARQUET_SUFFIXES, file_format
-from prismgp.data.writers import ParquetWriter, TextWriter
+from prismgp.data.formats import PARQUET_SUFFIXES, ParquetWriter, TextWriter, file_format
 from prismgp.exceptions import DataError
+from prismgp.metrics import Scores
 from prismgp.model import FittedModel, load_model
 
 _STATISTICS = ("mean", "std", "lower", "upper")

@@ -14,8 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from prismgp._types import AnyArray
-from prismgp.cli import common
-from prismgp.cli.console import Parser, Subparsers, say
+from prismgp.cli import Parser, Subparsers, common, say
 from prismgp.cli.rows import TableRows, read_rows
 from prismgp.data import TableFiles, quote_names
 from prismgp.data.encodings import NUMBER

@@ -12,7 +12,7 @@ import pandas as pd
 
 from prismgp._types import Array
 from prismgp.data import ArraySource, TableEncoder, TableFiles, TableReader, quote_names, warn_unseen
-from prismgp.data.row_noise import NoiseColumns
+from prismgp.data.reader import NoiseColumns
 from prismgp.estimators import GPRegressor
 from prismgp.exceptions import DataError
 

@@ -12,10 +12,9 @@ import pyarrow as pa
 
 from prismgp._types import AnyArray
 from prismgp.active import CRITERIA, Selected, select_rows
-from prismgp.cli import common
-from prismgp.cli.console import Parser, Subparsers, json_text, printable, say, show_progress, terminal_width, ticking
+from prismgp.cli import Parser, Subparsers, common, json_text, printable, say, show_progress, terminal_width, ticking
 from prismgp.data import FileSource, MappedSource, Source, TableFiles, TableReader
-from prismgp.data.tables import file_format
+from prismgp.data.formats import file_format
 from prismgp.exceptions import DataError, PrismGPWarning
 from prismgp.model import FittedModel, load_model
 

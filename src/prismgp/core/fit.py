@@ -12,12 +12,10 @@ import torch
 from prismgp._system import Streams
 from prismgp._types import Array, Tensor
 from prismgp.core.evidence import BlockEvidence
-from prismgp.core.exact import ExactEvidence
-from prismgp.core.features import Gating
+from prismgp.core.exact import ExactEvidence, Groups, TiedEvidence
+from prismgp.core.features import Gating, find_limits
 from prismgp.core.few_rows import FEW_ROWS, Prior, widen
-from prismgp.core.indicators import Groups, TiedEvidence
 from prismgp.core.kernels import Kernel, Parameters, bounds, default_start, draw_frequencies, given_frequencies, perturb
-from prismgp.core.limits import find_limits
 from prismgp.core.models import ExactModel, SpectralModel, spectral_objective
 from prismgp.core.optimise import Monitor, Objective, maximise, race, screen
 from prismgp.core.profile import ProfiledEvidence, noise_log_evidence, profile

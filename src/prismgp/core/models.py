@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -13,10 +13,9 @@ import torch
 from prismgp._types import Array, Tensor
 from prismgp.core.evidence import BlockEvidence, solve_outputs
 from prismgp.core.exact import ExactEvidence, ExactPosterior
-from prismgp.core.features import Gating, Statistics, projection, spectral_features
+from prismgp.core.features import Gating, Statistics, limit_inputs, projection, spectral_features
 from prismgp.core.gating import GateLabels
 from prismgp.core.kernels import Parameters
-from prismgp.core.limits import limit_inputs
 from prismgp.core.normal import Marginals
 from prismgp.core.numerics import Factor, factor
 from prismgp.core.posterior import BlockPosterior, WeightPosterior
@@ -32,7 +31,7 @@ class Predictor(ABC):
     params: Parameters
     log_evidence: float
     factors: tuple[Factor, ...]  # how the factorisations went
-    limits: Tensor | None = None  # of the inputs, (2, d), see :mod:`prismgp.core.limits`
+    limits: Tensor | None = None  # of the inputs, (2, d), see :mod:`prismgp.core.features`
 
     @property
     @abstractmethod
@@ -86,14 +85,6 @@ class Predictor(ABC):
     def log_density(self, x: Tensor, y: Tensor) -> Tensor:
         """Log density of targets y, (n, q), summed over outputs: (n,)."""
         return self.marginals(x).log_density(y).sum(1)
-
-    def cdf(self, x: Tensor, y: Tensor) -> Tensor:
-        """Probability of targets up to y, (n, q), output by output."""
-        return self.marginals(x).cdf(y)
-
-    def quantiles(self, x: Tensor, levels: Sequence[float]) -> Tensor:
-        """The inverse of :meth:`cdf` at levels between 0 and 1, (n, q, len(levels))."""
-        return self.marginals(x).quantiles(levels)
 
     def update(self, rows: Rows) -> Self:  # noqa: ARG002
         """The model that knows more rows, at the same parameters."""

@@ -71,14 +71,8 @@ class Marginals:
         logs = normal_log_density(y, self.centers, self.variances)
         return torch.logsumexp(logs + self.weights.log()[:, None, None], 0)
 
-    def cdf(self, y: Tensor) -> Tensor:
-        """Probability of values up to y, (n, q), entry by entry."""
-        parts = _cdf((y - self.centers) / self.variances.sqrt())
-        found: Tensor = torch.tensordot(self.weights, parts, 1)
-        return found
-
     def quantiles(self, levels: Sequence[float]) -> Tensor:
-        """The inverse of :meth:`cdf` at levels between 0 and 1, (n, q, len(levels)).
+        """Quantiles at levels between 0 and 1, (n, q, len(levels)).
 
         A quantile of a mixture lies between the smallest and the largest of its parts' quantiles. In there Newton's
         method finds it, with bisection where a step would leave, and every third time. An entry that has converged is

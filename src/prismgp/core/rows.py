@@ -40,7 +40,7 @@ class Chunked(Protocol):
 
     n_rows: int
     known_noise: bool  # whether some noise variances of rows are known
-    limits: Tensor | None  # of the inputs, see :mod:`prismgp.core.limits`
+    limits: Tensor | None  # of the inputs, see :mod:`prismgp.core.features`
     n_outputs: int
 
     @property

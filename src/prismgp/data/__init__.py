@@ -16,6 +16,7 @@ from prismgp.data.chunks import (
     StandardisedRows,
     Standardiser,
     auto_chunk_rows,
+    merge_copies,
     prefetch,
     run_pass,
     standardise,
@@ -25,7 +26,6 @@ from prismgp.data.encoder import InputColumn, TableEncoder, missing_error, warn_
 from prismgp.data.files import FileSource, file_source, from_csv, from_parquet
 from prismgp.data.frames import frame_encoder, is_frame, needs_encoder, non_numeric_columns, read_frame
 from prismgp.data.reader import MISSING, RowBlock, TableReader
-from prismgp.data.row_noise import merge_copies
 from prismgp.data.sources import ArraySource, Kept, MappedSource, Selection, Source, is_collection
 from prismgp.data.tables import TableFiles, open_tables
 

@@ -16,8 +16,9 @@ import torch
 
 from prismgp._system import available_bytes
 from prismgp._types import AnyArray, Array, Tensor
+from prismgp.core.features import limit_inputs
+from prismgp.core.few_rows import FEW_ROWS
 from prismgp.core.kernels import Parameters, default_start
-from prismgp.core.limits import limit_inputs
 from prismgp.core.row_noise import RowNoise
 from prismgp.core.rows import Work
 from prismgp.data.sources import ArraySource, Kept, Source
@@ -34,7 +35,7 @@ _IGNORE = 1e20  # scale of an input that never varied, in units of its magnitude
 _NOTHING = 1e-18  # share of the spread below which a mean is a rounding error
 # An input is ignored if no more rows than these, and no larger share of all rows, differ from the others: a
 # length-scale cannot be learned from them, and beyond them the kernel of few frequencies is arbitrary.
-_FEW_ROWS, _FEW_OF_ALL = 3, 1 / 300
+_APART_ROWS, _APART_OF_ALL = 3, 1 / 300
 _AHEAD = 2  # blocks that wait, beside the one in use and the one being read
 
 
@@ -69,7 +70,7 @@ class Standardiser:
         x_mean, x_std, y_mean, y_std = x.mean, x.std, y.mean, y.std
         # An input that did not vary in training has no information; the huge scale makes the model ignore
         # it at prediction too, where any other value would be infinitely many deviations away.
-        few = min(_FEW_ROWS, int(_FEW_OF_ALL * x.weight)) if learned else 0
+        few = min(_APART_ROWS, int(_APART_OF_ALL * x.weight)) if learned else 0
         ignored = (x_std == 0) | (x.apart <= few)
         # Not by the mean, which a few rows move and which may cancel to next to nothing.
         x_scale = np.where(ignored, _IGNORE * np.maximum(_magnitude(x.usual), x.largest), x_std)
@@ -87,6 +88,27 @@ class Standardiser:
 
 def _magnitude(mean: Array) -> Array:
     return np.where(mean != 0, np.abs(mean), 1.0)
+
+
+def merge_copies(source: Source) -> Source:
+    """Few rows with weights or with copies among them: each distinct row once, with the sum of its weights, sorted.
+
+    So a row that is repeated and one that has a weight give the same fit, to the last bit, where searches and
+    subsamples would tell them apart. From ``FEW_ROWS`` observations on, rows stay as they are.
+    """
+    if not isinstance(source, ArraySource) or source.n_rows >= FEW_ROWS:
+        return source
+    noise = source.noise
+    weight = np.ones(source.n_rows) if noise is None else noise[:, 0]
+    known = np.empty((source.n_rows, 0)) if noise is None else noise[:, 1:]
+    labels = np.empty((source.n_rows, 0)) if source.labels is None else source.labels[:, None]
+    everything = np.concatenate([source.x, source.targets, known, labels], 1, dtype=np.float64)
+    _, first, group = np.unique(everything, axis=0, return_index=True, return_inverse=True)
+    if weight.sum() >= FEW_ROWS or (noise is None and len(first) == source.n_rows):
+        return source
+    rows = source.take(first)
+    columns = np.stack([np.bincount(group.ravel(), weight), *known[first].T], 1)
+    return ArraySource(rows.x, rows.targets, rows.labels).with_noise(columns)
 
 
 def standardise(

@@ -20,10 +20,11 @@ from uuid import uuid4
 import torch
 
 from prismgp.data.shards import FileRows, PartitionRows, Shard, ShardLoader
-from prismgp.data.sources import Source
+from prismgp.data.sources import Kept, Source
 from prismgp.exceptions import DataError, PrismGPError
 
 T = TypeVar("T")
+U = TypeVar("U")
 CONNECT_SECONDS = 10
 _RETRIES = 3  # of a task that fails for other reasons than the data, such as a file system that fails now and then
 _FAN_IN = 8  # results that one task merges
@@ -215,3 +216,33 @@ def _translate_errors(client: Any) -> Iterator[None]:
             f"the connection to the Dask scheduler at {address} was lost during a pass over the rows; "
             "nothing was written: start the scheduler and fit again"
         ) from error
+
+
+class KeptOnWorkers(Kept[T]):
+    """Results for parts of the rows, in the memory of the workers; those of a lost worker are computed again."""
+
+    distributed = True
+
+    def __init__(self, shards: Sequence[Shard], cluster: Cluster) -> None:
+        self.shards, self._cluster = list(shards), cluster
+
+    def load(self) -> list[T]:
+        outcomes = self._cluster.map(_get_value, self.shards)
+        for outcome in outcomes:
+            if outcome.error is not None:
+                raise outcome.error
+        return [outcome.value for outcome in outcomes]  # type: ignore[misc]  # a value, as there is no error
+
+    def reduce(self, function: Callable[[T, int], U], merge: Callable[[U, U], U]) -> U:
+        outcome = self._cluster.reduce(partial(_apply_to_value, function=function), merge, self.shards)
+        if outcome.error is not None:
+            raise outcome.error
+        return outcome.value  # type: ignore[return-value]  # as above
+
+
+def _get_value(source: Source) -> Any:
+    return source.value  # type: ignore[attr-defined]  # what a ValueLoader opens has one
+
+
+def _apply_to_value(source: Source, *, function: Callable[[Any, int], U]) -> U:
+    return function(source.value, source.first_row)  # type: ignore[attr-defined]  # as above

@@ -15,11 +15,10 @@ import pandas as pd
 
 from prismgp._types import AnyArray
 from prismgp.data.cells import check_unique
-from prismgp.data.cluster import Cluster, Outcome
+from prismgp.data.cluster import Cluster, KeptOnWorkers, Outcome
 from prismgp.data.encoder import TableEncoder, warn_unseen
 from prismgp.data.moments import Moments
-from prismgp.data.reader import TableReader
-from prismgp.data.row_noise import NoiseColumns
+from prismgp.data.reader import NoiseColumns, TableReader
 from prismgp.data.scan import TableScan
 from prismgp.data.shards import (
     FileLoader,
@@ -34,7 +33,6 @@ from prismgp.data.shards import (
 from prismgp.data.sources import (
     ArraySource,
     Block,
-    Kept,
     Source,
     compute_moments,
     is_collection,
@@ -192,36 +190,6 @@ class DaskSource(Source):
                 "with a predict method, or None, and the clusters are found on a sample"
             )
         return self
-
-
-class KeptOnWorkers(Kept[T]):
-    """Results for parts of the rows, in the memory of the workers; those of a lost worker are computed again."""
-
-    distributed = True
-
-    def __init__(self, shards: Sequence[Shard], cluster: Cluster) -> None:
-        self.shards, self._cluster = list(shards), cluster
-
-    def load(self) -> list[T]:
-        outcomes = self._cluster.map(_get_value, self.shards)
-        for outcome in outcomes:
-            if outcome.error is not None:
-                raise outcome.error
-        return [outcome.value for outcome in outcomes]  # type: ignore[misc]  # a value, as there is no error
-
-    def reduce(self, function: Callable[[T, int], U], merge: Callable[[U, U], U]) -> U:
-        outcome = self._cluster.reduce(partial(_apply_to_value, function=function), merge, self.shards)
-        if outcome.error is not None:
-            raise outcome.error
-        return outcome.value  # type: ignore[return-value]  # as above
-
-
-def _get_value(source: Source) -> Any:
-    return source.value  # type: ignore[attr-defined]  # what a ValueLoader opens has one
-
-
-def _apply_to_value(source: Source, *, function: Callable[[Any, int], U]) -> U:
-    return function(source.value, source.first_row)  # type: ignore[attr-defined]  # as above
 
 
 class DaskFileSource(DaskSource):

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from prismgp._types import AnyArray, Array
+from prismgp.data.moments import shrink_effects, weighted_median
 from prismgp.data.sources import MOMENT_ROWS, Source
 from prismgp.exceptions import DataError, ModelFileError
 
@@ -382,7 +383,7 @@ def _learn(column: InputColumn, tally: _Tally, sample: AnyArray, weight: AnyArra
     median = None
     if tally.missing and column.kind in (NUMBER, BOOLEAN, TIME):
         known = ~np.isnan(sample)
-        median = _weighted_median(sample[known], weight[known]) if known.any() else 0.0
+        median = weighted_median(sample[known], weight[known]) if known.any() else 0.0
     if column.kind == TIME:
         span = tally.high - tally.low
         seen = tuple(name for name, period in _PERIODS.items() if span >= 2.0 * period)
@@ -397,46 +398,3 @@ def _learn(column: InputColumn, tally: _Tally, sample: AnyArray, weight: AnyArra
         out = [shrink_effects(*(np.delete(each, k, axis=0).sum(axis=0) for each in folds)) for k in range(_FOLDS)]
         return EffectEncoding(counts, shrink_effects(counts, *rest), np.stack(out))
     return NumberEncoding(median)
-
-
-def _weighted_median(values: AnyArray, weight: AnyArray) -> float:
-    """The median of values, (n,), each of which counts as often as its weight says."""
-    order = np.argsort(values, kind="stable")
-    below = np.cumsum(weight[order])
-    middle = [min(int(np.searchsorted(below, below[-1] / 2, side)), len(order) - 1) for side in ("left", "right")]
-    return float(values[order[middle]].mean())
-
-
-def shrink_effects(counts: Array, sums: Array, squares: Array, rows: float | None = None) -> Array:
-    """Empirical Bayes means of levels, less the mean of all rows, (L, q).
-
-    Parameters
-    ----------
-    counts : (L,)
-        Rows of each level, or the sum of their weights.
-    sums : (L, q)
-        Of their targets, times their weights.
-    squares : (q,)
-        Sum of the squared targets of all rows, times their weights.
-    rows : float, optional
-        Number of all rows, where they have weights; None: the sum of the counts.
-
-    Notes
-    -----
-    With variance s² within levels and t² between them, by the moments of the one-way analysis of variance, the effect
-    of a level of n rows is ``n / (n + s²/t²)`` times that of its mean (M1). The variance of a row of weight w is
-    ``s² / w`` around the mean of its level, so n is the sum of the weights, and all weights may be multiplied by the
-    same number.
-    """
-    total, levels = float(counts.sum()), int((counts > 0).sum())
-    n = total if rows is None else float(rows)
-    if n <= levels or levels < 2:  # nothing tells the two variances apart
-        return np.zeros_like(sums)
-    mean = sums.sum(axis=0) / total
-    deviations = np.divide(sums, counts[:, None], where=counts[:, None] > 0, out=np.tile(mean, (len(counts), 1))) - mean
-    between = counts @ deviations**2
-    within = np.maximum(squares - total * mean**2 - between, 0.0) / (n - levels)
-    spread = np.maximum(between - (levels - 1) * within, 0.0) / (total - counts @ counts / total)
-    ratio = np.divide(within, spread, where=spread > 0, out=np.full_like(spread, np.inf))
-    weight: Array = counts[:, None] / (counts[:, None] + ratio + (counts[:, None] == 0))  # (M1)
-    return np.asarray(weight * deviations)

@@ -10,11 +10,11 @@ import numpy as np
 
 from prismgp._validate import check_choice
 from prismgp.data.encoder import TableEncoder, warn_unseen
-from prismgp.data.reader import MISSING, TableReader
-from prismgp.data.row_noise import NoiseColumns
+from prismgp.data.formats import PARQUET_SUFFIXES, TEXT_SUFFIXES
+from prismgp.data.reader import MISSING, NoiseColumns, TableReader
 from prismgp.data.scan import MAX_CATEGORIES, scan_files
 from prismgp.data.sources import MOMENT_ROWS, ArraySource, Block, Source, rechunk
-from prismgp.data.tables import PARQUET_SUFFIXES, TEXT_SUFFIXES, TableFiles, open_tables
+from prismgp.data.tables import TableFiles, open_tables
 
 if TYPE_CHECKING:
     from prismgp.data.dask import DaskFileSource  # the same

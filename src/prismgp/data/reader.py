@@ -8,22 +8,68 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from prismgp._types import Array
+from prismgp._types import AnyArray, Array
 from prismgp.data.cells import check_finite, plural, quote_names, raise_problems, to_numbers
 from prismgp.data.encoder import TableBatch, TableEncoder, missing_error
 from prismgp.data.encodings import NUMBER
-from prismgp.data.row_noise import NoiseColumns
 from prismgp.data.scan import empty_error
 from prismgp.data.tables import TableFiles
 from prismgp.exceptions import DataError, ModelFileError
 
 MISSING = ("impute", "drop", "error")  # what to do with missing cells
+
+
+@dataclass(frozen=True)
+class NoiseColumns:
+    """Names of the columns of a table that hold the weights and the known noise variances of its rows."""
+
+    weight: str | None = None
+    variance: str | None = None
+
+    @property
+    def names(self) -> list[str]:
+        return [name for name in (self.weight, self.variance) if name is not None]
+
+    @property
+    def n_noise(self) -> int:
+        """Columns behind the targets."""
+        return 2 if self.variance is not None else 1 if self.weight is not None else 0
+
+    def check(self, targets: Sequence[Any], inputs: Sequence[str] = ()) -> None:
+        """Refuse what a source with these targets, and these inputs where they are chosen, cannot have."""
+        if self.names and not targets:
+            raise DataError("weight and noise belong to the target; name it too, e.g. from_parquet(path, target=...)")
+        for name in self.names:
+            if name in targets or name in inputs or self.names.count(name) > 1:
+                raise DataError(f"column {name!r} holds weights or noise variances of the rows, and nothing else")
+        if self.variance is not None and len(targets) > 1:
+            raise DataError(
+                f"{self.variance!r} holds the known noise variances of one target, and there are {len(targets)}; "
+                "fit a model for each of them"
+            )
+
+    def arrange(self, y: Array, q: int, numbers: AnyArray, path: str) -> Array:
+        """Targets and the columns of these names, (n, q + len(names)), as weights and variances behind the targets.
+
+        ``numbers`` are those of the rows in the table, for the error about a negative number.
+        """
+        bad = np.argwhere(y[:, q:] < 0)
+        if len(bad):
+            row, column = bad[0]
+            raise DataError(
+                f"{path}: {self.names[column]!r} holds {y[row, q + column]:g} in row {numbers[row]:,} (from 1 on); "
+                f"{'weights' if self.names[column] == self.weight else 'variances'} must not be negative"
+            )
+        if self.weight is None:
+            y = np.insert(y, q, 1.0, axis=1)
+        return y
 
 
 class RowBlock(NamedTuple):

@@ -14,8 +14,10 @@ import pyarrow.compute as pc
 
 from prismgp.data.cells import (
     ArrowColumn,
+    Numerals,
     check_unique,
     column_kind,
+    count_percents,
     is_text,
     parse_times,
     plural,
@@ -25,7 +27,6 @@ from prismgp.data.cells import (
 )
 from prismgp.data.encoder import InputColumn, TableEncoder
 from prismgp.data.encodings import BOOLEAN, CATEGORY, LEVELS, NUMBER, TIME
-from prismgp.data.numerals import Numerals, count_percents
 from prismgp.data.tables import TableFiles
 from prismgp.exceptions import DataError
 

@@ -16,8 +16,7 @@ from prismgp._types import AnyArray
 from prismgp._validate import check_cells
 from prismgp.data.encoder import TableEncoder, missing_error
 from prismgp.data.frames import to_arrow
-from prismgp.data.reader import TableReader
-from prismgp.data.row_noise import NoiseColumns
+from prismgp.data.reader import NoiseColumns, TableReader
 from prismgp.data.sources import ArraySource, Block, Selection, Source, rechunk
 from prismgp.exceptions import DataError
 

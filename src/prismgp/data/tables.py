@@ -13,7 +13,6 @@ import copy
 import os
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from os import PathLike
@@ -21,56 +20,34 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
-from prismgp.data.cells import check_unique, from_strings, is_numeric, is_text, quote_names
-from prismgp.data.numerals import DECIMALS, Numerals
-from prismgp.data.text import TextFormat
+from prismgp.data.cells import (
+    DECIMALS,
+    MISSING_TEXT,
+    Numerals,
+    check_unique,
+    common_type,
+    is_text,
+    null_missing,
+    quote_names,
+)
+from prismgp.data.formats import (
+    TEXT_SUFFIXES,
+    FileOptions,
+    TextFormat,
+    choose_format,
+    default_delimiter,
+    file_format,
+    find_files,
+)
 from prismgp.exceptions import DataError
 
 BLOCK_BYTES = 2**20  # of a text file, parsed at a time
-PARQUET_SUFFIXES = (".parquet", ".pq")
-TEXT_SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
 
-# Spellings of a missing value in CSV files; pyarrow's own list and pandas' <NA>.
-_MISSING_TEXT = (
-    *("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>"),
-    *("N/A", "NA", "NULL", "NaN", "n/a", "nan", "null"),
-)
 _BUFFER_BYTES = 2**16  # of each column of a Parquet file
 _WHOLE_GROUP = 2**18  # bytes of a row group that is read without buffers
-FORMATS = ("csv", "tsv", "parquet")
-
-
-def file_format(path: str | PathLike[str]) -> str:
-    """The suffix that names a format; an error for any other."""
-    name = Path(path).name.lower()
-    for suffix in (*TEXT_SUFFIXES, *PARQUET_SUFFIXES):
-        if name.endswith(suffix):
-            return suffix
-    raise DataError(f"{path}: unsupported file type; use one of {', '.join((*TEXT_SUFFIXES, *PARQUET_SUFFIXES))}")
-
-
-def default_delimiter(suffix: str) -> str:
-    """Between the columns of a file with this suffix."""
-    return "\t" if suffix.startswith(".tsv") else ","
-
-
-@dataclass(frozen=True)
-class FileOptions:
-    """What users say about files; None: found in the file."""
-
-    format: str | None = None  # one of FORMATS; None: by the suffix
-    delimiter: str | None = None
-    decimal: str | None = None  # one of DECIMALS
-    encoding: str | None = None
-
-    @property
-    def about_text(self) -> bool:
-        """Whether anything is said that is about text files only."""
-        return any(each is not None for each in (self.delimiter, self.decimal, self.encoding))
 
 
 # -- one file --------------------------------------------------------------------------------------
@@ -88,7 +65,7 @@ class TableFile:
         options = options or FileOptions()
         self.path = Path(path).absolute()  # workers of a cluster have working folders of their own
         self.name = str(path) if name is None else name
-        self.format = _choose_format(self.name, options.format)
+        self.format = choose_format(self.name, options.format)
         self.decimal = options.decimal
         self.row_groups: range | None = None  # of a Parquet file; None: all
         if options.decimal is not None and options.decimal == options.delimiter:
@@ -206,21 +183,11 @@ class TableFile:
             convert_options=pa.csv.ConvertOptions(
                 column_types=types,
                 include_columns=list(types or ()),
-                null_values=list(_MISSING_TEXT),
+                null_values=list(MISSING_TEXT),
                 strings_can_be_null=False,
                 decimal_point=self.decimal or ".",
             ),
         )
-
-
-def _choose_format(name: str, chosen: str | None) -> str:
-    """The suffix of the format of a file, which may be chosen whatever its name."""
-    if chosen is not None:
-        return f".{chosen}"
-    try:
-        return file_format(name)
-    except DataError as error:
-        raise DataError(f"{error}, or say what it is with --format {'|'.join(FORMATS)}") from None
 
 
 @contextmanager
@@ -273,7 +240,7 @@ def open_tables(
         raise DataError(f"decimal={decimal!r} must be '.' or ','")
     options = FileOptions(kind, delimiter, decimal, encoding)
     if isinstance(path, str | PathLike):
-        paths = _find_files(Path(path), suffixes, kind) if Path(path).is_dir() else [Path(path)]
+        paths = find_files(Path(path), suffixes, kind) if Path(path).is_dir() else [Path(path)]
         title = str(path) if name is None else name
     else:
         paths = [Path(each) for each in path]
@@ -285,17 +252,6 @@ def open_tables(
         if suffixes and file_format(each) not in suffixes:
             raise DataError(f"{each}: is not one of {', '.join(suffixes)}")
     return TableFiles([TableFile(each, options, name=name) for each in paths], title)
-
-
-def _find_files(folder: Path, suffixes: Collection[str], kind: str | None) -> list[Path]:
-    wanted = ("",) if kind is not None else tuple(suffixes) or (*TEXT_SUFFIXES, *PARQUET_SUFFIXES)
-    return [
-        path
-        for path in sorted(folder.rglob("*"))
-        if path.name.lower().endswith(wanted)
-        and not any(part.startswith((".", "_")) for part in path.relative_to(folder).parts)
-        and path.is_file()
-    ]
 
 
 class TableFiles:
@@ -337,7 +293,7 @@ class TableFiles:
                 )
             for name, kind in types.items():
                 other = file.schema.field(name).type
-                common = _common_type(kind, other)
+                common = common_type(kind, other)
                 if common is None:
                     raise DataError(f"{file.name}: column {name!r} holds {other}, in {first.name} it holds {kind}")
                 types[name] = common
@@ -404,7 +360,7 @@ class TableFiles:
     def _read_numerals(self, batch: pa.RecordBatch, numbers: Collection[str]) -> pa.RecordBatch:
         for name in self.respelled.intersection(numbers):
             index = batch.schema.get_field_index(name)
-            values = self.numerals.read(name, _to_null(batch.column(index)))
+            values = self.numerals.read(name, null_missing(batch.column(index)))
             batch = batch.set_column(index, name, values)
         return batch
 
@@ -419,17 +375,11 @@ class TableFiles:
         chosen = table.select(names)
         if not self.is_text:
             return chosen
-        columns = [_to_null(column) if is_text(column.type) else column for column in chosen.columns]
+        columns = [null_missing(column) if is_text(column.type) else column for column in chosen.columns]
         for index, name in enumerate(names):
             if name in numbers and is_text(columns[index].type):
                 columns[index] = self.numerals.read(name, columns[index], first_row)
         return pa.table(columns, names=names)
-
-
-def _to_null(text: Any) -> Any:
-    """Null where a cell spells a missing value."""
-    spellings = from_strings(_MISSING_TEXT).cast(pa.string())
-    return pc.if_else(pc.is_in(text, value_set=spellings), pa.nulls(1, pa.string())[0], text)
 
 
 def _stamp(path: str | PathLike[str]) -> tuple[int, int]:
@@ -447,18 +397,3 @@ def _check_unchanged(file: TableFile, stamp: tuple[int, int]) -> None:
             f"{file.name}: the file has changed while it was in use; it is read several times: "
             "begin again with a file that stays as it is"
         )
-
-
-def _common_type(first: Any, second: Any) -> Any:
-    """The type that holds the values of both; None where they are of different kinds."""
-    if first == second or pa.types.is_null(second):
-        return first
-    if pa.types.is_null(first):
-        return second
-    values = [kind.value_type if pa.types.is_dictionary(kind) else kind for kind in (first, second)]
-    if all(is_text(kind) for kind in values):
-        return pa.large_string()
-    if not (is_numeric(first) and is_numeric(second)):
-        return None
-    integers = all(pa.types.is_integer(kind) and kind != pa.uint64() for kind in (first, second))
-    return pa.int64() if integers else pa.float64()

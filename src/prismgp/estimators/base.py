@@ -26,6 +26,7 @@ from prismgp.data import MISSING, ArraySource, MappedSource, Source, Standardise
 from prismgp.estimators.documented import Documented
 from prismgp.estimators.predictions import Predictions
 from prismgp.estimators.sources import (
+    Labels,
     adopt_rows,
     adopt_source,
     as_source,
@@ -33,17 +34,13 @@ from prismgp.estimators.sources import (
     match_inputs,
     match_rows,
     match_source,
+    no_labels,
     open_checkpoint,
 )
 from prismgp.exceptions import DataError, PrismGPWarning
 from prismgp.model import FittedModel, draw_background, save_model
 
 _TOO_FEW = 10  # rows
-Labels = Callable[[int, int], AnyArray | None]  # the clusters of so many rows with so many inputs, where given
-
-
-def no_labels(n: int, d: int) -> None:
-    """No clusters are given."""
 
 
 class GPRegressor(Documented, Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type: ignore[misc]
@@ -135,14 +132,13 @@ class GPRegressor(Documented, Predictions, MultiOutputMixin, RegressorMixin, Bas
         if not self.optimize:  # what the user gives is not learned
             return
         if source.n_rows < _TOO_FEW:
-            rows = "1 distinct row is" if source.n_rows == 1 else f"{source.n_rows} distinct rows are"
-            message = (
-                f"{rows} too few to learn from: length-scales and noise are mostly assumptions, intervals are wide"
-            )
-            warnings.warn(message, PrismGPWarning, stacklevel=4)
+            rows = "1 distinct row is too few" if source.n_rows == 1 else f"{source.n_rows} distinct rows are too few"
+            message = f"{rows} to learn from: length-scales and noise are mostly assumptions, intervals are wide"
         elif not (source.moments[1].std > 0).all():
             message = "the target is constant: predictions are this value, and how much it may vary is an assumption"
-            warnings.warn(message, PrismGPWarning, stacklevel=4)
+        else:
+            return
+        warnings.warn(message, PrismGPWarning, stacklevel=4)
 
     def _check_size(self, source: Source, device: torch.device) -> None:
         """Refuse what memory cannot hold."""
@@ -192,9 +188,8 @@ class GPRegressor(Documented, Predictions, MultiOutputMixin, RegressorMixin, Bas
     ) -> Source:
         """Rows and targets as the fitted model takes them, checked; for code that works with ``model_``."""
         check_is_fitted(self)
-        source, ndim = self._source(
-            X, y, (sample_weight, noise_variance), reset=False, training=training, labels=labels
-        )
+        noise = sample_weight, noise_variance
+        source, ndim = self._source(X, y, noise, reset=False, training=training, labels=labels)
         model = self.model_
         if ndim != model.target_ndim:
             raise DataError(f"y has {ndim} dimension(s), but the model was fitted with {model.target_ndim}")
@@ -228,12 +223,8 @@ class GPRegressor(Documented, Predictions, MultiOutputMixin, RegressorMixin, Bas
 
     def _start_values(self) -> dict[str, Any]:
         """Starting values, or the fixed ones, in the user's units."""
-        return {
-            "lengthscale": self.lengthscale,
-            "signal": self.signal_variance,
-            "noise": self.noise_variance,
-            "mean": self.mean,
-        }
+        signal, noise = self.signal_variance, self.noise_variance
+        return {"lengthscale": self.lengthscale, "signal": signal, "noise": noise, "mean": self.mean}
 
     def _context(self, rows: StandardisedRows) -> FitContext:
         callback = self._callback

@@ -40,6 +40,11 @@ from prismgp.exceptions import DataError
 # On the result of a fit; one that ends early keeps only what the whole fit has too.
 _WITHOUT_EFFECT = ("verbose", "checkpoint", "max_seconds", "on_interrupt")
 _LONG = 16  # numbers; longer arrays are told apart by a digest
+Labels = Callable[[int, int], AnyArray | None]  # the clusters of so many rows with so many inputs, where given
+
+
+def no_labels(n: int, d: int) -> None:
+    """No clusters are given."""
 
 
 def as_source(
@@ -124,9 +129,7 @@ def encode_rows(rows: Source, encoder: TableEncoder, *, training: bool = False) 
     return encoded.load().with_labels(rows.labels) if rows.in_memory else encoded
 
 
-def adopt_rows(
-    estimator: Any, X: Any, y: Any, noise: tuple[Any, Any], labels: Callable[[int, int], AnyArray | None]
-) -> tuple[Source, int]:
+def adopt_rows(estimator: Any, X: Any, y: Any, noise: tuple[Any, Any], labels: Labels) -> tuple[Source, int]:
     """Checked arrays or frames to be fitted, encoded where they are not just numbers, and the dimension of y.
 
     ``noise`` are weights and known noise variances of the rows; ``labels`` returns the clusters of so many rows with so
@@ -198,7 +201,7 @@ def match_rows(
     X: Any,
     y: Any,
     noise: tuple[Any, Any] = (None, None),
-    labels: Callable[[int, int], AnyArray | None] = lambda _n, _d: None,
+    labels: Labels = no_labels,
     *,
     training: bool = False,
 ) -> tuple[Source, int]:

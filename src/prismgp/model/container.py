@@ -1,4 +1,4 @@
-"""The bytes of a model file: safetensors with a checksum, written in pieces and mapped when read.
+"""The bytes of a model file, safetensors with a checksum, written in pieces and mapped when read; its tensors by name.
 
 The header's metadata has two entries: ``prismgp``, a text, and ``sha256``, the digest of the whole file with the 64
 digits of the digest itself replaced by zeros, so that every flipped bit is noticed.
@@ -23,14 +23,17 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from prismgp._system import atomic_path
 from prismgp._types import Tensor
+from prismgp.core.kernels import Parameters
 from prismgp.exceptions import ModelFileError
 
 ZEROS = b"0" * 64
 ROWS = "near."  # beginning of the names of tensors that are read row by row, wherever they lie in memory
+PARAMETERS = ("log_lengthscale", "log_signal", "log_noise", "mean")
 _TYPES = {"F64": torch.float64, "F32": torch.float32}
 _NAMES = {dtype: name for name, dtype in _TYPES.items()}
 _DIGEST = re.compile(rb'"sha256":"([0-9a-f]{64})"')
@@ -38,6 +41,7 @@ _MAX_HEADER = 64 * 2**20
 _BLOCK = 2**22  # bytes read or written at a time
 _MAPPED = 2**20  # bytes, from which a tensor is mapped; smaller ones are copied
 _CHANGED = "the file was changed while it was read"
+_MAX_LOG = 700.0  # of a parameter; beyond it, exp is infinite or zero
 _LINE = 64  # bytes; products of matrices that begin elsewhere may round differently
 
 
@@ -222,3 +226,29 @@ def _finite(tensor: Tensor) -> bool:
     flat = tensor.view(-1)
     parts = (flat[start : start + _BLOCK] for start in range(0, len(flat), _BLOCK))
     return all(math.isfinite(extreme) for part in parts for extreme in part.aminmax())
+
+
+# -- tensors by name ---------------------------------------------------------------------------------
+
+
+def take(tensors: dict[str, Tensor], **shapes: tuple[int, ...]) -> list[Tensor]:
+    """Tensors of a model file by name, after a check of their shapes."""
+    for name, shape in shapes.items():
+        found = tuple(tensors[name].shape) if name in tensors else None
+        if found != shape:
+            raise ModelFileError(f"tensor {name!r} has shape {found}, expected {shape}")
+    return [tensors[name] for name in shapes]
+
+
+def take_parameters(tensors: dict[str, Tensor], prefix: str, inputs: int, q: int) -> Parameters:
+    """Parameters of a kernel with that many inputs, after a check of their range."""
+    shapes = {prefix + name: (inputs if name == "log_lengthscale" else q,) for name in PARAMETERS}
+    params = Parameters(*(tensor.numpy() for tensor in take(tensors, **shapes)))
+    if np.abs(np.concatenate([params.log_lengthscale, params.log_signal, params.log_noise])).max() > _MAX_LOG:
+        raise ModelFileError("a parameter is out of range")
+    return params
+
+
+def under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Those whose names begin with the prefix, without it."""
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}

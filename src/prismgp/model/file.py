@@ -28,11 +28,10 @@ from prismgp.core.shape import NoiseShape, shape_from_dict
 from prismgp.data import Standardiser, TableEncoder
 from prismgp.exceptions import ModelFileError, PrismGPError, PrismGPWarning
 from prismgp.model.conformal import Conformal, kept_scores
-from prismgp.model.container import count_bytes, read_tensors, write_tensors
+from prismgp.model.container import PARAMETERS, count_bytes, read_tensors, take, take_parameters, write_tensors
+from prismgp.model.expert_state import is_coordinates
 from prismgp.model.fitted import FittedModel
-from prismgp.model.local_state import is_coordinates
 from prismgp.model.state import build_predictor, predictor_config, predictor_tensors
-from prismgp.model.take import PARAMETERS, take, take_parameters
 
 FORMAT_VERSION = 5
 # What reading numbers and text that do not fit together may raise; RuntimeError is torch's.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,7 +12,7 @@ import torch
 
 from prismgp._types import AnyArray, Array, Tensor
 from prismgp._validate import central_levels
-from prismgp.core.limits import NO_LIMIT
+from prismgp.core.features import NO_LIMIT
 from prismgp.core.models import Predictor
 from prismgp.core.normal import Marginals, normal_quantile
 from prismgp.core.shape import NoiseShape, NormalShape
@@ -20,7 +20,7 @@ from prismgp.core.tails import add_tail_density, add_tails, tailed_log_density, 
 from prismgp.data import StandardisedRows, Standardiser, TableEncoder, standardise
 from prismgp.exceptions import DataError
 from prismgp.model.conformal import Conformal
-from prismgp.model.unknown import DRAWS, average, fill_from
+from prismgp.model.unknown import DRAWS, Compute, by_rows, marginals_of_unknown
 
 _CPU = torch.device("cpu")
 
@@ -148,8 +148,7 @@ class FittedModel:
 
     def on(self, dtype: torch.dtype, device: torch.device, chunk_rows: int | None) -> FittedModel:
         """The same model, computing in another precision or place or by other chunks."""
-        predictor = self.predictor.to(device)
-        return replace(self, predictor=predictor, dtype=dtype, device=device, chunk_rows=chunk_rows)
+        return replace(self, predictor=self.predictor.to(device), dtype=dtype, device=device, chunk_rows=chunk_rows)
 
     def to_model(self, x: AnyArray) -> Tensor:
         """Rows in the model's units."""
@@ -168,7 +167,6 @@ class FittedModel:
 
         Standard deviations take most of the time. They are of a new observation, or without noise of the function.
         """
-        means, variances = [], []
         shift, scale = self.standardiser.y_shift, self.standardiser.y_scale
 
         def known(rows: AnyArray) -> tuple[Array, ...]:
@@ -183,11 +181,9 @@ class FittedModel:
             found = marginals.mean.cpu().numpy() * scale + shift, marginals.variance.cpu().numpy() * scale**2
             return found if std else found[:1]
 
-        for rows in self._blocks(x):
-            mean, *variance = self._by_rows(rows, known, unknown)
-            means.append(mean)
-            variances += variance
-        return np.concatenate(means), np.sqrt(np.concatenate(variances)) if std else None
+        parts = [self._by_rows(rows, known, unknown) for rows in self._blocks(x)]
+        mean, *variance = (np.concatenate(each) for each in zip(*parts, strict=True))
+        return mean, np.sqrt(variance[0]) if std else None
 
     def covariance(self, x: AnyArray, *, include_noise: bool = True) -> tuple[Array, Array]:
         """Mean, (n, q), and joint covariance, (n, n, q).
@@ -220,7 +216,7 @@ class FittedModel:
 
         Those of the function, without noise, do not have the shape of the noise.
         """
-        means, stds, found = [], [], []
+        parts = []
         s = self.standardiser
         shapes = self._own_shapes() if include_noise else {}
         share = self.tail_share if include_noise else 0.0
@@ -233,10 +229,8 @@ class FittedModel:
             if marginals.is_normal:  # in the user's units, to the last digit
                 values = mean[:, :, None] + std[:, :, None] * np.asarray(normal)
             elif len(shapes) < self.n_outputs:
-                values = (
-                    add_tails(marginals, share).quantiles(levels).cpu().numpy() * s.y_scale[:, None]
-                    + s.y_shift[:, None]
-                )
+                mixed = add_tails(marginals, share).quantiles(levels).cpu().numpy()
+                values = mixed * s.y_scale[:, None] + s.y_shift[:, None]
             else:
                 values = np.empty((*mean.shape, len(levels)))
             for k, z in standard.items():
@@ -244,15 +238,14 @@ class FittedModel:
             return mean, std, values
 
         for rows in self._blocks(x):
-            mean, std, values = self._by_rows(
+            part = self._by_rows(
                 rows,
                 lambda own: evaluate(self.predictor.marginals(self.to_model(own), include_noise=include_noise)),
                 lambda own: evaluate(self._marginals_of_unknown(own, include_noise=include_noise)),
             )
-            means.append(mean)
-            stds.append(std)
-            found.append(values)
-        return np.concatenate(means), np.concatenate(stds), np.concatenate(found)
+            parts.append(part)
+        mean, std, values = (np.concatenate(each) for each in zip(*parts, strict=True))
+        return mean, std, values
 
     def predict_interval(
         self, x: AnyArray | Iterable[AnyArray], coverage: float, *, include_noise: bool = True
@@ -342,8 +335,7 @@ class FittedModel:
 
     def sample(self, x: AnyArray, count: int, rng: np.random.Generator) -> Array:
         """Functions drawn from the posterior, (n, q, count); rows with unknown cells also vary by what they may be."""
-        s = self.standardiser
-        complete = self.complete(x)
+        s, complete = self.standardiser, self.complete(x)
         samples = self.predictor.sample((self.to_model(rows) for rows in self._blocks(complete)), count, rng)
         found = np.asarray(samples * s.y_scale[:, None] + s.y_shift[:, None])
         if complete is not x:
@@ -390,40 +382,18 @@ class FittedModel:
         assert std is not None
         return gaps, mean, np.maximum(std**2 - variance[gaps], 0.0)
 
-    def _by_rows(
-        self,
-        x: AnyArray,
-        known: Callable[[AnyArray], tuple[Array, ...]],
-        unknown: Callable[[AnyArray], tuple[Array, ...]],
-    ) -> tuple[Array, ...]:
-        """What one function computes of the rows that are known, and another one of those with unknown cells."""
-        gaps = ~np.isfinite(x).all(axis=1)
-        if not gaps.any():
+    def _by_rows(self, x: AnyArray, known: Compute, unknown: Compute) -> tuple[Array, ...]:
+        if np.isfinite(x).all():
             return known(x)
-        step = max(1, self.prediction_rows // DRAWS)
-        places = [np.flatnonzero(~gaps)] if not gaps.all() else []
-        parts = [known(x[own]) for own in places]
-        holes = np.flatnonzero(gaps)
-        for start in range(0, len(holes), step):
-            places.append(holes[start : start + step])
-            parts.append(unknown(x[places[-1]]))
-        order = np.argsort(np.concatenate(places))
-        return tuple(np.concatenate(each)[order] for each in zip(*parts, strict=True))
+        return by_rows(x, known, unknown, step=max(1, self.prediction_rows // DRAWS))
 
     def _marginals_of_unknown(self, x: AnyArray, *, include_noise: bool = True) -> Marginals:
         """The distribution of rows with unknown cells (M2)."""
-        background, scale = self._known_background(), self.standardiser.x_scale
+        scale = self.standardiser.x_scale
         if self.input_lengthscale is not None:
             scale = scale * self.input_lengthscale
 
-        def predict(rows: AnyArray) -> tuple[Marginals, Array]:
-            filled, factor = fill_from(rows, background, scale)
-            inputs = self.to_model(filled.reshape(-1, filled.shape[2]))
-            return self.predictor.marginals(inputs, include_noise=include_noise), factor
+        def predict(rows: AnyArray) -> Marginals:
+            return self.predictor.marginals(self.to_model(rows), include_noise=include_noise)
 
-        if self.encoder is None or not self.encoder.has_indicators:
-            return average(*predict(x))
-        # Where training had missing cells too, it has taught their mean: that of the imputed row, with its indicator.
-        # What the cell may be counts for the spread, without the indicator.
-        draws, factor = predict(self.encoder.forget_indicators(x))
-        return average(draws, factor, predict(self.encoder.impute(x))[0])
+        return marginals_of_unknown(x, self._known_background(), scale, self.encoder, predict)

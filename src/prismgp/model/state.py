@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import torch
 
 from prismgp._types import Array, Tensor
@@ -22,25 +20,26 @@ from prismgp.core.kernels import Parameters, get_kernel
 from prismgp.core.models import ExactModel, Predictor, SpectralModel
 from prismgp.core.posterior import BlockPosterior, WeightPosterior
 from prismgp.exceptions import ModelFileError, PrismGPError
-from prismgp.model.local_state import build_local, build_neighbors, local_config, local_tensors
-from prismgp.model.take import PARAMETERS, take, take_parameters, under
+from prismgp.model.container import PARAMETERS, take, take_parameters, under
+from prismgp.model.expert_state import (
+    build_local,
+    build_map,
+    build_neighbors,
+    local_config,
+    local_tensors,
+    map_detail,
+    map_kind,
+    map_tensors,
+)
 from prismgp.neighbors.model import NeighborModel
 from prismgp.prism import (
     Expert,
-    FeatureMap,
-    InformedMap,
     Mixture,
-    NetworkSizes,
-    PlainMap,
-    ReconfiguredMap,
-    RevisedMap,
 )
 from prismgp.prism.local import LocalMixture
-from prismgp.vae import MixtureVAE, ReleasedVAE
 
 _MAX_EXPERTS = 1_000
 _POSTERIOR = ("weight_mean", "inverse_root")
-_MAX_NETWORK_LOG = 50.0  # of what the network exponentiates, in single precision
 
 
 def predictor_tensors(predictor: Predictor) -> dict[str, Tensor]:
@@ -200,8 +199,8 @@ def _mixture_config(mixture: Mixture) -> list[dict[str, Any]]:
     return [
         {
             "name": expert.name,
-            "kind": _kind(expert.map),
-            "detail": _detail(expert.map),
+            "kind": map_kind(expert.map),
+            "detail": map_detail(expert.map),
             "rows": expert.statistics.n,
             "log_noise_sum": expert.statistics.log_noise_sum,
             "log_evidence": expert.log_evidence,
@@ -220,7 +219,7 @@ def _mixture_tensors(mixture: Mixture) -> dict[str, Tensor]:
             own |= {f"judge.{name}": getattr(expert.judge.posterior, name) for name in _POSTERIOR}
             own["judge.noise_scale"] = torch.as_tensor(expert.judge.noise_scale)
         own |= {name: torch.as_tensor(getattr(expert.params, name)) for name in PARAMETERS}
-        own |= {f"map.{name}": value for name, value in _map_tensors(expert.map).items()}
+        own |= {f"map.{name}": value for name, value in map_tensors(expert.map).items()}
         tensors |= {f"e{k}.{name}": value for name, value in own.items()}
     return {name: value.detach().to(torch.float64) for name, value in tensors.items()}
 
@@ -247,7 +246,7 @@ def _build_mixture(tensors: dict[str, Tensor], config: Any, *, n: int, d: int, q
 def _build_expert(own: dict[str, Tensor], entry: dict[str, Any], *, d: int, q: int, dtype: torch.dtype) -> Expert:
     inputs = own["log_lengthscale"].numel() if "log_lengthscale" in own else 0
     params = take_parameters(own, "", inputs, q)
-    feature_map, width = _build_map(under("map.", own), entry["kind"], entry["detail"], params, d=d, q=q, dtype=dtype)
+    feature_map, width = build_map(under("map.", own), entry["kind"], entry["detail"], params, d=d, q=q, dtype=dtype)
     size = width + 1 + q
     (moments,) = take(own, moments=(size, size))
     rows, log_noise_sum, log_evidence = (entry[name] for name in ("rows", "log_noise_sum", "log_evidence"))
@@ -276,148 +275,3 @@ def _build_posterior(own: dict[str, Tensor], params: Parameters, width: int, q: 
         raise ModelFileError("a noise factor is not positive")
     signal, mean = torch.as_tensor(params.signal), torch.as_tensor(params.mean)
     return WeightPosterior(weight_mean, inverse_root, signal, mean), scale.numpy()
-
-
-def _kind(feature_map: FeatureMap) -> str:
-    if isinstance(feature_map, ReconfiguredMap) and isinstance(feature_map.vae, ReleasedVAE):
-        return "released"
-    kinds = {PlainMap: "plain", InformedMap: "informed", ReconfiguredMap: "reconfigured", RevisedMap: "revised"}
-    return kinds[type(feature_map)]
-
-
-def _detail(feature_map: FeatureMap) -> str:
-    if isinstance(feature_map, InformedMap):
-        return feature_map.network.sizes.gating
-    if isinstance(feature_map, RevisedMap):
-        return feature_map.sizes.gating
-    return feature_map.output if isinstance(feature_map, ReconfiguredMap) else ""
-
-
-def _map_tensors(feature_map: FeatureMap) -> dict[str, Tensor]:
-    if isinstance(feature_map, PlainMap):
-        return {"w": feature_map.w}
-    if isinstance(feature_map, RevisedMap):
-        return feature_map.state_dict()
-    if isinstance(feature_map, InformedMap):
-        network = {f"network.{name}": value for name, value in feature_map.network.state_dict().items()}
-        return {"w": feature_map.plain.w, "level": torch.tensor([feature_map.level], dtype=torch.float64), **network}
-    assert isinstance(feature_map, ReconfiguredMap)
-    vae = {f"vae.{name}": value for name, value in feature_map.vae.state_dict().items()}
-    return {"w": feature_map.plain.w, "shift": feature_map.shift, "scale": feature_map.scale, **vae}
-
-
-def _build_map(
-    tensors: dict[str, Tensor], kind: str, detail: str, params: Parameters, *, d: int, q: int, dtype: torch.dtype
-) -> tuple[FeatureMap, int]:
-    """The map and its number of features."""
-    if kind == "revised":
-        network = _build_network(tensors, detail, d=d, q=q)
-        if len(params.log_lengthscale) != d + network.sizes.latent:
-            raise ModelFileError("the length-scales are not those of the network")
-        return network.to(dtype), network.sizes.width
-    if kind not in ("plain", "informed", "reconfigured", "released") or tensors["w"].ndim != 2:
-        raise ModelFileError(f"an expert of kind {kind!r} is unknown to this version")
-    inputs, p = tensors["w"].shape
-    plain = PlainMap(tensors["w"].to(dtype))
-    if kind in ("plain", "informed"):
-        if inputs != d:
-            raise ModelFileError(f"the plain SSGP has {inputs} inputs, the model {d}")
-        if kind == "plain":
-            return plain, 2 * p
-        network = _build_network(under("network.", tensors), detail, d=d, q=q).to(dtype)
-        (level,) = take(tensors, level=(1,))
-        return InformedMap(plain, network, float(level)), 2 * p
-    vae = (_build_released if kind == "released" else _build_vae)(under("vae.", tensors))
-    columns = vae.latent_dim if detail == "latent" else d
-    if detail not in ("latent", "reconstruction") or inputs != columns or vae.encoder.first_weight.shape[1] != d:
-        raise ModelFileError("the re-configuration does not fit the model")
-    shift, scale = take(tensors, shift=(columns,), scale=(columns,))
-    if bool((scale <= 0).any()):
-        raise ModelFileError("a scale is not positive")
-    return ReconfiguredMap(vae, detail, shift, scale, plain), 2 * p
-
-
-def _build_network(tensors: dict[str, Tensor], gating: str, *, d: int, q: int) -> RevisedMap:
-    """Sizes are read off the tensors, so that a file cannot ask for more memory than it has."""
-    if gating not in ("soft", "hard", "none"):
-        raise ModelFileError(f"gating {gating!r} is unknown to this version")
-    hidden: list[int] = []
-    while f"layers.{len(hidden)}.bias" in tensors:
-        hidden.append(tensors[f"layers.{len(hidden)}.bias"].numel())
-    sizes = NetworkSizes(
-        inputs=d,
-        outputs=q,
-        frequencies=len(tensors["frequencies"]),
-        latent=tensors["latent_head.bias"].numel(),
-        hidden=tuple(hidden),
-        components=tensors["prior.log_widths"].numel(),
-        gating=gating,
-        noise="input" if "noise_head.bias" in tensors else "constant",
-    )
-    if min(sizes.frequencies, sizes.latent, sizes.components, *hidden) < 1:
-        raise ModelFileError("a layer of the network is empty")
-    # Against the numbers there are, before anything is allocated.
-    layers = sum(a * b for a, b in pairwise((d, *hidden, sizes.latent)))
-    needed = layers + sizes.frequencies * (sizes.latent + d) + sizes.components * sizes.latent
-    if needed > sum(tensor.numel() for tensor in tensors.values()):
-        raise ModelFileError("the tensors do not make up the network")
-    start = Parameters(np.zeros(d), np.zeros(q), np.zeros(q), np.zeros(q))
-    frequencies = np.zeros((sizes.frequencies, sizes.latent + d))
-    (directions,) = take(tensors, **{"prior.directions": (sizes.components, sizes.latent)})
-    network = RevisedMap(sizes, start, frequencies, torch.Generator(), directions.numpy())
-    expected = network.state_dict()
-    take(tensors, **{name: tuple(value.shape) for name, value in expected.items()})
-    for name in expected:
-        exponent = "log_" in name and name != "prior.log_weights"  # whose weights may be tiny
-        if exponent and bool((tensors[name].abs() > _MAX_NETWORK_LOG).any()):
-            raise ModelFileError(f"tensor {name!r} is out of range")
-    network.double().load_state_dict({name: tensors[name] for name in expected})
-    return network.eval().requires_grad_(False)
-
-
-def _build_released(tensors: dict[str, Tensor]) -> ReleasedVAE:
-    """As :func:`_build_vae`."""
-    try:
-        n_components, hidden, latent_dim = tensors["encoder.mean_weight"].shape
-        _, n_inputs = tensors["encoder.first_weight"].shape
-    except (KeyError, ValueError) as error:
-        raise ModelFileError(f"the tensors are not those of the released recipe ({error})") from error
-    if min(n_components, hidden, latent_dim, n_inputs) < 1:
-        raise ModelFileError("a layer of the networks is empty")
-    needed = 2 * n_components * hidden * (n_inputs + 2 * latent_dim) + hidden * (latent_dim + 2 * n_inputs)
-    if needed > sum(tensor.numel() for tensor in tensors.values()):
-        raise ModelFileError("the tensors do not make up the networks")
-    vae = ReleasedVAE(n_inputs, n_components, latent_dim, hidden, generator=torch.Generator()).double()
-    expected = vae.state_dict()
-    take(tensors, **{name: tuple(value.shape) for name, value in expected.items()})
-    if any(bool((tensors[f"{name}.hidden_var"] < 0).any()) for name in ("encoder", "decoder")):
-        raise ModelFileError("a variance is negative")
-    vae.load_state_dict({name: tensors[name] for name in expected})
-    return vae.eval().requires_grad_(False)
-
-
-def _build_vae(tensors: dict[str, Tensor]) -> MixtureVAE:
-    """The networks in float64; sizes are read off the tensors, and any disagreement raises ModelFileError."""
-    try:
-        n_components, hidden, _ = tensors["encoder.head_weight"].shape
-        _, latent_dim = tensors["prior.directions"].shape
-        _, n_inputs = tensors["encoder.first_weight"].shape
-    except (KeyError, ValueError) as error:
-        raise ModelFileError(f"the tensors are not those of a Reconfigurer ({error})") from error
-    if min(n_components, hidden, latent_dim, n_inputs) < 1:
-        raise ModelFileError("a layer of the networks is empty")
-    # Against the numbers there are, before anything is allocated.
-    columns = n_inputs + latent_dim
-    needed = n_components * hidden * (columns + 2 * hidden) + n_components * (2 * columns + latent_dim)
-    directions = tensors["prior.directions"]
-    if needed > sum(tensor.numel() for tensor in tensors.values()) or len(directions) != n_components:
-        raise ModelFileError("the tensors do not make up a Reconfigurer")
-    vae = MixtureVAE(
-        n_inputs, n_components, latent_dim, hidden, generator=torch.Generator(), directions=directions.numpy()
-    ).double()
-    expected = vae.state_dict()
-    take(tensors, **{name: tuple(value.shape) for name, value in expected.items()})
-    if any(bool((tensors[name] <= 0).any()) for name in ("encoder.running_var", "decoder.running_var")):
-        raise ModelFileError("a scale is not positive")
-    vae.load_state_dict({name: tensors[name] for name in expected})
-    return vae.eval().requires_grad_(False)

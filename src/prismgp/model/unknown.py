@@ -8,6 +8,9 @@ spread adds to its variance (M2).
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeAlias
+
 import numpy as np
 import torch
 
@@ -15,11 +18,50 @@ from prismgp._types import AnyArray, Array, Tensor
 from prismgp.core.normal import Marginals
 from prismgp.data import Source, TableEncoder
 
+Compute: TypeAlias = Callable[[AnyArray], tuple[Array, ...]]  # of rows: arrays whose first axis they are
+
 BACKGROUND_ROWS = 512
 DRAWS = 24  # rows of the background that an unknown cell takes its values from
 _SMOOTHING = 0.1  # of the variance of the draws; a third of the usual for normal kernels, as cells may be uniform
 _FEWEST = 2  # degrees of freedom
 _EQUALLY_NEAR, _TINY = 1e-9, 1e-290  # relative to the largest of the numbers, and the least of these
+
+
+def by_rows(x: AnyArray, known: Compute, unknown: Compute, *, step: int) -> tuple[Array, ...]:
+    """What one function computes of the rows that are known, and another one of those with unknown cells.
+
+    There are some of the latter, of which the second one gets at most ``step`` at a time.
+    """
+    gaps = ~np.isfinite(x).all(axis=1)
+    places = [np.flatnonzero(~gaps)] if not gaps.all() else []
+    parts = [known(x[own]) for own in places]
+    holes = np.flatnonzero(gaps)
+    for start in range(0, len(holes), step):
+        places.append(holes[start : start + step])
+        parts.append(unknown(x[places[-1]]))
+    order = np.argsort(np.concatenate(places))
+    return tuple(np.concatenate(each)[order] for each in zip(*parts, strict=True))
+
+
+def marginals_of_unknown(
+    x: AnyArray,
+    background: Array,
+    scale: Array,
+    encoder: TableEncoder | None,
+    predict: Callable[[AnyArray], Marginals],
+) -> Marginals:
+    """The distribution of rows with unknown cells, (n, d), from what the model predicts at known rows (M2)."""
+
+    def draw(rows: AnyArray) -> tuple[Marginals, Array]:
+        filled, factor = fill_from(rows, background, scale)
+        return predict(filled.reshape(-1, filled.shape[2])), factor
+
+    if encoder is None or not encoder.has_indicators:
+        return average(*draw(x))
+    # Where training had missing cells too, it has taught their mean: that of the imputed row, with its indicator.
+    # What the cell may be counts for the spread, without the indicator.
+    draws, factor = draw(encoder.forget_indicators(x))
+    return average(draws, factor, draw(encoder.impute(x))[0])
 
 
 def draw_background(source: Source, encoder: TableEncoder | None) -> Array:

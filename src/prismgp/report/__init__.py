@@ -12,14 +12,11 @@ from prismgp.report.content import (
     Page,
     Section,
     Table,
-    best_cells,
-    markdown_table,
     paragraphs,
 )
 from prismgp.report.examine import Examination, examine
-from prismgp.report.figures import draw_svg, to_svg
 from prismgp.report.model_page import model_page
-from prismgp.report.render import render, to_html
+from prismgp.report.render import draw_svg, render, to_html, to_svg
 
 __all__ = [
     "Examination",
@@ -29,11 +26,9 @@ __all__ = [
     "Page",
     "Section",
     "Table",
-    "best_cells",
     "certificate_section",
     "draw_svg",
     "examine",
-    "markdown_table",
     "model_page",
     "paragraphs",
     "render",

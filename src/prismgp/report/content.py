@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from prismgp.exceptions import DataError
 
-__all__ = ["Figure", "Highlight", "Notice", "Page", "Section", "Table", "best_cells", "markdown_table", "paragraphs"]
+__all__ = ["Figure", "Highlight", "Notice", "Page", "Section", "Table", "paragraphs"]
 
 # A number with what tables put around it: a sign, a bound, an error, a unit, a remark in brackets. The escapes are
 # a minus sign, a multiplication sign and dashes.
@@ -68,7 +68,7 @@ class Table:
     note : str
         Small, under the table.
     best : collection of pairs
-        Row and column of the cells to emphasise; see `best_cells`.
+        Row and column of the cells to emphasise.
     lost : collection of int
         Rows to flag as those where another library wins.
     lost_label : str
@@ -80,11 +80,9 @@ class Table:
 
     Examples
     --------
-    >>> from prismgp.report import Table, best_cells
-    >>> table = Table("Errors", ["Model", "RMSE"], [["SSGP", "0.31"], ["PrismGP", "0.24"]],
-    ...               best=best_cells({1: [0.31, 0.24]}))
-    >>> table.numeric_columns, sorted(table.best)
-    (frozenset({1}), [(1, 1)])
+    >>> from prismgp.report import Table
+    >>> Table("Errors", ["Model", "RMSE"], [["SSGP", "0.31"], ["PrismGP", "0.24"]]).numeric_columns
+    frozenset({1})
     """
 
     caption: str
@@ -123,46 +121,6 @@ class Table:
 def _all_numbers(cells: Sequence[str]) -> bool:
     known = [cell.strip() for cell in cells if cell.strip().lower() not in _EMPTY]
     return bool(known) and all(_NUMBER.fullmatch(cell) for cell in known)
-
-
-def best_cells(
-    columns: Mapping[int, Sequence[float | None]], groups: Sequence[Hashable] | None = None
-) -> frozenset[tuple[int, int]]:
-    """The cells with the least value of their column, in every group of rows.
-
-    Parameters
-    ----------
-    columns : mapping
-        Column of the table to one number per row, of which the least is best; None or NaN: no contender. Where the
-        largest is best, give the negatives; where a target is, the distances from it.
-    groups : sequence, optional
-        One value per row; rows compete with those of the same value. None: all of them do.
-
-    Returns
-    -------
-    frozenset of pairs
-        Row and column. Equal values are all best, so round to the digits shown. A row that has no competitor is not.
-
-    Examples
-    --------
-    >>> from prismgp.report import best_cells
-    >>> sorted(best_cells({1: [0.3, 0.2, 5.0, 4.0]}, groups=["a", "a", "b", "b"]))
-    [(1, 1), (3, 1)]
-    """
-    best: set[tuple[int, int]] = set()
-    for column, values in columns.items():
-        names = [None] * len(values) if groups is None else list(groups)
-        if len(names) != len(values):
-            raise DataError(f"column {column}: {len(values)} values for {len(names)} rows")
-        rivals: dict[Hashable, dict[int, float]] = {}
-        for row, (name, value) in enumerate(zip(names, values, strict=True)):
-            if value is not None and value == value:  # NaN is not itself
-                rivals.setdefault(name, {})[row] = value
-        for found in rivals.values():
-            least = min(found.values())
-            if len(found) > 1:
-                best |= {(row, column) for row, value in found.items() if value == least}
-    return frozenset(best)
 
 
 @dataclass(frozen=True)
@@ -247,9 +205,3 @@ class Page:
 def paragraphs(text: str) -> list[str]:
     """The text between empty lines, without line breaks."""
     return [" ".join(part.split()) for part in re.split(r"\n\s*\n", text) if part.strip()]
-
-
-def markdown_table(header: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
-    """A table in Markdown, without a line break at its end."""
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)

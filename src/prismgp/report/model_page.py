@@ -15,7 +15,7 @@ from prismgp.plots import PartialDependenceDisplay
 from prismgp.report.certificate import certificate_section, percent
 from prismgp.report.content import Figure, Highlight, Notice, Page, Section, Table
 from prismgp.report.examine import CERTIFIED_ROWS, Examination, Measure, format_cell
-from prismgp.report.figures import draw_svg
+from prismgp.report.render import draw_svg
 
 __all__ = ["model_page"]
 

@@ -49,7 +49,7 @@ def test_files_read_by_workers(name, expected, folder, client, small_shards):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["ssgp", "prism"])
+@pytest.mark.parametrize("name", ["ssgp", pytest.param("prism", marks=pytest.mark.nightly)])
 def test_collections(name, expected, frame):
     # In threads; the tasks are those of a cluster.
     import dask.array as da

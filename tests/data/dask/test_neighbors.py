@@ -100,7 +100,7 @@ def test_a_neighbor_gp_is_learned_by_shards(local_rows, frame, searches):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sample", [600, 300])
+@pytest.mark.parametrize("sample", [pytest.param(600, marks=pytest.mark.nightly), 300])
 def test_neighbors_of_a_mixture_are_learned_by_shards(sample, frame, searches, monkeypatch):
     """Where the networks are trained on all rows, and where on some."""
     monkeypatch.setattr("prismgp.data.sources.KEPT_BYTES", 0)  # rows stay on the workers

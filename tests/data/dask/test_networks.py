@@ -52,7 +52,7 @@ def assert_same_fit(found, expected, x):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("weighted", [pytest.param(False, marks=pytest.mark.nightly), True])
 def test_batches_come_from_the_workers(weighted, frame, stay_on_workers, fetches):
     """In threads, as on a cluster; the networks are those of rows in memory."""
     x, y = frame[INPUTS].to_numpy(), frame["y"].to_numpy()
