@@ -35,7 +35,8 @@ from prismgp.plots import FAINT, INK, drawing_style
 from prismgp.prism import Expert, InformedMap, MapStatistics, Mixture, NetworkSizes, ReconfiguredMap, RevisedMap
 from prismgp.prism.fit import MANY_ROWS
 from prismgp.prism.local import LocalMixture, SurveyRows, read_coordinates
-from prismgp.prism.train import Member, MemberSettings, MemberTraining
+from prismgp.prism.members import Member, MemberSettings
+from prismgp.prism.train import MemberTraining
 from prismgp.prism.training_rows import hash_inputs, held_out_rows, open_rows
 from prismgp.vae import torch_generator
 

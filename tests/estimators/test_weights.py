@@ -189,7 +189,8 @@ def test_gradients_of_a_neighbour_density():
 
     from prismgp.core.kernels import KERNELS, Parameters
     from prismgp.core.row_noise import RowNoise
-    from prismgp.neighbors.local import LocalGP, log_density_and_gradient
+    from prismgp.neighbors.fit import log_density_and_gradient
+    from prismgp.neighbors.local import LocalGP
 
     rng = np.random.default_rng(0)
     noise = RowNoise(torch.as_tensor(rng.uniform(0.5, 3, 40)), torch.as_tensor(rng.uniform(0, 0.3, 40)))

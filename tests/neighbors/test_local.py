@@ -12,8 +12,15 @@ import torch
 from prismgp.core.kernels import KERNELS, Parameters
 from prismgp.exceptions import TooLargeError
 from prismgp.neighbors import local
-from prismgp.neighbors.fit import LocalTraining, draw_examples, fit_local, log_evidence, predict_examples
-from prismgp.neighbors.local import LocalGP, conditionals, log_density_and_gradient
+from prismgp.neighbors.fit import (
+    LocalTraining,
+    draw_examples,
+    fit_local,
+    log_density_and_gradient,
+    log_evidence,
+    predict_examples,
+)
+from prismgp.neighbors.local import LocalGP, conditionals
 from tests import reference
 from tests.tolerances import EVIDENCE, GRADIENT, PREDICTION
 

@@ -19,8 +19,8 @@ from prismgp.core.threads import Workers
 from prismgp.exceptions import PrismGPWarning
 from prismgp.prism import MapStatistics, RevisedMap, batch_log_evidence
 from prismgp.prism.judging import Examples
-from prismgp.prism.members import ELBO_EVERY, Objective
-from prismgp.prism.train import Member, MemberSettings, MemberTraining, train_members
+from prismgp.prism.members import ELBO_EVERY, Member, MemberSettings, Objective
+from prismgp.prism.train import MemberTraining, train_members
 from prismgp.prism.training_rows import RowsInMemory, hash_rows, held_out_rows
 from prismgp.vae import BatchRows, TrainingResult, VAETraining, torch_generator
 from tests.prism.small import assert_same_predictions, data, make_map, model

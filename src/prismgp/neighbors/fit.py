@@ -1,4 +1,12 @@
-"""Learning the metric and the variances of a neighbour GP, by the density of rows given their neighbours (N3)."""
+"""Learning the metric and the variances of a neighbour GP.
+
+The parameters maximise the mean log density of some rows, each given its neighbours among the others (N3). In the
+symbols of (N1), with ``b = A^-1 (t_N - m) / nu``, where rows differ in their noise with V as there, ``l`` minus the log
+density of one row, ``l_mu`` and ``l_v`` its derivatives by mean and variance:
+
+- (N4) ``d l / d (S r) = l_mu b - 2 l_v w``, ``d l / d (nu A) = l_v w w' - l_mu (w b' + b w') / 2``,
+  ``d l / d m = l_mu (1 - 1'w)``.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +22,12 @@ import torch
 
 from prismgp._types import Array, Tensor
 from prismgp.core.few_rows import Prior
-from prismgp.core.kernels import Parameters
+from prismgp.core.kernels import Kernel, Parameters
 from prismgp.core.normal import normal_log_density
 from prismgp.core.row_noise import RowNoise
 from prismgp.core.rows import Callback
 from prismgp.core.threads import Workers
-from prismgp.neighbors.local import LocalGP, conditionals, log_density_and_gradient
+from prismgp.neighbors.local import LocalGP, Neighborhoods, conditionals, scaled_distances, solve_output
 
 _FACTORS = tuple(4.0**power for power in (-1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5))  # on all length-scales, for the start
 _START_ROWS = 1_024
@@ -194,6 +202,68 @@ class _Fit:
             for each in limited:
                 values.append(self._evaluate(near, each)[0])
         return limited[int(np.argmax(values))] if values else self.gp.params
+
+
+def log_density_and_gradient(
+    kernel: Kernel,
+    params: Parameters,
+    near: Neighborhoods,
+    y: Tensor,
+    degrees: float = math.inf,
+    own: RowNoise | None = None,
+) -> tuple[Tensor, Parameters]:
+    """Log density of the points' own targets y, (m, q), given their neighbours: (m,); the gradient of its mean (N4).
+
+    ``own`` is the noise of the points' own rows, where rows differ.
+
+    With finite ``degrees`` of freedom, above 2, it is that of Student's t with the same mean and variance, up to a
+    constant, so that a few rows far away do not decide.
+    """
+    scale = torch.as_tensor(params.lengthscale).to(near.offsets)
+    offsets = near.offsets / scale
+    between, squares, centred = scaled_distances(offsets)
+    (inner, inner_slope), (r, r_slope) = kernel.value_and_slope(between), kernel.value_and_slope(squares)
+    m, q = y.shape
+    total = torch.zeros_like(squares[:, 0])
+    gradients: list[Tensor] = []  # by signal, noise and mean of each output
+    to_point, to_between = torch.zeros_like(r), torch.zeros_like(inner)  # derivatives by the kernel's values
+    for k in range(q):
+        signal, noise = float(params.signal[k]), float(params.noise[k])
+        solved = solve_output(inner, r, near, params, k)
+        observed = noise if own is None else noise * torch.exp(own.log_relative(noise))
+        w, v = solved.weights, solved.variance + observed
+        error = y[:, k] - solved.mean
+        if math.isinf(degrees):
+            total -= 0.5 * (error.square() / v + v.log() + math.log(2.0 * math.pi))
+            pull = error / v
+        else:
+            total -= 0.5 * ((degrees + 1.0) * torch.log1p(error.square() / ((degrees - 2.0) * v)) + v.log())
+            pull = (degrees + 1.0) * error / ((degrees - 2.0) * v + error.square())
+        l_mu, l_v = -pull[:, None], (0.5 * (1.0 - pull * error) / v)[:, None]
+        b = solved.solve(solved.residuals) / noise
+        point = l_mu * b - 2.0 * l_v * w
+        # <d l / d (nu A), S R> = <..., nu A> - <..., nu I>, without forming the matrix.
+        whole = l_v[:, 0] * signal * (w * r).sum(1) - l_mu[:, 0] * (w * solved.residuals).sum(1)
+        if solved.roots is None or near.row_noise is None:
+            trace = by_noise = noise * (l_v[:, 0] * w.square().sum(1) - l_mu[:, 0] * (w * b).sum(1))
+        else:
+            diagonal = noise * solved.roots.square() * (l_v * w.square() - l_mu * w * b)
+            trace, by_noise = diagonal.sum(1), (diagonal * torch.exp(-near.row_noise.log_level(noise))).sum(1)
+        gradients.append((signal * (point * r).sum(1) + whole - trace + l_v[:, 0] * signal).mean())
+        gradients.append((by_noise + l_v[:, 0] * (noise if own is None else noise / own.weight)).mean())
+        gradients.append((l_mu[:, 0] * (1.0 - w.sum(1))).mean())
+        to_point += signal * point
+        left = signal * (0.5 * l_v * w - 0.5 * l_mu * b)
+        product = torch.bmm(left[:, :, None], w[:, None, :])
+        to_between += product + product.mT
+    # d s / d log lengthscale_j = -2 (difference_j)^2, and for symmetric B
+    # sum_uv B_uv (a_uj - a_vj)^2 = 2 sum_u a_uj^2 (B 1)_u - 2 sum_u a_uj (B a)_uj.
+    to_between *= inner_slope
+    inside = centred * to_between.sum(2)[:, :, None] - torch.bmm(to_between, centred)
+    by_scale = (2.0 * centred * inside + offsets.square() * (to_point * r_slope)[:, :, None]).sum((0, 1))
+    found = torch.cat([(2.0 / m) * by_scale, -torch.stack(gradients)]).cpu().numpy()  # a GPU is waited for once
+    lengthscale, others = found[: len(scale)], found[len(scale) :].reshape(q, 3)
+    return total, Parameters(lengthscale, *others.T.copy())
 
 
 class _Near:

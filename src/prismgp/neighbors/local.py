@@ -7,22 +7,14 @@ divided by length-scales and ``t = g(c) + N(0, nu)``, given the rows N that are 
 - (N2) ``variance of g(c) = S (1 - w'r)``; of a new target: the same plus nu.
 
 Rows that differ in their noise (W1) have nu V in place of nu: then ``w = (S / nu) V^-1/2 A^-1 V^-1/2 r`` with
-``A = I + (S / nu) V^-1/2 R V^-1/2``, and likewise b below.
+``A = I + (S / nu) V^-1/2 R V^-1/2``.
 
-With k = n this is the exact GP. The parameters maximise the mean log density of some rows, each given its neighbours
-among the others (N3). With ``b = A^-1 (t_N - m) / nu``, ``l`` minus the log density of one row, ``l_mu`` and ``l_v``
-its derivatives by mean and variance:
-
-- (N4) ``d l / d (S r) = l_mu b - 2 l_v w``, ``d l / d (nu A) = l_v w w' - l_mu (w b' + b w') / 2``,
-  ``d l / d m = l_mu (1 - 1'w)``.
-
-All eigenvalues of A are at least one, so factorisations do not fail while S / nu is bounded. Where rounding makes them
-fail, :func:`prismgp.core.numerics.factor` mends the few matrices concerned.
+With k = n this is the exact GP. All eigenvalues of A are at least one, so factorisations do not fail while S / nu is
+bounded. Where rounding makes them fail, :func:`prismgp.core.numerics.factor` mends the few matrices concerned.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -73,7 +65,7 @@ class _Solved:
         return torch.cholesky_solve((b / self.roots)[:, :, None], self.lower)[:, :, 0] / self.roots
 
 
-def _distances(offsets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def scaled_distances(offsets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Squared distances between the neighbours, (m, k, k), and to the point, (m, k), of scaled offsets (m, k, D).
 
     The product form loses digits where rows are far from the origin, so that lies amid the neighbours: the point may be
@@ -107,7 +99,7 @@ def _solve_by_factors(a: Tensor, r: Tensor) -> tuple[Tensor, Tensor]:
     return torch.cholesky_solve(r[:, :, None], lower)[:, :, 0], lower
 
 
-def _solve(
+def solve_output(
     r_inner: Tensor, r: Tensor, near: Neighborhoods, params: Parameters, k: int, solver: Solver = _solve_by_factors
 ) -> _Solved:
     """(N1) and (N2) for output k."""
@@ -133,18 +125,18 @@ def conditionals(
     ``solver`` returns ``A^-1 r`` and what it was found by, from A, (m, k, k), and r, (m, k).
     """
     scale = torch.as_tensor(params.lengthscale).to(near.offsets)
-    between, squares, _ = _distances(near.offsets / scale)
+    between, squares, _ = scaled_distances(near.offsets / scale)
     inner, r = kernel.value(between), kernel.value(squares)
-    solved = [_solve(inner, r, near, params, k, solver) for k in range(near.targets.shape[2])]
+    solved = [solve_output(inner, r, near, params, k, solver) for k in range(near.targets.shape[2])]
     return torch.stack([each.mean for each in solved], 1), torch.stack([each.variance for each in solved], 1)
 
 
 def weights_of(kernel: Kernel, params: Parameters, near: Neighborhoods) -> Tensor:
     """The weights w of the neighbours, (m, k, q)."""
     scale = torch.as_tensor(params.lengthscale).to(near.offsets)
-    between, squares, _ = _distances(near.offsets / scale)
+    between, squares, _ = scaled_distances(near.offsets / scale)
     inner, r = kernel.value(between), kernel.value(squares)
-    return torch.stack([_solve(inner, r, near, params, k).weights for k in range(near.targets.shape[2])], 2)
+    return torch.stack([solve_output(inner, r, near, params, k).weights for k in range(near.targets.shape[2])], 2)
 
 
 def row_normals(seed: int, rows: Tensor, q: int) -> Tensor:
@@ -161,68 +153,6 @@ def row_normals(seed: int, rows: Tensor, q: int) -> Tensor:
     radius, angle = np.stack(uniforms[:q], 1), np.stack(uniforms[q:], 1)
     normals = np.sqrt(-2.0 * np.log(radius)) * np.cos(2.0 * np.pi * angle)  # Box and Muller
     return torch.as_tensor(normals).to(rows.device)
-
-
-def log_density_and_gradient(
-    kernel: Kernel,
-    params: Parameters,
-    near: Neighborhoods,
-    y: Tensor,
-    degrees: float = math.inf,
-    own: RowNoise | None = None,
-) -> tuple[Tensor, Parameters]:
-    """Log density of the points' own targets y, (m, q), given their neighbours: (m,); the gradient of its mean (N4).
-
-    ``own`` is the noise of the points' own rows, where rows differ.
-
-    With finite ``degrees`` of freedom, above 2, it is that of Student's t with the same mean and variance, up to a
-    constant, so that a few rows far away do not decide.
-    """
-    scale = torch.as_tensor(params.lengthscale).to(near.offsets)
-    offsets = near.offsets / scale
-    between, squares, centred = _distances(offsets)
-    (inner, inner_slope), (r, r_slope) = kernel.value_and_slope(between), kernel.value_and_slope(squares)
-    m, q = y.shape
-    total = torch.zeros_like(squares[:, 0])
-    gradients: list[Tensor] = []  # by signal, noise and mean of each output
-    to_point, to_between = torch.zeros_like(r), torch.zeros_like(inner)  # derivatives by the kernel's values
-    for k in range(q):
-        signal, noise = float(params.signal[k]), float(params.noise[k])
-        solved = _solve(inner, r, near, params, k)
-        observed = noise if own is None else noise * torch.exp(own.log_relative(noise))
-        w, v = solved.weights, solved.variance + observed
-        error = y[:, k] - solved.mean
-        if math.isinf(degrees):
-            total -= 0.5 * (error.square() / v + v.log() + math.log(2.0 * math.pi))
-            pull = error / v
-        else:
-            total -= 0.5 * ((degrees + 1.0) * torch.log1p(error.square() / ((degrees - 2.0) * v)) + v.log())
-            pull = (degrees + 1.0) * error / ((degrees - 2.0) * v + error.square())
-        l_mu, l_v = -pull[:, None], (0.5 * (1.0 - pull * error) / v)[:, None]
-        b = solved.solve(solved.residuals) / noise
-        point = l_mu * b - 2.0 * l_v * w
-        # <d l / d (nu A), S R> = <..., nu A> - <..., nu I>, without forming the matrix.
-        whole = l_v[:, 0] * signal * (w * r).sum(1) - l_mu[:, 0] * (w * solved.residuals).sum(1)
-        if solved.roots is None or near.row_noise is None:
-            trace = by_noise = noise * (l_v[:, 0] * w.square().sum(1) - l_mu[:, 0] * (w * b).sum(1))
-        else:
-            diagonal = noise * solved.roots.square() * (l_v * w.square() - l_mu * w * b)
-            trace, by_noise = diagonal.sum(1), (diagonal * torch.exp(-near.row_noise.log_level(noise))).sum(1)
-        gradients.append((signal * (point * r).sum(1) + whole - trace + l_v[:, 0] * signal).mean())
-        gradients.append((by_noise + l_v[:, 0] * (noise if own is None else noise / own.weight)).mean())
-        gradients.append((l_mu[:, 0] * (1.0 - w.sum(1))).mean())
-        to_point += signal * point
-        left = signal * (0.5 * l_v * w - 0.5 * l_mu * b)
-        product = torch.bmm(left[:, :, None], w[:, None, :])
-        to_between += product + product.mT
-    # d s / d log lengthscale_j = -2 (difference_j)^2, and for symmetric B
-    # sum_uv B_uv (a_uj - a_vj)^2 = 2 sum_u a_uj^2 (B 1)_u - 2 sum_u a_uj (B a)_uj.
-    to_between *= inner_slope
-    inside = centred * to_between.sum(2)[:, :, None] - torch.bmm(to_between, centred)
-    by_scale = (2.0 * centred * inside + offsets.square() * (to_point * r_slope)[:, :, None]).sum((0, 1))
-    found = torch.cat([(2.0 / m) * by_scale, -torch.stack(gradients)]).cpu().numpy()  # a GPU is waited for once
-    lengthscale, others = found[: len(scale)], found[len(scale) :].reshape(q, 3)
-    return total, Parameters(lengthscale, *others.T.copy())
 
 
 def check_observations(x: Tensor, y: Tensor, noise: Tensor | None) -> None:

@@ -23,9 +23,9 @@ from prismgp.prism.experts import Expert, Mixture
 from prismgp.prism.joint import LOCAL_ROWS, JointFit, JointRecipe
 from prismgp.prism.local import LocalMixture
 from prismgp.prism.maps import PlainMap, ReconfiguredMap
+from prismgp.prism.members import MemberSettings
 from prismgp.prism.network import NetworkSizes
 from prismgp.prism.released import PASS_BATCHES, PASSES, ReleasedSettings, fit_released
-from prismgp.prism.train import MemberSettings
 from prismgp.vae import TRAINING_ROWS, VAESettings, fit_vae
 
 # What parameters left at None become, by recipe. Tests make them smaller.

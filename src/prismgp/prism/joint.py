@@ -28,9 +28,10 @@ from prismgp.prism.judging import Examples, Judged, WeighedStatistics, chunk_row
 from prismgp.prism.local import LocalMixture
 from prismgp.prism.local_fit import LEAST_EXAMPLES, LocalResult, LocalStage
 from prismgp.prism.maps import InformedMap, MapStatistics
+from prismgp.prism.members import Member, MemberSettings
 from prismgp.prism.network import NetworkSizes, RevisedMap
 from prismgp.prism.stacking import average, mixture_moments, normal_nlpd, stack
-from prismgp.prism.train import Member, MemberSettings, MemberTraining, train_members
+from prismgp.prism.train import MemberTraining, train_members
 from prismgp.prism.training_rows import hash_inputs, held_out_rows, open_rows
 from prismgp.vae import Indices, TrainingResult, select_tensors, torch_generator
 

@@ -24,6 +24,7 @@ from typing import NamedTuple
 import torch
 from torch.func import functional_call
 
+from prismgp._system import Streams
 from prismgp._types import Tensor
 from prismgp.core.row_noise import RowNoise
 from prismgp.core.threads import Workers
@@ -42,6 +43,29 @@ _DECODER_HIDDEN = 32
 _START_LOG_VAR = -4.0  # of the encoder's posterior
 _KERNEL = ("log_lengthscale", "log_signal", "log_noise", "mean")
 _LIMITED = ("network.log_signal", "network.log_noise")
+
+
+@dataclass(frozen=True)
+class MemberSettings:
+    """How members are trained; the names are those of the estimator's parameters."""
+
+    alpha: float
+    beta: float
+    elbo_weight: float
+    batch_size: int
+    first_steps: int  # that a member is expected to take at first, at most max_steps
+    max_steps: int
+    patience: int | None  # steps without a better check after which to stop, of the first steps; None: never
+    learn_kernel: bool
+
+
+@dataclass(frozen=True)
+class Member:
+    """A member before its training."""
+
+    network: RevisedMap
+    dropout: float
+    streams: Streams
 
 
 class Objective(torch.nn.Module):

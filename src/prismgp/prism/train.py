@@ -23,7 +23,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from prismgp._system import Streams
 from prismgp._types import Tensor
 from prismgp.checkpoint import Checkpoint, Saved
 from prismgp.core.ending import Ending
@@ -33,7 +32,7 @@ from prismgp.exceptions import NumericalError
 from prismgp.prism.batch import batch_predict
 from prismgp.prism.experts import Expert
 from prismgp.prism.judging import Examples, weigh_rows
-from prismgp.prism.members import ELBO_EVERY, ELBO_ROWS, Members, StepInputs, step_numbers
+from prismgp.prism.members import ELBO_EVERY, ELBO_ROWS, Member, Members, MemberSettings, StepInputs, step_numbers
 from prismgp.prism.network import RevisedMap
 from prismgp.prism.replay import send
 from prismgp.prism.stacking import HeldOut, average
@@ -48,29 +47,6 @@ _CONTEXT_ROWS = 4_096  # training rows behind the posterior of a check
 _WIDE_CONTEXT_ROWS = 2_048  # the same for wide features
 _CHUNK_ROWS = 2_048
 _STATE_NAME = "training"  # of the state of a training in a checkpoint
-
-
-@dataclass(frozen=True)
-class MemberSettings:
-    """How members are trained; the names are those of the estimator's parameters."""
-
-    alpha: float
-    beta: float
-    elbo_weight: float
-    batch_size: int
-    first_steps: int  # that a member is expected to take at first, at most max_steps
-    max_steps: int
-    patience: int | None  # steps without a better check after which to stop, of the first steps; None: never
-    learn_kernel: bool
-
-
-@dataclass(frozen=True)
-class Member:
-    """A member before its training."""
-
-    network: RevisedMap
-    dropout: float
-    streams: Streams
 
 
 @dataclass(eq=False)
