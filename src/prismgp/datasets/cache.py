@@ -92,13 +92,16 @@ class Resource:
 
 def fetch(resource: Resource) -> Path:
     """The file, from the data folder, the cache, or the network; an error that says what to do if there is none."""
-    found, cached = find(resource.path), cache_folder() / resource.path
+    found = find(resource.path)
+    if found is not None and resource.sha256 is not None and sha256_of(found) == resource.sha256:
+        return found
+    cached = cache_folder() / resource.path
     record = cached.with_name(cached.name + ".sha256")
     if found is not None:
         wanted = resource.sha256
         if wanted is None and found == cached and record.is_file():
             wanted = record.read_text().split()[0]
-        if wanted is None or sha256_of(found) == wanted:
+        if wanted is None or (wanted != resource.sha256 and sha256_of(found) == wanted):
             return found
         if found != cached:
             raise DataError(

@@ -17,6 +17,7 @@ from prismgp._types import Array, Tensor
 from prismgp.checkpoint import Saved
 from prismgp.context import FitContext, Recorder
 from prismgp.core.ending import Ending
+from prismgp.core.fit import start_rows
 from prismgp.core.kernels import Kernel, Parameters, bounds, default_start
 from prismgp.core.optimise import Monitor, race
 from prismgp.core.row_noise import RowNoise
@@ -46,8 +47,8 @@ _PLAIN_RESIDUAL, _INPUTS = View(residual=True, latent=False), View(residual=Fals
 _EXACT = View(residual=False, latent=False, whole=True)
 # With few rows the exact GP is cheap, and where the function is smooth nothing is better. Its parameters are learned
 # on some of the rows, from those that the plain SSGP started from.
-_MOST_WHOLE_ROWS, _EXACT_ROWS = 8_000, 1_500
-EXACT_ROUNDS = (10, 40)  # iterations of the race between starts
+_MOST_WHOLE_ROWS, _EXACT_ROWS = 8_000, 2_000
+EXACT_ROUNDS = (15, 60)  # iterations of the race between starts
 _ALL = 2**14  # neighbours: as many as a model file may ask for
 # With few held-out rows residuals of rows that the networks remember would be taken for those of new ones. With more,
 # neighbours in the latent space are worth it on the residuals only.
@@ -253,7 +254,7 @@ class LocalStage:
         examples = examples_of(gp, held, rows)
         training = FEW if m < _CROSS_ROWS else MANY
 
-        def learn(given: Examples, share: float, training: LocalTraining = training) -> LocalGP:
+        def learn(given: Examples, share: float) -> LocalGP:
             least, callback = LEAST_NOISE[view.residual], record(ending.part(share))
             return fit_local(gp, given, rng, training, least_noise=least, callback=callback)
 
@@ -268,10 +269,9 @@ class LocalStage:
         parts = [order] if m >= _CROSS_ROWS else list(order.chunk(_FOLDS))
         learned = learn(examples, 1.0 if len(parts) == 1 else 1.0 / (1 + len(parts)))
         judges = [learned]
-        if len(parts) > 1:  # in half the steps: what they lose by it counts against the neighbours
+        if len(parts) > 1:
             others = [torch.cat([*parts[:k], *parts[k + 1 :]]) for k in range(len(parts))]
-            quick = replace(training, steps=training.steps // 2)
-            judges = [learn(examples.take(each), 1.0 / (len(parts) - k), quick) for k, each in enumerate(others)]
+            judges = [learn(examples.take(each), 1.0 / (len(parts) - k)) for k, each in enumerate(others)]
         found = [torch.empty_like(examples.targets) for _ in _PARTS]
         for part, judge in zip(parts, judges, strict=True):
             near = predict_examples(judge, examples.take(part))
@@ -294,7 +294,8 @@ class LocalStage:
         """Parameters by the evidence of rows that are no examples, and predictions of the examples given these."""
         free = torch.as_tensor(np.setdiff1d(np.arange(gp.n_rows), held.cpu().numpy()), device=held.device)
         known = gp.take(free)
-        drawn = np.sort(rng.choice(len(free), min(_EXACT_ROWS, len(free)), replace=False))
+        rows = min(len(free), _EXACT_ROWS, 2 * start_rows(len(free), self.rows.n_inputs))
+        drawn = np.sort(rng.choice(len(free), rows, replace=False))
         objective = known.take(torch.as_tensor(drawn, device=held.device)).evidence
         starts = [self.start, default_start(self.rows.n_inputs, self.rows.n_outputs)]
         monitor = Monitor(record(ending), lambda _, params: params)
