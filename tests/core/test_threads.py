@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -26,19 +27,48 @@ def test_results_come_in_order(threads):
         assert workers.map(lambda k: k, []) == []
 
 
-def test_each_computes_on_one_thread(threads):
+@pytest.mark.parametrize("calm", [False, True])
+def test_each_computes_on_one_thread(threads, calm):
     barrier = threading.Barrier(threads)
 
     def look(_):
         barrier.wait(timeout=20)  # as many at a time as there are threads
         return threading.get_ident(), torch.get_num_threads()
 
-    with Workers() as workers:
+    def ask():
+        other.append(torch.get_num_threads())
+
+    other = []
+    with Workers(calm=calm) as workers:
         found = workers.map(look, range(threads))
-        assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == (1 if calm else threads)
+        thread = threading.Thread(target=ask)
+        thread.start()
+        thread.join()
+        torch.set_num_threads(torch.get_num_threads())  # as a fit in another thread may do
+        found += workers.map(look, range(threads))
     assert len({thread for thread, _ in found}) == threads
     assert {count for _, count in found} == {1}
     assert threading.get_ident() not in {thread for thread, _ in found}
+    assert torch.get_num_threads() == threads
+    assert other == [threads]
+
+
+def test_a_pool_that_cannot_be_opened_leaves_nothing(threads, monkeypatch):
+    """Neither threads that wait for others, which would never end, nor another number of them."""
+    submit, calls = ThreadPoolExecutor.submit, []
+
+    def fail(self, *args):
+        calls.append(args)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return submit(self, *args)
+
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", fail)
+    before = threading.active_count()
+    with pytest.raises(KeyboardInterrupt):
+        Workers(calm=True).__enter__()
+    assert threading.active_count() == before
     assert torch.get_num_threads() == threads
 
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
-from contextvars import copy_context
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from types import TracebackType
 from typing import TypeVar
 
+import numpy as np
 import torch
 
 Item = TypeVar("Item")
@@ -21,52 +21,78 @@ Result = TypeVar("Result")
 
 
 class Workers:
-    """As many threads as torch has; while they are open, each of them and the caller compute on one.
+    """A pool of as many threads as torch has, of which each computes its items on one thread.
 
-    Without having been opened, and where torch has one thread, the caller does all the work.
+    The caller's own operations have one thread as well while the pool is open, where it is ``calm``: threads of its
+    operations would go on spinning for a while, on cores that the pool needs. Before the pool is opened, and where
+    torch has one thread, the caller computes all items itself.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, calm: bool = False) -> None:
+        self._calm = calm
         self._pool: ThreadPoolExecutor | None = None
         self._threads = 1
 
     def __enter__(self) -> Workers:
         self._threads = torch.get_num_threads()
-        if self._threads > 1:
-            torch.set_num_threads(1)  # new threads begin with what was set last
-            self._pool = ThreadPoolExecutor(self._threads, "prismgp", _begin)
-            ready = threading.Barrier(self._threads + 1)
+        if self._threads == 1:
+            return self
+        ready = threading.Barrier(self._threads + 1)
+        self._pool = ThreadPoolExecutor(self._threads, "prismgp", _compute_alone)
+        try:
             for _ in range(self._threads):
                 self._pool.submit(ready.wait)
             ready.wait()
+            self._set_threads(1 if self._calm else self._threads)
+        except BaseException:  # or threads would wait for each other forever
+            ready.abort()
+            self._close()
+            raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
-            self._pool = None
-            torch.set_num_threads(self._threads)
+        self._close()
 
     def map(self, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
         """Compute a function of every item."""
-        if self._pool is None or len(items) < 2:
+        if self._pool is None:
             return [function(item) for item in items]
-        grad = torch.is_grad_enabled()
+        grad, numpy_errors = torch.is_grad_enabled(), np.geterr()
 
         def compute(item: Item) -> Result:
-            with torch.set_grad_enabled(grad):  # threads have switches of their own
+            with torch.set_grad_enabled(grad), np.errstate(**numpy_errors):  # threads have switches of their own
                 return function(item)
 
-        futures = [self._pool.submit(copy_context().run, compute, item) for item in items]
+        futures: list[Future[Result]] = []
         try:
+            for item in items:
+                futures.append(self._pool.submit(compute, item))
             return [future.result() for future in futures]
         finally:  # after an interrupt nothing may go on that changes what the caller holds
             for future in futures:
                 future.cancel()
             wait(futures)
 
+    def _close(self) -> None:
+        if self._pool is None:
+            return
+        pool, self._pool = self._pool, None
+        try:
+            pool.shutdown(cancel_futures=True)
+        finally:
+            self._set_threads(self._threads)
 
-def _begin() -> None:
+    def _set_threads(self, count: int) -> None:
+        """Set the threads of the caller's operations; those of threads yet to come stay what they were."""
+        torch.set_num_threads(count)
+        if count != self._threads:  # torch gives a new thread what any thread has set last
+            other = threading.Thread(target=torch.set_num_threads, args=(self._threads,))
+            other.start()
+            other.join()
+
+
+def _compute_alone() -> None:
+    torch.get_num_threads()  # else the first operation would ask for the number, and undo the next line
     torch.set_num_threads(1)

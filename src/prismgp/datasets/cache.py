@@ -94,15 +94,15 @@ def fetch(resource: Resource) -> Path:
     """The file, from the data folder, the cache, or the network; an error that says what to do if there is none."""
     found = find(resource.path)
     if found is not None and resource.sha256 is not None and sha256_of(found) == resource.sha256:
-        return found
+        return found  # no need to look for the cache
     cached = cache_folder() / resource.path
     record = cached.with_name(cached.name + ".sha256")
     if found is not None:
         wanted = resource.sha256
-        if wanted is None and found == cached and record.is_file():
-            wanted = record.read_text().split()[0]
-        if wanted is None or (wanted != resource.sha256 and sha256_of(found) == wanted):
-            return found
+        if wanted is None:
+            wanted = record.read_text().split()[0] if found == cached and record.is_file() else None
+            if wanted is None or sha256_of(found) == wanted:
+                return found
         if found != cached:
             raise DataError(
                 f"{found} is not the published file: its sha256 should be {wanted}; put the original there, "

@@ -166,10 +166,11 @@ class JointRecipe:
         share.begin(lambda: self._time_statistics(members[0].network))
         step_rows = self.n_members * self.settings.batch_size
         rows = open_rows(self.sample, self.rows.standardiser, held_out, self.rows.device, step_rows=step_rows)
-        workers = Workers()
+        workers = Workers(calm=True)
         task = MemberTraining(members, rows, self.settings, share.ending, workers)
         scale, before = float(np.log(self.rows.standardiser.y_scale).mean()), context.iteration
         side_by_side = self.n_members > 1 and self.rows.device.type == "cpu"
+        share.lanes = torch.get_num_threads() if side_by_side else 1
         try:
             with workers if side_by_side else nullcontext():
                 train_members(
@@ -350,6 +351,7 @@ class _NetworkTime:
     def __init__(self, ending: Ending, steps: int, local: bool) -> None:
         self.ending, self.steps = ending, steps
         self.leaves_local = local and not ending.limited
+        self.lanes = 1  # members whose steps are taken side by side
         self._local, self._began, self._statistics = local, time.perf_counter(), 0.0
 
     def begin(self, time_statistics: Callable[[], float]) -> None:
@@ -366,12 +368,13 @@ class _NetworkTime:
         """Called after the first steps of so many members: how many there is time for, of which the passes are kept."""
         if not (self.ending.limited and count):
             return count
-        step_seconds = (time.perf_counter() - self._began) / ((_PROBE_STEPS - _PROBE_FROM) * count)
-        fair = step_seconds * self.steps * _LEAST_STEPS
+        seconds = (time.perf_counter() - self._began) / ((_PROBE_STEPS - _PROBE_FROM) * -(-count // self.lanes))
+        fair = seconds * self.steps * _LEAST_STEPS  # of as many members as there are lanes
         if self._local and self.ending.left * (1.0 - _LOCAL_SHARE) >= fair:
             self.leaves_local = True
             self.ending.shorten(1.0 - _LOCAL_SHARE)
-        count = max(1, min(count, int(self.ending.left / (fair + self._statistics))))
+        while count > 1 and fair * -(-count // self.lanes) + count * self._statistics > self.ending.left:
+            count -= 1
         self.ending.reserve((count - 1) * self._statistics)
         return count
 

@@ -9,7 +9,8 @@ evidence of all rows at once would be the wrong objective for a network: it rewa
 memorised the rows. A batch has to be explained by features made from other rows.
 
 Row m of every tensor here is about member m, and nothing is computed across rows: what becomes of a member does not
-depend on who else is trained. A GPU takes the step of all members at once; on a CPU each member has a thread.
+depend on who else is trained. A GPU takes the step of all members at once; on a CPU members are computed one by one,
+several of them side by side (:class:`prismgp.core.threads.Workers`).
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ class StepInputs(NamedTuple):
     y: Tensor  # (M, n, q)
     row_noise: Tensor  # (M, n, c), noise columns: weights, and known variances where there are any
     kept: tuple[Tensor, ...]  # factors on the values of each hidden layer, (M, n, h); none without dropout
-    numbers: Tensor  # (M, 4), of step_numbers
+    numbers: Tensor  # (M, 4), what step_numbers returns
     noise: Tensor | None  # (M, rows, 1, L), in steps with an ELBO
 
     def take(self, m: int) -> StepInputs:
@@ -155,7 +156,8 @@ class Members:
         wholes = [Objective(copy.deepcopy(network), own) for network, own in zip(networks, generators, strict=True)]
         wholes = [whole.to(networks[0].mean.device) for whole in wholes]
         self._like = max(wholes, key=lambda whole: len(list(whole.parameters())))  # one with all heads there are
-        self._copies = [copy.deepcopy(self._like) for _ in networks]  # a module lends itself to one thread at a time
+        # Of a CPU: a module can be lent to one thread at a time.
+        self._copies = [] if self._like.log_var.is_cuda else [copy.deepcopy(self._like) for _ in networks]
         self._sizes: list[NetworkSizes] = [network.sizes for network in networks]
         self._shapes = {name: value.shape for name, value in self._like.named_parameters()}
         self._limits = self._vector(lambda name: _LOG_RANGE if name in _LIMITED else (-math.inf, math.inf))
@@ -232,7 +234,8 @@ class Members:
 
     def _take_step(self, like: Objective, state: MemberTensors, inputs: StepInputs) -> tuple[Tensor, dict[str, Tensor]]:
         """Update a state in place; the evidence, (M,), and the terms of the ELBO, in steps that have one."""
-        values = state.values.clone().requires_grad_()  # not a view: autograd would see what other threads change
+        # A copy: a view shares its base's count of changes, and other threads change other rows of that.
+        values = state.values.clone().requires_grad_()
         parameters = self._unpack(values)
         output, terms = self._evaluate(like, parameters | state.fixed, inputs)
         weight, *variance = inputs.row_noise.unbind(-1)

@@ -160,7 +160,9 @@ class MemberTraining:
         """The rows that the batches of these steps, and the checks among them, will have."""
         found = []
         for course in self.active:
-            ahead = self._ahead.setdefault(course.number, copy.deepcopy(course.draws))
+            if course.number not in self._ahead:
+                self._ahead[course.number] = copy.deepcopy(course.draws)
+            ahead = self._ahead[course.number]
             for step in range(first, last + 1):
                 found.append(self.rows.draw(self.settings.batch_size, ahead["batches"]))
                 if self.is_due(course, step):
@@ -201,8 +203,8 @@ class MemberTraining:
         """Whether a member is checked after a step."""
         rounds = step / self.check_every
         every = self.check_every * (1 if rounds <= 8 else 2 if rounds <= 32 else 4)
-        decisive = step == course.end or 2 * step == course.end < self.settings.max_steps
-        return step % every == 0 or decisive
+        # Half way it is decided whether the steps are doubled.
+        return step % every == 0 or step == course.end or 2 * step == course.end < self.settings.max_steps
 
     @property
     def _is_wide(self) -> bool:
@@ -217,11 +219,13 @@ class MemberTraining:
         draws = [self.rows.draw(self._context_rows, course.draws["context"]) for course in courses]
         networks = [self.members.network(self.active.index(course)) for course in courses]
         given = [_Check(*each, self.rows.read(each[-1])) for each in zip(courses, networks, draws, strict=True)]
-        found = self.workers.map(self.measure, given)
-        for (value, entries), course, network in zip(found, courses, networks, strict=True):
-            course.result.consider(value, entries, network)
-            course.scores.append((self.steps, value))
-        return [value for value, _ in found]
+        return self.workers.map(self._check_one, given)
+
+    def _check_one(self, given: _Check) -> float:
+        value, entries = self.measure(given)
+        given.course.result.consider(value, entries, given.network, changes=False)
+        given.course.scores.append((self.steps, value))
+        return value
 
     def measure(self, given: _Check) -> tuple[float, dict[str, Any]]:
         """NLPD of the held-out rows, and further entries for the history; NaN for a network that has none."""

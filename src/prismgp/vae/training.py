@@ -192,15 +192,23 @@ class TrainingResult:
         return time.perf_counter() - self.began
 
     def consider(
-        self, value: float, entries: dict[str, Any], model: torch.nn.Module, *, higher_is_better: bool = False
+        self,
+        value: float,
+        entries: dict[str, Any],
+        model: torch.nn.Module,
+        *,
+        higher_is_better: bool = False,
+        changes: bool = True,
     ) -> None:
-        """Record a check of a network that changes no more, and keep it if it is the best so far."""
+        """Record a check of a network, and keep it if it is the best so far; a copy of one that changes later."""
         record = {"step": self.steps, "seconds": self.seconds, **entries}
         if math.isfinite(value) and np.isfinite(np.hstack(list(record.values()))).all():  # the history is for numbers
             self.records.append(record)
         better = value > self.score if higher_is_better else value < self.score
         if math.isfinite(value) and (self.best is None or better):
-            self.best, self.score, self.best_step = model, value, self.steps
+            # A new object, so that an interrupt finds either the old network or the new one, never a blend.
+            best = copy.deepcopy(model) if changes else model
+            self.best, self.score, self.best_step = best, value, self.steps
 
     @property
     def history(self) -> dict[str, list[Any]]:
@@ -303,8 +311,7 @@ def _run(
 def _check(task: TrainingTask, result: TrainingResult) -> float:
     """Check the task, record it, and keep the network if it is the best so far."""
     value, entries = task.check()
-    # A copy, so that an interrupt finds either the old network or the new one, never a blend.
-    result.consider(value, entries, copy.deepcopy(task.model), higher_is_better=task.higher_is_better)
+    result.consider(value, entries, task.model, higher_is_better=task.higher_is_better)
     return value
 
 
