@@ -32,10 +32,7 @@ from prismgp.model.expert_state import (
     map_tensors,
 )
 from prismgp.neighbors.model import NeighborModel
-from prismgp.prism import (
-    Expert,
-    Mixture,
-)
+from prismgp.prism import Expert, Mixture
 from prismgp.prism.local import LocalMixture
 
 _MAX_EXPERTS = 1_000
