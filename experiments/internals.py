@@ -100,6 +100,7 @@ __all__ = [
     "torch_generator",
     "unpack_exact",
     "watch_traffic",
+    "without_neighbours",
 ]
 
 
@@ -125,6 +126,14 @@ def _copy_with(model: Any, fitted: Any) -> Any:
 
 
 # -- fitted models ---------------------------------------------------------------------------------
+
+
+def without_neighbours(model: PrismGPRegressor) -> PrismGPRegressor | None:
+    """What ``local="never"`` would have found: the mixture of experts alone; None if it is used alone anyway."""
+    fitted = model.model_
+    if not isinstance(fitted.predictor, LocalMixture):
+        return None
+    return _copy_with(model, replace(fitted, predictor=fitted.predictor.base))
 
 
 def standardise(model: Any, x: AnyArray) -> Any:

@@ -268,6 +268,35 @@ def calibration_table(results: Results) -> list[str]:
     return ["Share of test rows inside central intervals, mean over splits.", "", markdown_table(header, rows), ""]
 
 
+def neighbours_table(results: Results) -> list[str]:
+    """Each split with neighbours and without: what the same fit predicts with the mixture of experts alone."""
+
+    def line(dataset: str, split: int, found: Record) -> list[str]:
+        alone = found.get("spectrum")
+        if alone is None:  # the mixture is used alone
+            return [dataset, str(split), f"{found['rmse']:.4f} / {found['nlpd']:.3f}", "the same", "", ""]
+        change = 100 * (found["rmse"] / alone["rmse"] - 1)
+        return [
+            dataset,
+            str(split),
+            f"{alone['rmse']:.4f} / {alone['nlpd']:.3f}",
+            f"{found['rmse']:.4f} / {found['nlpd']:.3f}",
+            f"{change:+.1f}%",
+            f"{found['nlpd'] - alone['nlpd']:+.3f}",
+        ]
+
+    rows = [
+        line(name, split, found)
+        for name in results.datasets
+        for split in results.splits(name)
+        if (found := results.of(name, split, "prism")) is not None and "degrees" in found
+    ]
+    if not rows:
+        return ["not run", ""]
+    header = ["data set", "split", 'local="never"', 'local="auto"', "RMSE", "NLPD"]
+    return ["RMSE / NLPD of a normal; negative changes are better.", "", markdown_table(header, rows), ""]
+
+
 def frequencies_table(results: Results) -> list[str]:
     """The first split at every p."""
 
@@ -412,6 +441,9 @@ def markdown(study: Study) -> str:
         f"## Calibration of {MODELS['prism']} at every level, p = {MAIN_P}",
         "",
         *calibration_table(results),
+        f"## {MODELS['prism']} with neighbours and without, p = {MAIN_P}",
+        "",
+        *neighbours_table(results),
         "## By number of frequencies, first split",
         "",
         *frequencies_table(results),

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from experiments.internals import check_memory, compute_device, required_bytes
+from experiments.internals import check_memory, compute_device, required_bytes, without_neighbours
 from experiments.jobs import Job
 from experiments.plan import Plan, add_run_options, known_names, parse_names, parse_numbers, parse_splits
 from experiments.results import Record, Study
@@ -260,7 +260,12 @@ def measure(order: dict[str, Any]) -> dict[str, Any]:
         ends = model.predict_quantiles(x_test, [0.5 + half for c in LEVELS for half in (-c / 200, c / 200)])
         inside = [coverage(y_test, ends[:, 2 * k], ends[:, 2 * k + 1]) for k in range(len(LEVELS))]
         found["central_coverage"] = dict(zip(map(str, LEVELS), inside, strict=True))
-        found["weights"] = model.fit_status_.get("local", {}).get("weights", {})
+        local = model.fit_status_.get("local", {})
+        found |= {"weights": local.get("weights", {}), "degrees": local.get("degrees", {})}
+        spectrum = without_neighbours(model)
+        if spectrum is not None:
+            alone = score(y_test, *spectrum.predict(x_test, return_std=True), scale)
+            found["spectrum"] = {name: alone[name] for name in ("rmse", "nlpd", "coverage")}
     sizes = {"rows": len(y), "inputs": x.shape[1], "test_rows": len(y_test)}
     return {**sizes, **special, **found, **seconds}
 

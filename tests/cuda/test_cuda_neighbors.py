@@ -8,7 +8,7 @@ import torch
 
 from prismgp.exceptions import DataError
 from prismgp.neighbors import NeighborSearch
-from prismgp.neighbors.space import Space
+from prismgp.neighbors.engines import Space
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
 

@@ -1,4 +1,4 @@
-"""The mathematics of the neighbour GP, (N1) to (N5), against dense computations and finite differences."""
+"""The mathematics of the neighbour GP, (N1) to (N6), against dense computations and finite differences."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from scipy import integrate
+from scipy.stats import multivariate_t
 
 from prismgp.core.kernels import KERNELS, Parameters
+from prismgp.core.row_noise import RowNoise
 from prismgp.exceptions import TooLargeError
 from prismgp.neighbors import local
+from prismgp.neighbors.conditional import conditionals
 from prismgp.neighbors.fit import (
     LocalTraining,
     draw_examples,
@@ -20,7 +24,7 @@ from prismgp.neighbors.fit import (
     log_evidence,
     predict_examples,
 )
-from prismgp.neighbors.local import LocalGP, conditionals
+from prismgp.neighbors.local import LocalGP
 from tests import reference
 from tests.tolerances import EVIDENCE, GRADIENT, PREDICTION
 
@@ -55,7 +59,7 @@ def nearest(gp, point):
 def test_prediction_is_that_of_a_gp_on_the_nearest_rows(rng, name):
     gp = make(rng, name)
     points = rng.normal(size=(9, 3))
-    mean, variance = gp.predict(torch.as_tensor(points))
+    mean, variance, *_ = gp.predict(torch.as_tensor(points))
     for i, point in enumerate(points):
         for output in range(2):
             expected, covariance = dense(gp, point[None], nearest(gp, point), output)  # (N1), (N2)
@@ -68,7 +72,7 @@ def test_prediction_is_that_of_a_gp_on_the_nearest_rows(rng, name):
 def test_all_rows_are_the_exact_gp(rng, name, k):
     gp = make(rng, name, k=k)
     points = torch.as_tensor(rng.normal(size=(9, 3)))
-    mean, variance = gp.predict(points)
+    mean, variance, *_ = gp.predict(points)
     everywhere = gp.gather(points, torch.arange(60).expand(9, -1))
     by_weights = torch.einsum("mkq,kq->mq", gp.whole_weights(points), gp.targets - torch.as_tensor(gp.params.mean))
     for output in range(2):
@@ -77,8 +81,82 @@ def test_all_rows_are_the_exact_gp(rng, name, k):
         np.testing.assert_allclose(variance[:, output], np.diag(covariance), atol=PREDICTION)
         np.testing.assert_allclose(gp.covariance(points)[:, :, output], covariance, atol=PREDICTION)
         np.testing.assert_allclose(by_weights[:, output] + gp.params.mean[output], expected, atol=PREDICTION)
-    for found, expected in zip(conditionals(gp.kernel, gp.params, everywhere), (mean, variance), strict=True):
+    for found, expected in zip(conditionals(gp.kernel, gp.params, everywhere)[:2], (mean, variance), strict=True):
         np.testing.assert_allclose(found, expected, atol=PREDICTION)
+
+
+# -- the spread of the neighbours (N6) ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("degrees", [3.0, 34.0])
+def test_moments_are_those_of_a_student_t_process(rng, degrees):
+    """Against the joint density of the neighbours' targets and the point's, integrated over the latter."""
+    gp = replace(make(rng, q=1, k=4), degrees=degrees)
+    point = rng.normal(size=(1, 3))
+    rows = nearest(gp, point[0])
+    mean, variance, noise, _ = gp.predict(torch.as_tensor(point))
+    x = np.concatenate([gp.coordinates.numpy()[rows], point])
+    params = gp.params
+    covariance = params.signal[0] * reference.kernel(gp.kernel.name, x, x, params.lengthscale)
+    covariance += params.noise[0] * np.eye(5)
+    joint = multivariate_t(np.full(5, params.mean[0]), covariance * (degrees - 2) / degrees, degrees)
+    known = gp.targets.numpy()[rows, 0]
+
+    def moment(power):
+        def value(t):
+            return (t - float(mean[0, 0])) ** power * joint.pdf([*known, t])
+
+        return sum(integrate.quad(value, *ends, limit=200)[0] for ends in ((-np.inf, 0.0), (0.0, np.inf)))
+
+    total = moment(0)
+    assert moment(1) / total == pytest.approx(0.0, abs=1e-6)
+    assert moment(2) / total == pytest.approx(float(variance[0, 0] + noise[0, 0]), rel=1e-5)
+
+
+def test_infinite_degrees_are_the_gp_to_the_last_bit(rng):
+    gp, points = make(rng), torch.as_tensor(rng.normal(size=(9, 3)))
+    expected, found = gp.predict(points), replace(gp, degrees=1e300).predict(points)
+    for a, b in zip(found[:3], expected[:3], strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-12)
+    assert expected.surprise is None
+    with_surprise = gp.predict_from(points, gp.search.query(points, gp.k), surprise=True)
+    np.testing.assert_array_equal(with_surprise.noise, expected.noise)
+    np.testing.assert_allclose(with_surprise.variance, expected.variance, rtol=1e-12)
+    np.testing.assert_allclose(with_surprise.surprise, found.surprise, rtol=1e-12)
+
+
+def test_spread_where_rows_differ_in_their_noise(rng):
+    """A row of weight two is as good as two rows for the mean; the spread is of the rows as they are."""
+    gp = make(rng, q=1, k=5)
+    weight = torch.as_tensor(rng.uniform(0.5, 2, 60))
+    gp = replace(gp, row_noise=RowNoise(weight, None), degrees=6.0)
+    point = rng.normal(size=(1, 3))
+    rows = nearest(gp, point[0])
+    x, params = gp.coordinates.numpy()[rows], gp.params
+    c = params.signal[0] * reference.kernel(gp.kernel.name, x, x, params.lengthscale)
+    c += np.diag(params.noise[0] / weight.numpy()[rows])
+    t = gp.targets.numpy()[rows, 0] - params.mean[0]
+    factor = (4.0 + t @ np.linalg.solve(c, t)) / (4.0 + 5)
+    found, plain = gp.predict(torch.as_tensor(point)), replace(gp, degrees=np.inf).predict(torch.as_tensor(point))
+    for a, b in zip(found[1:3], plain[1:3], strict=True):
+        np.testing.assert_allclose(a, factor * b, rtol=PREDICTION)
+
+
+def test_joint_covariance_and_draws_have_the_spread(rng):
+    gp = replace(make(rng, k=12), degrees=5.0)
+    points = torch.as_tensor(rng.normal(size=(6, 3)))
+    found = gp.predict(points)
+    for i in range(6):  # alone, a point is conditioned on its own neighbours
+        np.testing.assert_allclose(gp.covariance(points[i : i + 1])[0, 0], found.variance[i], rtol=PREDICTION)
+    joint = gp.covariance(points)
+    for output in range(2):
+        assert np.linalg.eigvalsh(joint[:, :, output].numpy()).min() > -1e-12
+    drawn = gp.draw(4_000, np.random.default_rng(0))(points)
+    error = 4 * (found.variance / 4_000).sqrt()
+    assert bool(((drawn.mean(2) - found.mean).abs() < error).all())
+    # Random frequencies have an error of their own in the variance, relative to the prior's.
+    scale = (found.variance / replace(gp, degrees=np.inf).predict(points).variance) * torch.as_tensor(gp.params.signal)
+    assert bool(((drawn.var(2) - found.variance).abs() < 0.15 * (found.variance + 0.3 * scale)).all())
 
 
 def test_points_far_from_their_neighbours_lose_no_digits(rng):
@@ -86,7 +164,7 @@ def test_points_far_from_their_neighbours_lose_no_digits(rng):
     gp = make(rng, "matern12", k=59)
     gp = replace(gp, params=replace(gp.params, log_noise=np.full(2, np.log(1e-9))))
     points = np.array([[30.0, 0.0, 0.0], [1e8, 0.0, 0.0], [1e200, -1e300, 0.0]])
-    mean, variance = gp.predict(torch.as_tensor(points))
+    mean, variance, *_ = gp.predict(torch.as_tensor(points))
     expected, _ = dense(gp, points[:1], nearest(gp, points[0]), 0)
     assert mean[0, 0] == pytest.approx(expected[0], rel=1e-6)
     np.testing.assert_allclose(mean[1:], np.tile(gp.params.mean, (2, 1)), rtol=1e-12)
@@ -100,7 +178,7 @@ def test_factorisations_do_not_fail(rng):
     x[::2] = x[0]
     x[1::4] = x[0] + 1e-9
     gp = replace(gp, coordinates=x, params=replace(gp.params, log_noise=np.full(2, np.log(1e-18))))
-    for found in (*gp.predict(x), gp.covariance(x[:5])):
+    for found in (*gp.predict(x)[:3], gp.covariance(x[:5])):
         assert bool(found.isfinite().all())
     assert bool((gp.predict(x)[1] > 0).all())
 
@@ -129,7 +207,7 @@ def test_gradient_by_finite_differences(rng, name, q):
 def test_density_is_that_of_the_predictions(rng):
     gp = make(rng)
     examples = draw_examples(gp, rng)
-    mean, variance = predict_examples(gp, examples)
+    mean, variance, *_ = predict_examples(gp, examples)
     total = 0.0
     for i in range(gp.n_rows):
         point = gp.coordinates[i].numpy()
@@ -161,7 +239,7 @@ def test_covariance_is_positive_and_given_the_union_of_neighbours(rng, name):
     points[3] = points[2]
     union = np.unique(np.concatenate([nearest(gp, point) for point in points]))
     found = gp.covariance(torch.as_tensor(points)).numpy()
-    _, variance = gp.predict(torch.as_tensor(points))
+    _, variance, *_ = gp.predict(torch.as_tensor(points))
     for output in range(2):
         np.testing.assert_allclose(found[:, :, output], dense(gp, points, union, output)[1], atol=PREDICTION)
         assert np.linalg.eigvalsh(found[:, :, output]).min() > -PREDICTION
@@ -208,17 +286,17 @@ def test_more_rows(rng):
     first = replace(gp, coordinates=gp.coordinates[:30], targets=gp.targets[:30])
     assert bool(first.predict(gp.coordinates)[0].isfinite().all())  # the search of few rows is not kept
     joined = first.extend(gp.coordinates[30:], gp.targets[30:])
-    for found, expected in zip(joined.predict(gp.coordinates), gp.predict(gp.coordinates), strict=True):
+    for found, expected in zip(joined.predict(gp.coordinates)[:3], gp.predict(gp.coordinates)[:3], strict=True):
         assert torch.equal(found, expected)
 
 
 def test_pickles_hold_rows_and_parameters_alone(rng):
     gp = make(rng, n=300)
     before = len(pickle.dumps(gp))
-    expected = gp.predict(gp.coordinates)
+    expected = gp.predict(gp.coordinates)[:3]
     again = pickle.dumps(gp)
     assert len(again) == before
-    for found, value in zip(pickle.loads(again).predict(gp.coordinates), expected, strict=True):
+    for found, value in zip(pickle.loads(again).predict(gp.coordinates)[:3], expected, strict=True):
         assert torch.equal(found, value)
 
 

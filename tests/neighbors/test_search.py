@@ -10,7 +10,7 @@ import torch
 
 from prismgp.exceptions import DataError, PrismGPWarning
 from prismgp.neighbors import NeighborSearch, engines, search
-from prismgp.neighbors.space import Space
+from prismgp.neighbors.engines import Space
 
 EXACT = ["tree", "brute"]
 DTYPES = [torch.float32, torch.float64]
@@ -166,7 +166,7 @@ def test_chunks_blocks_and_threads_change_nothing(monkeypatch):
     monkeypatch.setattr(search, "_QUERIES", 37)
     monkeypatch.setattr(engines, "_CPU_NUMBERS", 20_000)
     monkeypatch.setattr(engines, "_CPU_POINTS", 333)
-    monkeypatch.setattr("prismgp.neighbors.space._BLOCK", 5000)
+    monkeypatch.setattr("prismgp.neighbors.engines._BLOCK", 5000)
     threads = torch.get_num_threads()
     try:
         for count in (1, 2):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import math
 import pickle
 from dataclasses import replace
 
@@ -347,7 +349,7 @@ def test_the_exact_gp_is_one_of_the_views(monkeypatch, q):
     ).fit(x, y)
     new = whole.to_model(rng.uniform(-1, 1, (20, 3)))
     points = new.numpy() * whole.standardiser.x_scale + whole.standardiser.x_shift
-    mean, variance = (each.numpy() for each in near.gp.predict(new.float()))
+    mean, variance, *_ = (each.numpy() for each in near.gp.predict(new.float())[:3])
     scale = whole.standardiser.y_scale
     expected = [each.reshape(20, -1) for each in exact.predict(points, return_std=True, include_noise=False)]
     np.testing.assert_allclose(mean * scale + whole.standardiser.y_shift, expected[0], atol=1e-4)  # float32 rows
@@ -379,10 +381,34 @@ def test_coverage_without_neighbours(seed):
     assert 0.90 <= coverage(smooth, seed, **SMOOTH) <= 0.99
 
 
+def patches(n, seed):
+    """Noise that is ten times as large in two of four squares."""
+    rng = np.random.default_rng(seed)
+    x = rng.uniform(0, 2, (n, 2))
+    scale = np.where(np.floor(x).sum(1) % 2, 1.0, 0.1)
+    return x, np.sin(3 * x[:, 0]) + scale * rng.normal(size=n), scale
+
+
+def test_neighbours_show_where_the_noise_is_large():
+    """(N6): the spread of the prediction follows that of the neighbours."""
+    x, y, _ = patches(1_500, 0)
+    new, y_new, scale = patches(1_000, 1)
+    fit = local_model(local="auto", noise_shape="normal").fit(x, y)
+    assert min(fit.fit_status_["local"]["degrees"].values()) < 40
+    std = fit.predict(new, return_std=True)[1]
+    assert np.median(std[scale == 1]) > 2 * np.median(std[scale < 1])
+    near = tuple(replace(each, gp=replace(each.gp, degrees=np.inf)) for each in fit.model_.predictor.near)
+    constant = copy.copy(fit)
+    constant.model_ = replace(fit.model_, predictor=replace(fit.model_.predictor, near=near))
+    assert fit.log_density(new, y_new).mean() > constant.log_density(new, y_new).mean() + 0.2
+
+
 def test_status(fitted_near):
     fit, x, _ = fitted_near
     status, predictor = fit.fit_status_["local"], fit.model_.predictor
-    assert set(status) == {"weights", "gain", "rows"}
+    assert set(status) == {"weights", "gain", "rows", "degrees"}
+    degrees = [status["degrees"].get(near.view.name, math.inf) for near in predictor.near]
+    assert degrees == [near.gp.degrees for near in predictor.near]
     assert status["rows"] == len(x)
     assert set(status["weights"]) == {_TARGET.name, _INPUTS.name, _EXACT.name, "mixture"}
     assert sum(status["weights"].values()) == pytest.approx(1.0)

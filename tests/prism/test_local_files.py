@@ -61,7 +61,8 @@ def beside(fit, x, y, *, rows=ROWS, weights=(0.0, 0.4, 0.3, 0.2, 0.1)):
     near = []
     for k, view in enumerate(VIEWS):
         gp = make_local(view, seen, y, KERNELS["rbf"], start_lengthscales(base, np.ones(x.shape[1]), view), 5 + k)
-        near.append(Near(view, gp.with_parameters(replace(gp.params, log_noise=gp.params.log_noise - k))))
+        gp = gp.with_parameters(replace(gp.params, log_noise=gp.params.log_noise - k))
+        near.append(Near(view, replace(gp, degrees=3.0 + k if k % 2 else np.inf)))
     predictor = LocalMixture(base, tuple(near), np.array(weights), np.full(y.shape[1], 1.3))
     return replace(whole, predictor=predictor, arguments=fit.get_params())
 
@@ -265,6 +266,10 @@ BOTH = {
     "kernel": (lambda c: near_of(c).update(kernel="evil"), None, "kernel"),
     "kernel list": (lambda c: near_of(c).update(kernel=["rbf"]), None, "kernel"),
     "no kernel": (lambda c: near_of(c).pop("kernel"), None, "kernel"),
+    "degrees too few": (lambda c: near_of(c).update(degrees=2.0), None, "degrees"),
+    "degrees an integer": (lambda c: near_of(c).update(degrees=7), None, "degrees"),
+    "degrees text": (lambda c: near_of(c).update(degrees="many"), None, "degrees"),
+    "degrees beyond all bounds": (lambda c: near_of(c).update(degrees=1e200), None, "degrees"),
     "neighbours zero": (lambda c: near_of(c).update(n_neighbors=0), None, "n_neighbors"),
     "neighbours negative": (lambda c: near_of(c).update(n_neighbors=-3), None, "n_neighbors"),
     "neighbours true": (lambda c: near_of(c).update(n_neighbors=True), None, "n_neighbors"),

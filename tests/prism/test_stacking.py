@@ -51,16 +51,29 @@ def test_experts_join_while_they_help(rng):
     better = [expert(f + 0.3 * rng.normal(size=f.shape), variance=0.09) for _ in range(2)]
     noise = expert(rng.normal(size=f.shape), noise=2.0)
     base = expert(0 * f, noise=1.1)
-    found = stack_forward(y, [better[0], noise, better[1], base])
+    found, _ = stack_forward(y, [[better[0]], [noise], [better[1]]], base)
     assert (found.weights[[0, 2]] > 0.2).all()
     assert found.weights[1] == 0.0
     assert found.weights.sum() == pytest.approx(1.0, abs=1e-12)
     same = stack(y, [*better, base], simple=1)
     assert found.nlpd == pytest.approx(same.nlpd, abs=1e-3)
-    alone = stack_forward(y, [noise, expert(f)])
+    alone, _ = stack_forward(y, [[noise]], expert(f))
     np.testing.assert_array_equal(alone.weights, [0.0, 1.0])
     np.testing.assert_array_equal(alone.temperature, 1.0)
-    assert (stack_forward(y, [*better, base], margin=-np.inf).weights[:2] > 0).all()
+    assert (stack_forward(y, [[each] for each in better], base, margin=-np.inf)[0].weights[:2] > 0).all()
+
+
+def test_a_variant_must_be_better_than_the_simpler_one(rng):
+    m = 400
+    scale = np.where(np.arange(m) % 2, 1.0, 0.1)[:, None]
+    f = rng.normal(size=(m, 1))
+    y, base = f + scale * rng.normal(size=(m, 1)), expert(0 * f, noise=2.0)
+    known, constant = HeldOut(f, 0 * f, scale**2), HeldOut(f, 0 * f, np.full_like(f, np.mean(scale**2)))
+    by_chance = HeldOut(f, 0 * f, constant.noise * np.exp(0.01 * rng.normal(size=(m, 1))))
+    found, variants = stack_forward(y, [[constant, by_chance, known]], base)
+    assert variants == [2]
+    assert found.weights[0] > 0.9
+    assert stack_forward(y, [[constant, by_chance]], base)[1] == [0]
 
 
 @pytest.mark.slow

@@ -21,7 +21,8 @@ from prismgp.core.kernels import KERNELS, Parameters
 from prismgp.core.row_noise import RowNoise
 from prismgp.exceptions import ModelFileError, PrismGPError
 from prismgp.model.container import PARAMETERS, take, take_parameters, under
-from prismgp.neighbors.local import LocalGP, conditionals
+from prismgp.neighbors.conditional import conditionals
+from prismgp.neighbors.local import LocalGP
 from prismgp.neighbors.model import NeighborModel
 from prismgp.prism import FeatureMap, InformedMap, Mixture, NetworkSizes, PlainMap, ReconfiguredMap, RevisedMap
 from prismgp.prism.local import LocalMixture, Near, View
@@ -74,7 +75,13 @@ def local_config(model: NeighborModel | LocalMixture) -> dict[str, Any]:
     _, coordinates = _store([gp.coordinates for gp in gps])
     _, targets = _store([gp.targets for gp in gps])
     entries: list[dict[str, Any]] = [
-        {"kernel": gp.kernel.name, "n_neighbors": gp.n_neighbors, "coordinates": i, "targets": j}
+        {
+            "kernel": gp.kernel.name,
+            "n_neighbors": gp.n_neighbors,
+            "coordinates": i,
+            "targets": j,
+            "degrees": gp.degrees if math.isfinite(gp.degrees) else None,
+        }
         for gp, i, j in zip(gps, coordinates, targets, strict=True)
     ]
     if isinstance(model, LocalMixture):
@@ -152,6 +159,9 @@ def _entries(config: dict[str, Any]) -> list[dict[str, Any]]:
             raise ModelFileError(f"kernel {entry['kernel']!r:.40} is unknown to this version")
         if not all(type(entry[name]) is int and 0 <= entry[name] < len(entries) for name in ("coordinates", "targets")):
             raise ModelFileError("the file does not say which rows are the neighbours")
+        degrees = entry.get("degrees")
+        if degrees is not None and not (type(degrees) is float and 2.0 < degrees <= _LARGEST):
+            raise ModelFileError(f"a neighbour GP has {degrees!r:.40} degrees of freedom")
     return entries
 
 
@@ -181,7 +191,9 @@ def _build_gps(
         if (i, width) not in columns:
             columns[i, width] = whole[:, :width].contiguous()  # no copy of the widest
         noise = _build_row_noise(tensors.get(f"near.row_noise.{number}"), rows, q)
-        gp = LocalGP(KERNELS[entry["kernel"]], own, columns[i, width], targets, entry["n_neighbors"], noise)
+        degrees = entry.get("degrees") or math.inf
+        rows_of = columns[i, width], targets, entry["n_neighbors"], noise
+        gp = LocalGP(KERNELS[entry["kernel"]], own, *rows_of, degrees=degrees)
         if fault := _fault(gp):
             raise ModelFileError(fault)
         gps.append(gp)
@@ -209,7 +221,7 @@ def _fault(gp: LocalGP) -> str:
     if (gp.params.log_signal - gp.params.log_noise).max() > _LARGEST_LOG_RATIO:
         return "the noise of the neighbours is too low for their signal"
     trial = torch.arange(min(gp.k, _TRIAL_NEIGHBORS), device=gp.coordinates.device)[None]
-    mean, variance = conditionals(gp.kernel, gp.params, gp.gather(gp.coordinates[:1], trial))
+    mean, variance, *_ = conditionals(gp.kernel, gp.params, gp.gather(gp.coordinates[:1], trial))
     sound = bool(torch.isfinite(mean + variance).all()) and bool((variance > 0).all())
     return "" if sound else "the neighbours predict no finite numbers"
 

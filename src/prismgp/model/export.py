@@ -27,7 +27,8 @@ from prismgp.data import standardise_tensor
 from prismgp.exceptions import DataError
 from prismgp.model.fitted import FittedModel
 from prismgp.neighbors import NeighborModel
-from prismgp.neighbors.local import LocalGP, conditionals
+from prismgp.neighbors.conditional import Conditionals, conditionals
+from prismgp.neighbors.local import LocalGP
 from prismgp.prism import LocalMixture, Mixture
 
 MOST_NEIGHBOR_ROWS = 50_000  # every row to predict is compared with all of them
@@ -139,21 +140,21 @@ class _AllRows(LocalGP):
 
     posterior: _InverseFactors | None = None
 
-    def predict(self, points: Tensor) -> tuple[Tensor, Tensor]:
+    def predict(self, points: Tensor) -> Conditionals:
         assert self.posterior is not None
         mean, variance = self.posterior.predict(self.round(points).double(), variance=True)
         assert variance is not None
-        return mean, variance
+        return Conditionals(mean, variance, torch.as_tensor(self.params.noise).to(mean).expand_as(mean))
 
 
 @dataclass(frozen=True)
 class _AllDistances(LocalGP):
     """Neighbours by all distances."""
 
-    def predict(self, points: Tensor) -> tuple[Tensor, Tensor]:
+    def predict(self, points: Tensor) -> Conditionals:
         points = self.round(points)
         near = self.gather(points, self._nearest(points))
-        return conditionals(self.kernel, self.params, near, _eliminate)
+        return conditionals(self.kernel, self.params, near, self.degrees, _eliminate)
 
     def _nearest(self, points: Tensor) -> Tensor:
         """Rows of the nearest, (m, k), by (distance, row number)."""
@@ -167,17 +168,19 @@ class _AllDistances(LocalGP):
         return total.sort(dim=1, stable=True).indices[:, : self.k]
 
 
-def _eliminate(a: Tensor, r: Tensor) -> tuple[Tensor, Tensor]:
-    """Solve A w = r by Gaussian elimination, for A with eigenvalues of at least one: then so are the pivots."""
-    rest = torch.cat([a, r[:, :, None]], 2)
+def _eliminate(a: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    """Solve A X = B, (m, k, c), by Gaussian elimination, for A with eigenvalues of at least one, and so pivots."""
+    c = right.shape[2]
+    rest = torch.cat([a, right], 2)
     rows = []
     for _ in range(a.shape[1]):
         row = rest[:, 0, 1:] / rest[:, 0, :1].clamp_min(1.0)
         rest = rest[:, 1:, 1:] - rest[:, 1:, :1] * row[:, None]
         rows.append(row)
-    found = rows[-1]
+    found = rows[-1][:, None]
     for row in rows[-2::-1]:
-        found = torch.cat([row[:, -1:] - (row[:, :-1] * found).sum(1, keepdim=True), found], 1)
+        known = (row[:, :-c, None] * found).sum(1, keepdim=True)
+        found = torch.cat([row[:, None, -c:] - known, found], 1)
     return found, a
 
 
@@ -226,5 +229,5 @@ def _all_distances(gp: LocalGP) -> LocalGP:
             f"with all of them; at most {MOST_NEIGHBOR_ROWS:,} can be exported. Fit with "
             f"local_rows={MOST_NEIGHBOR_ROWS} or fewer, or PrismGPRegressor with local='never'"
         )
-    parts = gp.kernel, gp.params, gp.coordinates, gp.targets, gp.n_neighbors, gp.row_noise, None
+    parts = gp.kernel, gp.params, gp.coordinates, gp.targets, gp.n_neighbors, gp.row_noise, None, gp.degrees
     return _AllDistances(*parts) if gp.whole is None else _AllRows(*parts, _invert(gp.whole))

@@ -27,7 +27,8 @@ from prismgp.core.normal import normal_log_density
 from prismgp.core.row_noise import RowNoise
 from prismgp.core.rows import Callback
 from prismgp.core.threads import Workers
-from prismgp.neighbors.local import LocalGP, Neighborhoods, conditionals, scaled_distances, solve_output
+from prismgp.neighbors.conditional import Conditionals, Neighborhoods, scaled_distances, solve_output
+from prismgp.neighbors.local import LocalGP
 
 _FACTORS = tuple(4.0**power for power in (-1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5))  # on all length-scales, for the start
 _START_ROWS = 1_024
@@ -285,13 +286,9 @@ def neighbors_of(gp: LocalGP, examples: Examples) -> Tensor:
     return gp.search.query(examples.points, k, groups=examples.groups, own=examples.own)
 
 
-def predict_examples(gp: LocalGP, examples: Examples) -> tuple[Tensor, Tensor]:
-    """Mean and variance of the function at examples given their neighbours among the others, both (m, q)."""
-    rows = neighbors_of(gp, examples)
-    size = gp.block_rows()
-    blocks = [slice(start, start + size) for start in range(0, len(examples), size)]
-    parts = [conditionals(gp.kernel, gp.params, gp.gather(examples.points[block], rows[block])) for block in blocks]
-    return torch.cat([mean for mean, _ in parts]), torch.cat([variance for _, variance in parts])
+def predict_examples(gp: LocalGP, examples: Examples, *, surprise: bool = False) -> Conditionals:
+    """The targets of examples given their neighbours among the others; ``surprise``: with beta of (N6)."""
+    return gp.predict_from(examples.points, neighbors_of(gp, examples), surprise=surprise)
 
 
 def draw_examples(gp: LocalGP, rng: np.random.Generator) -> Examples:
@@ -317,8 +314,7 @@ def log_evidence(gp: LocalGP) -> float:
     if gp.n_rows <= gp.n_neighbors:
         return gp.evidence.value(gp.params)
     examples = draw_examples(gp, np.random.default_rng(0))
-    mean, variance = predict_examples(gp, examples)
-    noise = torch.as_tensor(gp.params.noise).to(variance)
+    mean, variance, noise, _ = predict_examples(gp, examples)
     if examples.row_noise is not None:
         noise = noise * torch.exp(examples.row_noise.log_relative(float(gp.params.noise[0])))[:, None]
     return gp.n_rows * float(normal_log_density(examples.targets, mean, variance + noise).sum(1).mean())

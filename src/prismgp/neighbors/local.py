@@ -1,20 +1,11 @@
-"""A GP on nearest neighbours: the conditional distribution of a target given the k nearest rows in a learned metric.
+"""The GP on nearest neighbours: rows and parameters, and the predictions, joint predictions and draws they give.
 
-Rows have coordinates c, (n, D), and targets t, (n, q). For one output, with ``g ~ GP(m, S k)`` in the coordinates
-divided by length-scales and ``t = g(c) + N(0, nu)``, given the rows N that are nearest to c:
-
-- (N1) ``mean = m + w'(t_N - m)``, ``w = (S / nu) A^-1 r``, ``A = I + (S / nu) R``, R = k(N, N), r = k(N, c);
-- (N2) ``variance of g(c) = S (1 - w'r)``; of a new target: the same plus nu.
-
-Rows that differ in their noise (W1) have nu V in place of nu: then ``w = (S / nu) V^-1/2 A^-1 V^-1/2 r`` with
-``A = I + (S / nu) V^-1/2 R V^-1/2``.
-
-With k = n this is the exact GP. All eigenvalues of A are at least one, so factorisations do not fail while S / nu is
-bounded. Where rounding makes them fail, :func:`prismgp.core.numerics.factor` mends the few matrices concerned.
+The formulas (N1), (N2) and (N6) of a point given its neighbours are in :mod:`prismgp.neighbors.conditional`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -29,114 +20,20 @@ from prismgp.core.kernels import Kernel, Parameters, draw_frequencies
 from prismgp.core.numerics import factor, raise_diagonal
 from prismgp.core.row_noise import RowNoise
 from prismgp.exceptions import DataError, TooLargeError
+from prismgp.neighbors.conditional import (
+    VARIANCE_FLOOR,
+    Conditionals,
+    Neighborhoods,
+    conditionals,
+    spread_factor,
+    weights_of,
+)
 from prismgp.neighbors.search import NeighborSearch
 from prismgp.neighbors.shards import PointShards, ShardSearch
 
-VARIANCE_FLOOR = 1e-12  # share of the prior variance; below it the subtraction has no digits left
 _BLOCK_BYTES = {"cpu": 2**24, "cuda": 2**28}  # of the neighbours' coordinates and kernel matrices of one block
 _FARTHEST = 1e30  # of a standardised coordinate: every kernel is zero there, and squares stay in range
 _MOST_JOINT = 8_192  # neighbours of points that are predicted jointly
-
-
-@dataclass(frozen=True)
-class Neighborhoods:
-    """The neighbours of m points: what the density of their targets depends on."""
-
-    offsets: Tensor  # coordinates of the neighbours less those of the point, (m, k, D), float64
-    targets: Tensor  # of the neighbours, (m, k, q), float64
-    row_noise: RowNoise | None = None  # of the neighbours, where they differ, all (m, k)
-
-
-@dataclass(frozen=True)
-class _Solved:
-    """One output at m points."""
-
-    weights: Tensor  # w, (m, k)
-    mean: Tensor  # (m,), and so are the next two
-    variance: Tensor  # of the function
-    lower: Tensor  # factor of A, (m, k, k)
-    residuals: Tensor  # t_N - m, (m, k)
-    roots: Tensor | None  # of V, (m, k), where rows differ in their noise
-
-    def solve(self, b: Tensor) -> Tensor:
-        """``V^-1/2 A^-1 V^-1/2 b``, (m, k)."""
-        if self.roots is None:
-            return torch.cholesky_solve(b[:, :, None], self.lower)[:, :, 0]
-        return torch.cholesky_solve((b / self.roots)[:, :, None], self.lower)[:, :, 0] / self.roots
-
-
-def scaled_distances(offsets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Squared distances between the neighbours, (m, k, k), and to the point, (m, k), of scaled offsets (m, k, D).
-
-    The product form loses digits where rows are far from the origin, so that lies amid the neighbours: the point may be
-    far from all of them. Also returns the offsets from there. Distances between neighbours do not depend on the point.
-    """
-    apart = offsets.detach()
-    centred = apart - apart.mean(1, keepdim=True)
-    norms = centred.square().sum(2)
-    between = torch.baddbmm(norms[:, :, None] + norms[:, None, :], centred, centred.mT, alpha=-2.0)
-    own = torch.eye(offsets.shape[1], dtype=torch.bool, device=offsets.device)
-    between.clamp_(min=0.0).masked_fill_(own, 0.0)  # a view of the diagonal could not be exported to ONNX
-    return between, offsets.square().sum(2), centred
-
-
-def _factor(a: Tensor) -> Tensor:
-    """Lower factors of matrices whose eigenvalues are at least one, (m, k, k)."""
-    lower: Tensor
-    lower, info = torch.linalg.cholesky_ex(a)
-    failed = ((info != 0) | ~lower[:, -1, -1].isfinite()).nonzero()[:, 0]
-    if len(failed):
-        lower[failed] = torch.stack([factor(each).lower for each in a[failed]])
-    return lower
-
-
-Solver = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-
-
-def _solve_by_factors(a: Tensor, r: Tensor) -> tuple[Tensor, Tensor]:
-    """``A^-1 r``, (m, k), and the factors of A, (m, k, k)."""
-    lower = _factor(a)
-    return torch.cholesky_solve(r[:, :, None], lower)[:, :, 0], lower
-
-
-def solve_output(
-    r_inner: Tensor, r: Tensor, near: Neighborhoods, params: Parameters, k: int, solver: Solver = _solve_by_factors
-) -> _Solved:
-    """(N1) and (N2) for output k."""
-    signal, noise, mean = float(params.signal[k]), float(params.noise[k]), float(params.mean[k])
-    ratio = signal / noise
-    a = r_inner * ratio
-    roots = None if near.row_noise is None else torch.exp(0.5 * near.row_noise.log_relative(noise))
-    if roots is not None:
-        a.div_(roots[:, :, None]).div_(roots[:, None, :])
-    a += torch.eye(a.shape[1], dtype=a.dtype, device=a.device)
-    residuals = near.targets[:, :, k] - mean
-    found, lower = solver(a, r if roots is None else r / roots)
-    weights = ratio * (found if roots is None else found / roots)
-    variance = signal * (1.0 - (weights * r).sum(1)).clamp_min(VARIANCE_FLOOR)
-    return _Solved(weights, mean + (weights * residuals).sum(1), variance, lower, residuals, roots)
-
-
-def conditionals(
-    kernel: Kernel, params: Parameters, near: Neighborhoods, solver: Solver = _solve_by_factors
-) -> tuple[Tensor, Tensor]:
-    """Mean and variance of the function at the points, both (m, q), float64.
-
-    ``solver`` returns ``A^-1 r`` and what it was found by, from A, (m, k, k), and r, (m, k).
-    """
-    scale = torch.as_tensor(params.lengthscale).to(near.offsets)
-    between, squares, _ = scaled_distances(near.offsets / scale)
-    inner, r = kernel.value(between), kernel.value(squares)
-    solved = [solve_output(inner, r, near, params, k, solver) for k in range(near.targets.shape[2])]
-    return torch.stack([each.mean for each in solved], 1), torch.stack([each.variance for each in solved], 1)
-
-
-def weights_of(kernel: Kernel, params: Parameters, near: Neighborhoods) -> Tensor:
-    """The weights w of the neighbours, (m, k, q)."""
-    scale = torch.as_tensor(params.lengthscale).to(near.offsets)
-    between, squares, _ = scaled_distances(near.offsets / scale)
-    inner, r = kernel.value(between), kernel.value(squares)
-    return torch.stack([solve_output(inner, r, near, params, k).weights for k in range(near.targets.shape[2])], 2)
 
 
 def row_normals(seed: int, rows: Tensor, q: int) -> Tensor:
@@ -182,6 +79,7 @@ class LocalGP:
     n_neighbors: int
     row_noise: RowNoise | None = None  # of the rows, where they differ
     shards: PointShards | None = None  # the same coordinates on a cluster, whose workers search them in a fit
+    degrees: float = math.inf  # of freedom (N6)
 
     @property
     def n_rows(self) -> int:
@@ -198,10 +96,15 @@ class LocalGP:
         scale = torch.as_tensor(1.0 / self.params.lengthscale)
         return NeighborSearch(self.coordinates, scale) if self.shards is None else self.shards.search(scale)
 
+    @property
+    def whole_rows(self) -> bool:
+        """Whether all rows are neighbours of every point."""
+        return self.n_rows <= self.n_neighbors
+
     @cached_property
     def whole(self) -> ExactPosterior | None:
         """The exact GP, where all rows are neighbours of every point: one factorisation serves all points."""
-        return self.evidence.posterior(self.params)[0] if self.n_rows <= self.n_neighbors else None
+        return self.evidence.posterior(self.params)[0] if self.whole_rows else None
 
     @property
     def evidence(self) -> ExactEvidence:
@@ -254,19 +157,29 @@ class LocalGP:
         size = 8 * k * (self.coordinates.shape[1] + 2 * k + self.targets.shape[1])
         return max(1, _BLOCK_BYTES[self.coordinates.device.type] // size)
 
-    def predict(self, points: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and variance of the function at points, (m, D): both (m, q), float64."""
+    def predict(self, points: Tensor) -> Conditionals:
+        """The targets at points, (m, D), given their neighbours."""
         points = self.round(points)
         if self.whole is not None:
             mean, variance = self.whole.predict(points.double(), variance=True)
             assert variance is not None
-            return mean, variance
-        rows = self.search.query(points, self.k)
-        parts = [
-            conditionals(self.kernel, self.params, self.gather(points[block], rows[block]))
-            for block in self._blocks(len(points))
-        ]
-        return torch.cat([mean for mean, _ in parts]), torch.cat([variance for _, variance in parts])
+            return Conditionals(mean, variance, torch.as_tensor(self.params.noise).to(mean).expand_as(mean))
+        return self.predict_from(points, self.search.query(points, self.k))
+
+    def predict_from(self, points: Tensor, rows: Tensor, *, surprise: bool = False) -> Conditionals:
+        """The targets at points given these rows, (m, k); ``surprise`` as of :func:`conditionals`."""
+        return Conditionals.join(
+            [
+                conditionals(
+                    self.kernel,
+                    self.params,
+                    self.gather(points[block], rows[block]),
+                    self.degrees,
+                    surprise=surprise,
+                )
+                for block in self._blocks(len(points))
+            ]
+        )
 
     def round(self, points: Tensor) -> Tensor:
         """In the precision of the rows' coordinates, so that a row is at distance zero from itself."""
@@ -286,7 +199,8 @@ class LocalGP:
         points = self.round(points)
         if self.whole is not None:
             return self.whole.covariance(points.double())
-        rows = torch.unique(self.search.query(points, self.k))
+        nearest = self.search.query(points, self.k)
+        rows = torch.unique(nearest)
         if len(rows) > _MOST_JOINT:
             raise TooLargeError(
                 f"the joint covariance of {len(points):,} points is conditioned on all their {len(rows):,} neighbours, "
@@ -305,7 +219,15 @@ class LocalGP:
                 own, across = inner / roots[:, None] / roots, cross / roots[:, None]
             half = factor(torch.eye(len(rows)).to(inner) + signal / noise * own).half_solve(across)
             parts.append(signal * raise_diagonal(prior - signal / noise * half.T @ half, VARIANCE_FLOOR))
-        return torch.stack(parts, 2)
+        joint = torch.stack(parts, 2)
+        spread = self._spread(self.predict_from(points, nearest))
+        return joint if spread is None else spread[:, None] * spread * joint
+
+    def _spread(self, found: Conditionals) -> Tensor | None:
+        """Roots of the factors (N6) on variances, (m, q), if there are any."""
+        if math.isinf(self.degrees) or found.surprise is None:
+            return None
+        return spread_factor(found.surprise, self.k, self.degrees).sqrt()
 
     def draw(self, count: int, rng: np.random.Generator) -> Callable[[Tensor], Tensor]:
         """Functions drawn from the posterior, which take points, (m, D), and return values, (m, q, count).
@@ -342,7 +264,13 @@ class LocalGP:
             rows = self.search.query(points, self.k)
             unique, place = torch.unique(rows, return_inverse=True)
             weight = weights_of(self.kernel, self.params, self.gather(points, rows))  # (m, k, q)
-            return torch.einsum("mkq,mkqs->mqs", weight, unexplained(unique)[place])
+            values = mean + prior(points) + torch.einsum("mkq,mkqs->mqs", weight, unexplained(unique)[place])
+            if math.isinf(self.degrees):
+                return values
+            found = self.predict_from(points, rows)
+            centre, spread = found.mean[:, :, None], self._spread(found)
+            assert spread is not None
+            return centre + spread[:, :, None] * (values - centre)
 
         def functions(points: Tensor) -> Tensor:
             points = self.round(points)
@@ -353,7 +281,7 @@ class LocalGP:
             # The neighbours' values take memory for each function.
             step = max(1, self.block_rows() // (1 + count // self.k))
             blocks = (points[start : start + step] for start in range(0, len(points), step))
-            return torch.cat([mean + prior(block) + near(block) for block in blocks])
+            return torch.cat([near(block) for block in blocks])
 
         return functions
 

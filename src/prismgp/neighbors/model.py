@@ -83,10 +83,9 @@ class NeighborModel(Predictor):
         return _PREDICTION_ROWS
 
     def predict(self, x: Tensor, *, variance: bool) -> tuple[Tensor, Tensor | None, Tensor]:
-        found = self.gp.predict(x.reshape(-1, x.shape[-1]))
-        mean, spread = (each.reshape(*x.shape[:-1], -1) for each in found)
-        noise = torch.as_tensor(self.params.noise).to(mean).expand_as(mean)
-        return mean, spread if variance else None, noise
+        mean, spread, noise, _ = self.gp.predict(x.reshape(-1, x.shape[-1]))
+        shape = (*x.shape[:-1], -1)
+        return mean.reshape(shape), spread.reshape(shape) if variance else None, noise.reshape(shape)
 
     def covariance(self, x: Tensor) -> Tensor:
         return self.gp.covariance(x)

@@ -11,8 +11,16 @@ import torch
 from prismgp._system import available_bytes
 from prismgp._types import Tensor
 from prismgp.exceptions import DataError, PrismGPWarning
-from prismgp.neighbors.engines import Engine, Lists, Products, Tree, faiss_is_there, left_out, single_is_single
-from prismgp.neighbors.space import Space
+from prismgp.neighbors.engines import (
+    Engine,
+    Lists,
+    Products,
+    Space,
+    Tree,
+    faiss_is_there,
+    left_out,
+    single_is_single,
+)
 
 ENGINES = ("auto", "tree", "brute", "approximate")
 _EXTRA = 16  # candidates more than neighbours

@@ -1,6 +1,6 @@
 """Nearest neighbours among points on the workers of a cluster: shards search their own, and the best are merged.
 
-Distances do not depend on what else is searched (:mod:`prismgp.neighbors.space`), so the result is that of an exact
+Distances do not depend on what else is searched (:mod:`prismgp.neighbors.engines`), so the result is that of an exact
 search in one place, ties by row number included.
 """
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,7 @@ from prismgp.core.kernels import Kernel, Parameters, bounds, default_start
 from prismgp.core.optimise import Monitor, race
 from prismgp.core.row_noise import RowNoise
 from prismgp.data import Kept, Source, StandardisedRows
+from prismgp.neighbors.conditional import Conditionals, spread_factor
 from prismgp.neighbors.fit import Examples, LocalTraining, examples_of, fit_local, predict_examples
 from prismgp.neighbors.local import LocalGP
 from prismgp.neighbors.shards import PointShards
@@ -63,9 +65,32 @@ _MARGIN = 0.5 * MARGIN  # a neighbour GP that adds nothing has a small weight an
 _MANY_ROWS = 200_000  # from here on residuals of the mixture without the held-out rows do
 _LAST_SURVEYS = 1.5  # times as long as the first survey, under a time limit, for the last one and the search
 _BASE_SHARE = 0.4  # prior weight of the mixture; the neighbour GPs share the rest
-_MOMENTS, _PARTS = ("mean", "total"), ("mean", "variance", "noise")
+_MOMENTS = ("mean", "total")
 _LENGTHSCALES = (1e-2, 1e3)
 _SILENT = 1e4  # length-scale of inputs that never varied
+# Degrees of freedom that a neighbour GP on the targets may have (N6), the simplest first. Residuals are already in
+# units of a spread that depends on the row, and those of rows that the networks remember would make it too small.
+DEGREES = (math.inf, 34.0, 10.0, 4.0)
+
+
+class _Judged(NamedTuple):
+    """A view at the examples, all (m, q); its neighbours a GP."""
+
+    mean: Array
+    variance: Array
+    noise: Array
+    surprise: Array  # beta of (N6)
+
+    @classmethod
+    def of(cls, view: View, seen: Survey, near: Conditionals) -> _Judged:
+        nothing = torch.zeros_like(near.mean)
+        parts = *combine(view, seen, *near[:3]), nothing if near.surprise is None else near.surprise
+        return cls(*(each.cpu().numpy() for each in parts))
+
+    def spread(self, gp: LocalGP, degrees: float) -> HeldOut:
+        """The same with so many degrees of freedom."""
+        factor = spread_factor(torch.as_tensor(self.surprise), gp.k, degrees).numpy()
+        return HeldOut(self.mean, factor * self.variance, factor * self.noise)
 
 
 @dataclass(frozen=True)
@@ -117,7 +142,7 @@ class LocalStage:
         known = seen.take(held)
         base = HeldOut.of(known.mean, known.variance, known.noise).at_rows(noise)
         learned: list[tuple[View, Parameters]] = []
-        found: list[HeldOut] = []
+        found: list[list[HeldOut]] = []  # of each view with each of the degrees of freedom
         views = self._views(seen, len(held))
         with context.progress("view", len(views)):
             for done, view in enumerate(views):
@@ -131,9 +156,10 @@ class LocalStage:
                 if ending.interrupted:
                     ending.check()
                 learned.append((view, params))
-                found.append(judged.at_rows(noise))
+                found.append([judged.spread(gp, each).at_rows(noise) for each in self._degrees(view, gp)])
         margin = -np.inf if self.always else _MARGIN
-        chosen = stack_forward(target, [*found, base], share=_BASE_SHARE, margin=margin, row_weights=weights)
+        chosen, variants = stack_forward(target, found, base, share=_BASE_SHARE, margin=margin, row_weights=weights)
+        degrees = [DEGREES[k] for k in variants]
         status = {
             "weights": {
                 name: float(weight)
@@ -141,6 +167,7 @@ class LocalStage:
             },
             "gain": average(normal_nlpd(target, base.mean, base.total).sum(1), weights) - chosen.nlpd,
             "rows": len(y),
+            "degrees": {view.name: degrees[k] for k, (view, _) in enumerate(learned) if math.isfinite(degrees[k])},
         }
         kept = np.flatnonzero(chosen.weights[:-1] > 0)
         if not len(kept):
@@ -148,21 +175,24 @@ class LocalStage:
         survey_again = any(learned[k][0].residual or learned[k][0].latent for k in kept)
         if survey_again and self.whole and len(y) <= _MANY_ROWS:  # with more, the held-out rows make no difference
             seen, y = self._survey(pool, self.mixture)
-        near = tuple(self._near(*learned[k], seen, y) for k in kept)
+        near = tuple(self._near(*learned[k], degrees[k], seen, y) for k in kept)
         shares = chosen.weights[[len(learned), *kept]]
         predictor = LocalMixture(self.mixture, near, shares, chosen.temperature)
-        mean, variance = mixture_moments(
-            shares, *(np.stack([getattr(each, n) for each in (base, *(found[k] for k in kept))]) for n in _MOMENTS)
-        )
+        used = [base, *(found[k][variants[k]] for k in kept)]
+        mean, variance = mixture_moments(shares, *(np.stack([getattr(each, n) for each in used]) for n in _MOMENTS))
         total = variance * chosen.temperature
         return LocalResult(predictor, HeldOut(mean, total, np.zeros_like(total)), target, weights, status)
 
-    def _near(self, view: View, params: Parameters, seen: Survey, y: Tensor) -> Near:
-        return Near(view, self._make(view, seen, y, params.lengthscale).with_parameters(params))
+    def _near(self, view: View, params: Parameters, degrees: float, seen: Survey, y: Tensor) -> Near:
+        gp = self._make(view, seen, y, params.lengthscale).with_parameters(params)
+        return Near(view, replace(gp, degrees=degrees))
 
     def _make(self, view: View, seen: Survey, y: Tensor, lengthscale: Array) -> LocalGP:
         kernel, count = (self.exact_kernel, _ALL) if view.whole else (self.kernel, self.n_neighbors)
         return make_local(view, seen, y, kernel, lengthscale, count)
+
+    def _degrees(self, view: View, gp: LocalGP) -> Sequence[float]:
+        return DEGREES[:1] if view.residual or gp.whole_rows else DEGREES
 
     def _views(self, seen: Survey, examples: int) -> list[View]:
         exact = [_EXACT] if len(seen.mean) <= _MOST_WHOLE_ROWS else []
@@ -218,13 +248,15 @@ class LocalStage:
         return start_lengthscales(self.mixture, inputs, view)
 
     def _recall(
-        self, view: View, gp: LocalGP, learn: Callable[[Recorder], tuple[Parameters, HeldOut]], context: FitContext
-    ) -> tuple[Parameters, HeldOut]:
+        self, view: View, gp: LocalGP, learn: Callable[[Recorder], tuple[Parameters, _Judged]], context: FitContext
+    ) -> tuple[Parameters, _Judged]:
         """What the checkpoint knows of a view, or else what is learned now."""
 
-        def read(saved: Saved) -> tuple[Parameters, HeldOut]:
+        def read(saved: Saved) -> tuple[Parameters, _Judged]:
             tensors = saved[0]
-            return gp.params.unpack(tensors["params"].numpy()), HeldOut(*(tensors[name].numpy() for name in _PARTS))
+            return gp.params.unpack(tensors["params"].numpy()), _Judged(
+                *(tensors[name].numpy() for name in _Judged._fields)
+            )
 
         known = None if context.ending.early else context.checkpoint.recall(view.name, read)
         if known is not None:
@@ -232,7 +264,7 @@ class LocalStage:
         params, judged = learn(context.recorder(view.name))
         if context.ending.early:  # the checkpoint is for a fit that is done
             return params, judged
-        tensors = {name: torch.as_tensor(getattr(judged, name)) for name in _PARTS}
+        tensors = {name: torch.as_tensor(value) for name, value in judged._asdict().items()}
         context.forget(view.name)
         context.checkpoint.put(view.name, lambda: ({**tensors, "params": torch.as_tensor(params.pack())}, {}), now=True)
         return params, judged
@@ -246,7 +278,7 @@ class LocalStage:
         rng: np.random.Generator,
         ending: Ending,
         record: Recorder,
-    ) -> tuple[Parameters, HeldOut]:
+    ) -> tuple[Parameters, _Judged]:
         """Parameters learned at the examples, and predictions of these, each by parameters that did not see it."""
         if view.whole:
             return self._judge_exact(view, gp, seen, held, rng, ending, record)
@@ -263,8 +295,7 @@ class LocalStage:
             drawn = rng.choice(free, min(_MOST_EXAMPLES, len(free)), replace=False)
             these = torch.as_tensor(np.sort(drawn), device=held.device)
             learned = learn(examples_of(gp, these, rows), 1.0)
-            near = predict_examples(learned, examples)
-            return learned.params, HeldOut.of(*combine(view, seen.take(held), *near, learned.params.noise))
+            return learned.params, _Judged.of(view, seen.take(held), predict_examples(learned, examples, surprise=True))
         order = torch.as_tensor(rng.permutation(m), device=held.device)
         parts = [order] if m >= _CROSS_ROWS else list(order.chunk(_FOLDS))
         learned = learn(examples, 1.0 if len(parts) == 1 else 1.0 / (1 + len(parts)))
@@ -272,14 +303,13 @@ class LocalStage:
         if len(parts) > 1:
             others = [torch.cat([*parts[:k], *parts[k + 1 :]]) for k in range(len(parts))]
             judges = [learn(examples.take(each), 1.0 / (len(parts) - k)) for k, each in enumerate(others)]
-        found = [torch.empty_like(examples.targets) for _ in _PARTS]
-        for part, judge in zip(parts, judges, strict=True):
-            near = predict_examples(judge, examples.take(part))
-            for into, values in zip(
-                found, combine(view, seen.take(held[part]), *near, judge.params.noise), strict=True
-            ):
-                into[part] = values
-        return learned.params, HeldOut.of(*found)
+        near = [
+            predict_examples(judge, examples.take(part), surprise=True)
+            for part, judge in zip(parts, judges, strict=True)
+        ]
+        index = torch.cat(parts)
+        back = Conditionals(*(each[index.argsort()] for each in Conditionals.join(near) if each is not None))
+        return learned.params, _Judged.of(view, seen.take(held), back)
 
     def _judge_exact(
         self,
@@ -290,7 +320,7 @@ class LocalStage:
         rng: np.random.Generator,
         ending: Ending,
         record: Recorder,
-    ) -> tuple[Parameters, HeldOut]:
+    ) -> tuple[Parameters, _Judged]:
         """Parameters by the evidence of rows that are no examples, and predictions of the examples given these."""
         free = torch.as_tensor(np.setdiff1d(np.arange(gp.n_rows), held.cpu().numpy()), device=held.device)
         known = gp.take(free)
@@ -302,7 +332,7 @@ class LocalStage:
         boxes = bounds(self.start, dtype="float64")
         _, params, _ = race([(objective, each) for each in starts], boxes, rounds=EXACT_ROUNDS, monitor=monitor)
         near = known.with_parameters(params).predict(gp.coordinates[held])
-        return params, HeldOut.of(*combine(view, seen.take(held), *near, params.noise))
+        return params, _Judged.of(view, seen.take(held), near)
 
 
 def _join(parts: list[tuple[Survey, Tensor]]) -> tuple[Survey, Tensor]:

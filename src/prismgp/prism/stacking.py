@@ -9,6 +9,7 @@ mixture is significantly better.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -27,6 +28,7 @@ _LEAST_WEIGHT = 0.01  # below it an expert is dropped: a wide expert blurs the m
 _MOST_CORNERS = 12  # with more experts than this, only the centre is tried: each start costs as many evaluations
 _LOG_WEIGHTS = (-12.0, 3.0)  # bounds of the search
 MARGIN = 1.0  # standard errors by which the mixture must be better than the plain SSGP
+_VARIANT_MARGIN = 0.5  # the same of a less simple variant of an expert
 
 
 @dataclass(frozen=True)
@@ -126,39 +128,52 @@ def stack(
 
 def stack_forward(
     y: Array,
-    experts: list[HeldOut],
+    views: Sequence[Sequence[HeldOut]],
+    base: HeldOut,
     *,
     margin: float = MARGIN,
     share: float = _PLAIN_SHARE,
     row_weights: Array | None = None,
-) -> Stack:
-    """Begin with the last expert alone; others join one by one, the best first, while each is a significant gain.
+) -> tuple[Stack, list[int]]:
+    """Begin with one expert alone; others join one by one, the best first, while each is a significant gain.
 
     With few held-out rows every further expert is a further chance to fit them, so that an expert that adds nothing
-    must not take part. ``margin``, ``share`` and ``row_weights`` are those of :func:`stack`; ``-inf``: all experts take
-    part. The first to join changes the kind of model and needs the whole margin, those after it half of that.
+    must not take part. Each of the ``views`` to join has variants, the simplest first, one of which takes part: one
+    after it must be significantly better. ``margin``, ``share`` and ``row_weights`` are those of :func:`stack`;
+    ``-inf``: all views take part. The first to join changes the kind of model and needs the whole margin, those after
+    it half of that.
+
+    Also returns which variant of each view was used. The weights are those of the views, and last of ``base``.
     """
-    base = experts[-1]
-    chosen: list[int] = []
+    chosen: dict[int, int] = {}  # variants, by the number of the view
     alone = normal_nlpd(y, base.mean, base.total).sum(1)
     found = Stack(np.ones(1), np.ones(y.shape[1]), average(alone, row_weights), alone)
-    left = list(range(len(experts) - 1))
+    needed = margin
 
-    def add(k: int) -> Stack:
-        parts = [*(experts[j] for j in (*chosen, k)), base]
+    def add(k: int, variant: int) -> Stack:
+        parts = [*(views[j][v] for j, v in (*chosen.items(), (k, variant))), base]
         return stack(y, parts, simple=1, margin=-np.inf, share=share, row_weights=row_weights)
 
-    while left:
-        trial, k = min(((add(k), k) for k in left), key=lambda each: each[0].nlpd)
-        needed = 0.5 * margin if chosen else margin
-        if not is_significant(found.nlpd_by_row - trial.nlpd_by_row, row_weights, fitted=2, margin=needed):
+    def gains(before: Stack, after: Stack, fitted: int, least: float) -> bool:
+        return is_significant(before.nlpd_by_row - after.nlpd_by_row, row_weights, fitted=fitted, margin=least)
+
+    def try_view(k: int) -> tuple[Stack, int, int]:
+        best, variant = add(k, 0), 0
+        for other in range(1, len(views[k])):
+            trial = add(k, other)
+            if gains(best, trial, 1, _VARIANT_MARGIN):
+                best, variant = trial, other
+        return best, k, variant
+
+    while left := [k for k in range(len(views)) if k not in chosen]:
+        trial, k, variant = min((try_view(k) for k in left), key=lambda each: each[0].nlpd)
+        if not gains(found, trial, 2, needed):
             break
-        chosen.append(k)
-        left.remove(k)
-        found = trial
-    weights = np.zeros(len(experts))
-    weights[[*chosen, len(experts) - 1]] = found.weights
-    return replace(found, weights=weights)
+        chosen[k] = variant
+        found, needed = trial, 0.5 * margin
+    weights = np.zeros(len(views) + 1)
+    weights[[*chosen, len(views)]] = found.weights
+    return replace(found, weights=weights), [chosen.get(k, 0) for k in range(len(views))]
 
 
 def average(values: Array, row_weights: Array | None) -> float:
