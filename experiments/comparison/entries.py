@@ -68,6 +68,8 @@ class Entry:
         Bytes it needs for n rows and d inputs, beyond the data.
     timed : bool
         Whether the function takes ``seconds`` and ends in time by itself.
+    gpu : bool
+        Whether the function takes a ``device``.
     shaped : bool
         Whether its own distribution has a learned shape.
     also : dict
@@ -86,6 +88,7 @@ class Entry:
     subsample: bool = True
     memory: Callable[[int, int], float] = _nothing
     timed: bool = False
+    gpu: bool = False
     shaped: bool = False
     also: dict[str, str] = field(default_factory=dict)
 
@@ -132,7 +135,16 @@ def _entries() -> tuple[Entry, ...]:
 
     # -- ours: defaults, nothing set but the sizes that the names say --
     entries = [
-        Entry("prism-32", "PrismGP, p = 32", ours, "ours:fit_prism", {"n_frequencies": 32}, few_steps, shaped=True),
+        Entry(
+            "prism-32",
+            "PrismGP, p = 32",
+            ours,
+            "ours:fit_prism",
+            {"n_frequencies": 32},
+            few_steps,
+            gpu=True,
+            shaped=True,
+        ),
         Entry(
             "prism-32-one",
             "PrismGP, p = 32, one member",
@@ -141,6 +153,7 @@ def _entries() -> tuple[Entry, ...]:
             {"n_frequencies": 32, "n_members": 1},
             few_steps,
             repeats_beyond=MANY_ROWS,
+            gpu=True,
             shaped=True,
         ),
         *(
@@ -151,6 +164,7 @@ def _entries() -> tuple[Entry, ...]:
                 "ours:fit_ssgp",
                 {"n_frequencies": p},
                 {"n_frequencies": 16, "max_iter": 20},
+                gpu=True,
             )
             for p in (64, 256, 1024)
         ),
@@ -163,6 +177,7 @@ def _entries() -> tuple[Entry, ...]:
             max_rows=8_000,
             memory=lambda n, d: required_bytes(n) + 0 * d,
             timed=True,
+            gpu=True,
         ),
     ]
 
@@ -223,6 +238,7 @@ def _entries() -> tuple[Entry, ...]:
                 {"inducing": m},
                 {"inducing": 32, "ways": (("adam", 0.03),), "epochs": 1, "steps": 20},
                 timed=True,
+                gpu=True,
             )
             for m in (512, 1024)
         ),

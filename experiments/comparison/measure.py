@@ -27,7 +27,8 @@ def measure(order: dict[str, Any]) -> dict[str, Any]:
     Parameters
     ----------
     order : dict
-        "dataset", "split", "entry", "quick", "memory" (bytes), "limit_seconds" (None: no limit).
+        "dataset", "split", "entry", "quick", "memory" (bytes), "limit_seconds" (None: no limit), "device" (that of
+        the entry, if it can use one).
     """
     entry, seed, quick = ENTRIES[order["entry"]], int(order["split"]), bool(order["quick"])
     rows = prepare(load(order["dataset"], seed), seed=seed, quick=quick)
@@ -39,6 +40,9 @@ def measure(order: dict[str, Any]) -> dict[str, Any]:
         X, y = X[some], y[some]
     settings = {**entry.settings, **(entry.quick if quick else {})}
     timed = {"seconds": _FIT_SHARE * order["limit_seconds"] if order["limit_seconds"] else 1e9} if entry.timed else {}
+    if order["device"] != "cpu":
+        settings["device"] = order["device"]
+        torch.zeros(1, device=order["device"])  # loading the GPU's libraries is no part of the fit, either
     fit = fit_function(entry.fit)  # imports the library, which is no part of the fit
     before, loaded = peak_bytes(), reset_peak()
 

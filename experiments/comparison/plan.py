@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from experiments.comparison.data import DATASETS, load
 from experiments.comparison.entries import Entry, select, selectable_names
+from experiments.internals import compute_device
 from experiments.jobs import Job
 from experiments.machine import format_bytes
 from experiments.plan import Plan, add_run_options, known_names, parse_names, parse_splits, positive_number, say
@@ -63,7 +64,8 @@ def make_plan(args: argparse.Namespace) -> Plan:
         "job_seconds": args.job_seconds,
         "memory_gib": args.memory,
     }
-    return plan_jobs(datasets, entries, options, splits=args.splits, absent=absent)
+    device = compute_device(args.device).type
+    return plan_jobs(datasets, entries, options, splits=args.splits, absent=absent, device=device)
 
 
 def _find_available(datasets: list[str], splits: list[int] | None, *, quiet: bool) -> list[str]:
@@ -94,6 +96,7 @@ def plan_jobs(
     *,
     splits: Sequence[int] | None = None,
     absent: Sequence[tuple[Entry, str]] = (),
+    device: str = "cpu",
 ) -> Plan:
     """All jobs, the small data sets first, every entry on a split before the next split.
 
@@ -108,6 +111,8 @@ def plan_jobs(
         None: as many as the data set's own number says, one for a quick run.
     absent : sequence of pairs
         Entries whose library is not installed, and why.
+    device : str
+        Where entries are fitted that can use a GPU.
     """
     quick, memory = options["quick"], options["memory_gib"] * 2**30
     jobs = [Job(AGREEMENT, "experiments.comparison.agreement:check", {"seed": 0})]
@@ -129,6 +134,7 @@ def plan_jobs(
                     "quick": quick,
                     "memory": memory,
                     "limit_seconds": options["job_seconds"],
+                    "device": device if entry.gpu else "cpu",
                 }
                 rows = entry.rows(shape.rows, shape.inputs, memory)
                 needed = _NOMINAL

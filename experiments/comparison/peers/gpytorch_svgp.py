@@ -51,14 +51,14 @@ class _Model(gpytorch.models.ApproximateGP):
 
 
 class _SVGP:
-    def __init__(self, model: _Model, dtype: torch.dtype, facts: dict[str, Any]) -> None:
-        self.model, self.dtype, self.facts = model.eval(), dtype, facts
+    def __init__(self, model: _Model, like: torch.Tensor, facts: dict[str, Any]) -> None:
+        self.model, self.like, self.facts = model.eval(), like, facts
 
     def predict(self, X: Array) -> tuple[Array, Array]:
         def block(rows: Array) -> tuple[Array, Array]:
             with torch.no_grad():
-                found = self.model.likelihood(self.model(torch.as_tensor(rows, dtype=self.dtype)))
-                return found.mean.double().numpy(), found.stddev.double().numpy()
+                found = self.model.likelihood(self.model(torch.as_tensor(rows).to(self.like)))
+                return found.mean.double().cpu().numpy(), found.stddev.double().cpu().numpy()
 
         return predict_blocks(block, X, 2048)
 
@@ -75,6 +75,7 @@ def fit_svgp(
     trial_steps: int = 100,
     epochs: int = 50,
     steps: int = 3_000,
+    device: str = "cpu",
 ) -> _SVGP:
     """Train for ``epochs`` or ``steps``, whichever is more, or until progress or ``seconds`` end.
 
@@ -91,13 +92,12 @@ def fit_svgp(
     batch, count = min(batch, len(y)), min(inducing, len(y))
     some = np.random.default_rng(seed).permutation(len(y))[:20_000]
     means = MiniBatchKMeans(count, random_state=seed, n_init=1, batch_size=max(1024, count)).fit(X[some])
-    centres = torch.as_tensor(means.cluster_centers_, dtype=dtype)
-    x, targets = torch.as_tensor(X, dtype=dtype), torch.as_tensor(y, dtype=dtype)
+    centres, x, targets = (torch.as_tensor(a, dtype=dtype, device=device) for a in (means.cluster_centers_, X, y))
 
     def trained(way: tuple[str, float], chosen: Any, most: int, deadline: float, every: int) -> _SVGP:
-        model = _Model(centres.clone(), way[0]).to(dtype)
+        model = _Model(centres.clone(), way[0]).to(centres)
         facts = _train(model, x[chosen], targets[chosen], way, batch, most, deadline, every)
-        return _SVGP(model, dtype, facts)
+        return _SVGP(model, centres, facts)
 
     train, held_out = split_off(len(y), 0.1, seed, most=5_000)
     tried: list[dict[str, Any]] = []

@@ -168,7 +168,7 @@ def test_sizes_of_the_real_sets(data_folder):
 
 
 def test_a_measurement_has_all_that_the_tables_need():
-    order = {"dataset": "simulated", "split": 0, "quick": True, "memory": 2**33, "limit_seconds": 60.0}
+    order = {"dataset": "simulated", "split": 0, "quick": True, "memory": 2**33, "limit_seconds": 60.0, "device": "cpu"}
     found = measure({**order, "entry": "ssgp-64"})
     assert {"rmse", "mae", "nlpd", "coverage", "calibration", "nlpd_own", "facts", "settings"} <= set(found)
     assert found["nlpd_own"] == pytest.approx(found["nlpd"], abs=1e-6)  # one normal density
