@@ -24,18 +24,18 @@ class Workers:
     """A pool of as many threads as torch has, of which each computes its items on one thread.
 
     The caller's own operations have one thread as well while the pool is open, where it is ``calm``: threads of its
-    operations would go on spinning for a while, on cores that the pool needs. Before the pool is opened, and where
-    torch has one thread, the caller computes all items itself.
+    operations would go on spinning for a while, on cores that the pool needs. Before the pool is opened, where torch
+    has one thread, and where the pool is not ``wanted``, as on a GPU, the caller computes all items itself.
     """
 
-    def __init__(self, *, calm: bool = False) -> None:
-        self._calm = calm
+    def __init__(self, *, calm: bool = False, wanted: bool = True) -> None:
+        self._calm, self._wanted = calm, wanted
         self._pool: ThreadPoolExecutor | None = None
         self._threads = 1
 
     def __enter__(self) -> Workers:
         self._threads = torch.get_num_threads()
-        if self._threads == 1:
+        if self._threads == 1 or not self._wanted:
             return self
         ready = threading.Barrier(self._threads + 1)
         self._pool = ThreadPoolExecutor(self._threads, "prismgp", _compute_alone)

@@ -93,16 +93,14 @@ class Resource:
 def fetch(resource: Resource) -> Path:
     """The file, from the data folder, the cache, or the network; an error that says what to do if there is none."""
     found = find(resource.path)
-    if found is not None and resource.sha256 is not None and sha256_of(found) == resource.sha256:
-        return found  # no need to look for the cache
-    cached = cache_folder() / resource.path
-    record = cached.with_name(cached.name + ".sha256")
+    wanted = resource.sha256
     if found is not None:
-        wanted = resource.sha256
-        if wanted is None:
-            wanted = record.read_text().split()[0] if found == cached and record.is_file() else None
-            if wanted is None or sha256_of(found) == wanted:
-                return found
+        if wanted is None and _record(found).is_file():
+            wanted = _record(found).read_text().split()[0]
+        if wanted is None or sha256_of(found) == wanted:
+            return found
+    cached = cache_folder() / resource.path
+    if found is not None:
         if found != cached:
             raise DataError(
                 f"{found} is not the published file: its sha256 should be {wanted}; put the original there, "
@@ -114,7 +112,7 @@ def fetch(resource: Resource) -> Path:
         problem = _download(resource, address)
         if problem is None:
             if resource.sha256 is None:
-                with atomic_path(record) as temporary:
+                with atomic_path(_record(cached)) as temporary:
                     temporary.write_text(f"{sha256_of(cached)}  {cached.name}\n")
             return cached
         problems.append(problem)
@@ -122,6 +120,11 @@ def fetch(resource: Resource) -> Path:
         f"{'; '.join(problems)}. Download {resource.addresses[0]} by hand and put it at {cached}, "
         f"or at {resource.path} under a folder named by PRISMGP_DATA"
     )
+
+
+def _record(path: Path) -> Path:
+    """The file beside a download that keeps its checksum."""
+    return path.with_name(path.name + ".sha256")
 
 
 def _download(resource: Resource, address: str) -> str | None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -89,7 +88,7 @@ def fit_local(
     of every evaluation, and of every step with what ``model`` makes of it.
     """
     fit = _Fit(gp, examples, rng, training, least_noise, callback or Callback(), model)
-    with fit.workers if gp.coordinates.device.type == "cpu" else nullcontext():
+    with fit.workers:
         return fit.run(starts)
 
 
@@ -105,7 +104,7 @@ class _Fit:
         model: Callable[[LocalGP], Any],
     ) -> None:
         self.examples, self.rng, self.training, self.callback, self.model = examples, rng, training, callback, model
-        self.workers = Workers()
+        self.workers = Workers(wanted=gp.coordinates.device.type == "cpu")
         self.log_noise = (math.log(least_noise), _MOST_LOG_NOISE)
         self.gp = replace(gp, params=self._limit(gp.params))
 

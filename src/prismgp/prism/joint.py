@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -166,13 +165,13 @@ class JointRecipe:
         share.begin(lambda: self._time_statistics(members[0].network))
         step_rows = self.n_members * self.settings.batch_size
         rows = open_rows(self.sample, self.rows.standardiser, held_out, self.rows.device, step_rows=step_rows)
-        workers = Workers(calm=True)
+        side_by_side = self.n_members > 1 and self.rows.device.type == "cpu"
+        workers = Workers(calm=True, wanted=side_by_side)
         task = MemberTraining(members, rows, self.settings, share.ending, workers)
         scale, before = float(np.log(self.rows.standardiser.y_scale).mean()), context.iteration
-        side_by_side = self.n_members > 1 and self.rows.device.type == "cpu"
         share.lanes = torch.get_num_threads() if side_by_side else 1
         try:
-            with workers if side_by_side else nullcontext():
+            with workers:
                 train_members(
                     task,
                     monitor=lambda values: self._show(task, values, scale, context, share),
