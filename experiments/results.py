@@ -28,7 +28,7 @@ FORMAT = 1
 
 _ABOUT = "study"
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=+-]*")
-_DIGITS, _ARRAY_DIGITS = 10, 6  # significant, of numbers, and of those in arrays
+_DIGITS, _ARRAY_DIGITS = 8, 5  # significant, of numbers, and of those in arrays
 _COLUMNS = "@columns"
 
 Record = dict[str, Any]

@@ -66,7 +66,6 @@ def measure(order: dict[str, Any]) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "fit_seconds": fit_seconds,
         "predict_seconds": predict_seconds,
-        "predict_seconds_per_1000": 1e3 * predict_seconds / len(rows.y_test),
         "peak_bytes": max(before, peak_bytes()),
         "fit_peak_bytes": max(0, fit_peak - loaded),
         "facts": fitted.facts,

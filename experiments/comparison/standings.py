@@ -29,7 +29,6 @@ _MEANS = (
     "coverage",
     "fit_seconds",
     "predict_seconds",
-    "predict_seconds_per_1000",
     "peak_bytes",
     "fit_peak_bytes",
     "rows",
@@ -104,6 +103,8 @@ def _rows(entries: dict[str, dict[int, dict[str, Any]]]) -> list[Row]:
             for metric in _MEANS
             if all(metric in result for result in each)
         }
+        per_1000 = [1e3 * result["predict_seconds"] / result["test_rows"] for result in each]
+        values["predict_seconds_per_1000"] = float(np.mean(per_1000))
         calibration = np.mean([result["calibration"] for result in each], axis=0).tolist()
         splits = tuple(sorted(by_split))
         rows.append(Row(name, LABELS[name], values, splits, calibration, set(splits) == every))
