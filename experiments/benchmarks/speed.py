@@ -200,7 +200,7 @@ def step(order: Record) -> Record:
         network = RevisedMap(sizes, default_start(d, 1), drawn, torch_generator(own, "network")).to(device)
         members.append(Member(network, dropout, own))
     held_out = held_out_rows(hash_inputs(source), 0.1, 10_000, streams.generator("held-out"))
-    settings = MemberSettings(8.0, 1.2, 1e-3, 512, 1_000, 1_000, None, True)
+    settings = MemberSettings(8.0, 1.2, 1e-3, 504, 1_000, 1_000, None, True)
     step_rows = len(members) * settings.batch_size
     rows = open_rows(source, s, held_out, torch.device(device), step_rows=step_rows)
     loop = MemberTraining(members, rows, settings)

@@ -15,7 +15,7 @@ __all__ = ["VARIANTS_OF_PRISM"]
 DATASETS = ("concrete", "airfoil")
 P = 32
 MEANINGS = {
-    "base": "noise depends on the inputs, no dropout, 8 soft gates, network (128, 128), batches of 512 rows",
+    "base": "noise depends on the inputs, no dropout, 8 soft gates, network (128, 128), batches of 504 rows",
     "constant-noise": "one noise level for all rows",
     "dropout-05": "5% of the hidden values dropped",
     "dropout-10": "10% dropped",

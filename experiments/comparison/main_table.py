@@ -25,6 +25,7 @@ class _Score(NamedTuple):
     title: str
     text: Callable[[float], str]
     competes: bool = False
+    timing: bool = False
 
 
 _SCORES = (
@@ -32,7 +33,12 @@ _SCORES = (
     _Score("nlpd", "NLPD of the normal distribution", lambda value: f"{value:.3f}", True),
     _Score("nlpd_shaped", "NLPD with a learned shape of the noise", lambda value: f"{value:.3f}", True),
     _Score("coverage", "Coverage of 95% intervals", lambda value: f"{100 * value:.1f}%"),
-    _Score("fit_seconds", "Seconds of the fit", lambda value: f"{value:,.0f}" if value >= 10 else f"{value:.1f}"),
+    _Score(
+        "fit_seconds",
+        "Seconds of the fit",
+        lambda value: f"{value:,.0f}" if value >= 10 else f"{value:.1f}",
+        timing=True,
+    ),
 )
 
 
@@ -54,7 +60,8 @@ class _Cell:
         value = self.mean(score.key)
         if value is not None:
             part = f" ({len(self.done)}/{self.splits})" if len(self.done) < self.splits else ""
-            return score.text(value) + part + (OLD if self.old else "")
+            where = " GPU" if score.timing and any(record.get("device") == "cuda" for record in self.done) else ""
+            return score.text(value) + where + part + (OLD if self.old else "")
         late = [record for record in self.tried if record.get("timed_out")]
         if late and not self.done:
             return f"> {late[0]['limit_seconds']:g} s"

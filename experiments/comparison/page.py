@@ -41,8 +41,8 @@ def page(study: Study) -> Page:
         title="PrismGP and other libraries",
         summary=(
             "Every entry got the same rows, the same split, the same units and the same number of threads, in a "
-            "process of its own. Scores are those of held-out rows, in units of the training target's standard "
-            "deviation, means over splits.\n\n"
+            "process of its own; those marked GPU used one. Scores are those of held-out rows, in units of the "
+            "training target's standard deviation, means over splits.\n\n"
             f"{progress(study)} Our default is {LABELS[DEFAULT]}, with nothing tuned per data set."
         ),
         sections=sections,

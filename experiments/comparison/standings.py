@@ -107,7 +107,8 @@ def _rows(entries: dict[str, dict[int, dict[str, Any]]]) -> list[Row]:
         values["predict_seconds_per_1000"] = float(np.mean(per_1000))
         calibration = np.mean([result["calibration"] for result in each], axis=0).tolist()
         splits = tuple(sorted(by_split))
-        rows.append(Row(name, LABELS[name], values, splits, calibration, set(splits) == every))
+        label = LABELS[name] + (", GPU" if any(result.get("device") == "cuda" for result in each) else "")
+        rows.append(Row(name, label, values, splits, calibration, set(splits) == every))
     return rows
 
 

@@ -31,15 +31,15 @@ def test_a_study_gives_back_what_it_holds(tmp_path):
     assert len(study.path.read_text().splitlines()) == 3
 
 
-def test_scalars_are_stored_to_ten_digits_and_arrays_to_six(tmp_path):
+def test_scalars_are_stored_to_eight_digits_and_arrays_to_five(tmp_path):
     value = 1 / 3
     study = Study(tmp_path, "s")
     study.put("a", {"rmse": value, "curve": [{"rmse": value, "stage": "l-bfgs"}], "tiny": [1e-12 * value, 7, None]})
     found = Study(tmp_path, "s").get("a")
-    assert found["rmse"] == 0.3333333333
+    assert found["rmse"] == 0.33333333
     assert found == study.get("a")
-    assert found["curve"] == [{"rmse": 0.333333, "stage": "l-bfgs"}]
-    assert found["tiny"] == [3.33333e-13, 7, None]
+    assert found["curve"] == [{"rmse": 0.33333, "stage": "l-bfgs"}]
+    assert found["tiny"] == [3.3333e-13, 7, None]
 
 
 TABLES = {

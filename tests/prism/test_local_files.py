@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import pickle
 import subprocess
 import sys
@@ -62,7 +63,7 @@ def beside(fit, x, y, *, rows=ROWS, weights=(0.0, 0.4, 0.3, 0.2, 0.1)):
     for k, view in enumerate(VIEWS):
         gp = make_local(view, seen, y, KERNELS["rbf"], start_lengthscales(base, np.ones(x.shape[1]), view), 5 + k)
         gp = gp.with_parameters(replace(gp.params, log_noise=gp.params.log_noise - k))
-        near.append(Near(view, replace(gp, degrees=3.0 + k if k % 2 else np.inf)))
+        near.append(Near(view, replace(gp, degrees=np.inf if view.residual else 3.0 + k)))
     predictor = LocalMixture(base, tuple(near), np.array(weights), np.full(y.shape[1], 1.3))
     return replace(whole, predictor=predictor, arguments=fit.get_params())
 
@@ -310,6 +311,7 @@ ALONE = {
     "parameters float32": (None, lambda t: t.update({"p.mean": t["p.mean"].float()}), "float64"),
 }
 BESIDE = {
+    "degrees of a residual view": (lambda c: near_of(c).update(degrees=5.0, residual=True), None, "degrees"),
     "view": (lambda c: near_of(c).update(latent=1), None, "sees"),
     "no view": (lambda c: near_of(c).pop("residual"), None, "residual"),
     "other view": (lambda c: near_of(c).update(latent=False), None, "shape"),
@@ -350,6 +352,15 @@ def test_hostile_files(files, tmp_path, kind, case):
     (tmp_path / "m").write_bytes(rewritten(files[kind], edit, tensors=tensors))
     with pytest.raises(ModelFileError, match=message):
         load_model(tmp_path / "m")
+
+
+@pytest.mark.parametrize("degrees", [2.0, 1e200, math.nan])
+def test_a_file_that_could_not_be_read_is_not_written(tmp_path, degrees):
+    saved = neighbors()
+    predictor = replace(saved.predictor, gp=replace(saved.predictor.gp, degrees=degrees))
+    with pytest.raises(PrismGPError, match="degrees of freedom"):
+        save_model(replace(saved, predictor=predictor), tmp_path / "m")
+    assert not (tmp_path / "m").exists()
 
 
 def test_greedy_numbers_of_neighbours(tmp_path):

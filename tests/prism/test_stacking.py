@@ -69,7 +69,7 @@ def test_a_variant_must_be_better_than_the_simpler_one(rng):
     f = rng.normal(size=(m, 1))
     y, base = f + scale * rng.normal(size=(m, 1)), expert(0 * f, noise=2.0)
     known, constant = HeldOut(f, 0 * f, scale**2), HeldOut(f, 0 * f, np.full_like(f, np.mean(scale**2)))
-    by_chance = HeldOut(f, 0 * f, constant.noise * np.exp(0.01 * rng.normal(size=(m, 1))))
+    by_chance = HeldOut(f, 0 * f, constant.noise * np.exp(0.3 * rng.normal(size=(m, 1))))
     found, variants = stack_forward(y, [[constant, by_chance, known]], base)
     assert variants == [2]
     assert found.weights[0] > 0.9

@@ -105,7 +105,16 @@ def _neighbors(model: FittedModel) -> list[dict[str, Any]] | None:
         found = [(near.view.name, float(weight), near.gp) for near, weight in pairs]
     else:
         return None
-    return [{"name": name, "weight": weight, "rows": gp.n_rows, "neighbors": gp.k} for name, weight, gp in found]
+    return [
+        {
+            "name": name,
+            "weight": weight,
+            "rows": gp.n_rows,
+            "neighbors": gp.k,
+            "degrees": gp.degrees if math.isfinite(gp.degrees) else None,
+        }
+        for name, weight, gp in found
+    ]
 
 
 def _print(info: dict[str, Any]) -> None:
@@ -120,9 +129,9 @@ def _print(info: dict[str, Any]) -> None:
         rows.append(("Gating", f"{info['gating']['kind']}, {info['gating']['clusters']:,} clusters"))
     for each in info["neighbors"] or []:
         seen = each["name"].removeprefix("neighbours ")
-        rows.append(
-            ("Neighbours", f"{each['neighbors']:,} of {each['rows']:,} rows, {seen}, weight {each['weight']:.0%}")
-        )
+        process = "" if each["degrees"] is None else f", {each['degrees']:g} degrees of freedom"
+        about = f"{each['neighbors']:,} of {each['rows']:,} rows, {seen}{process}, weight {each['weight']:.0%}"
+        rows.append(("Neighbours", about))
     if info["target"] is not None:
         several = isinstance(info["target"], list)
         rows.append(("Target", ", ".join(map(printable, info["target"] if several else [info["target"]]))))

@@ -100,7 +100,7 @@ def fetch(resource: Resource) -> Path:
         if wanted is None or sha256_of(found) == wanted:
             return found
     cached = cache_folder() / resource.path
-    if found is not None:
+    if found is not None:  # and damaged, or another file
         if found != cached:
             raise DataError(
                 f"{found} is not the published file: its sha256 should be {wanted}; put the original there, "

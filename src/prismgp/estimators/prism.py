@@ -80,7 +80,7 @@ class PrismGPRegressor(UpdatableRegressor):
         weights of the members. At most 10,000 rows. They join the final posterior.
     batch_size, max_steps, patience : int or None, default None
         Rows per step, most steps of a member, and steps without a better held-out density after which
-        it stops. None: 512, 1,000 and 300; with more than 5,000 rows up to 2,000 steps, where the
+        it stops. None: 504, 1,000 and 300; with more than 5,000 rows up to 2,000 steps, where the
         held-out density still improves much; with more than 100,000 rows 4,096, 1,500 to 3,000 and 450,
         and smaller batches again beyond 1,024 features; for the paper's recipe 256, 2,000 and 500. Patience
         grows with the steps. The released recipe has batches of 200 rows, 512 with more than 100,000, 101 passes
@@ -144,8 +144,8 @@ class PrismGPRegressor(UpdatableRegressor):
         "held_out_rows", "held_out_nlpd" (of the whole mixture at these rows, on which its weights were chosen, so a
         little optimistic, with normal noise), "noise_shape" (for each output the "kind" and the "gain" in log density
         over a normal distribution, per held-out row, cross-validated), "local" (the "weights" of the mixture and of
-        the neighbour GPs, the "gain" in log density per held-out row, and how many "rows" may be neighbours),
-        "message", jitter used; "interrupted" and "timed_out" as in :class:`SSGPRegressor`.
+        the neighbour GPs, the "gain" in log density per held-out row, how many "rows" may be neighbours, and finite
+        "degrees" of freedom), "message", jitter used; "interrupted" and "timed_out" as in :class:`SSGPRegressor`.
     n_iter_ : int
         Steps of all members.
 

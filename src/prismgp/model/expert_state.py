@@ -80,7 +80,7 @@ def local_config(model: NeighborModel | LocalMixture) -> dict[str, Any]:
             "n_neighbors": gp.n_neighbors,
             "coordinates": i,
             "targets": j,
-            "degrees": gp.degrees if math.isfinite(gp.degrees) else None,
+            "degrees": float(gp.degrees) if math.isfinite(gp.degrees) else None,
         }
         for gp, i, j in zip(gps, coordinates, targets, strict=True)
     ]
@@ -169,6 +169,8 @@ def _view(entry: dict[str, Any]) -> View:
     about = {name: entry[name] for name in _VIEW}
     if not all(type(each) is bool for each in about.values()):
         raise ModelFileError("the file does not say what a neighbour GP sees")
+    if about["residual"] and entry.get("degrees") is not None:
+        raise ModelFileError("degrees of freedom are for neighbour GPs that predict targets")
     return View(**about)
 
 
@@ -213,6 +215,8 @@ def _build_row_noise(columns: Tensor | None, rows: int, q: int) -> RowNoise | No
 
 def _fault(gp: LocalGP) -> str:
     """Why a neighbour GP could not predict finite numbers, or not in the memory that there is; else nothing."""
+    if not (2.0 < gp.degrees <= _LARGEST or math.isinf(gp.degrees)):
+        return f"the neighbours have {gp.degrees:g} degrees of freedom"
     if gp.k > _MOST_NEIGHBORS:
         return f"{gp.k:,} neighbours are more than {_MOST_NEIGHBORS:,}"
     farthest = _extreme(gp.coordinates) * math.exp(-float(gp.params.log_lengthscale.min()))
@@ -221,7 +225,7 @@ def _fault(gp: LocalGP) -> str:
     if (gp.params.log_signal - gp.params.log_noise).max() > _LARGEST_LOG_RATIO:
         return "the noise of the neighbours is too low for their signal"
     trial = torch.arange(min(gp.k, _TRIAL_NEIGHBORS), device=gp.coordinates.device)[None]
-    mean, variance, *_ = conditionals(gp.kernel, gp.params, gp.gather(gp.coordinates[:1], trial))
+    mean, variance, *_ = conditionals(gp.kernel, gp.params, gp.gather(gp.coordinates[:1], trial), gp.degrees)
     sound = bool(torch.isfinite(mean + variance).all()) and bool((variance > 0).all())
     return "" if sound else "the neighbours predict no finite numbers"
 

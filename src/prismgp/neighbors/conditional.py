@@ -51,8 +51,8 @@ class _Solved:
     """One output at m points."""
 
     weights: Tensor  # w, (m, k)
-    mean: Tensor  # (m,), and so are the next two
-    variance: Tensor  # of the function
+    mean: Tensor  # (m,)
+    variance: Tensor  # of the function, (m,)
     lower: Tensor  # factor of A, (m, k, k)
     residuals: Tensor  # t_N - m, (m, k)
     roots: Tensor | None  # of V, (m, k), where rows differ in their noise
@@ -169,8 +169,8 @@ def conditionals(
     if not found:
         return Conditionals(mean, variance, noise)
     beta = torch.stack(found, 1)
-    factor = spread_factor(beta, near.targets.shape[1], degrees)
-    return Conditionals(mean, factor * variance, factor * noise, beta)
+    spread = spread_factor(beta, near.targets.shape[1], degrees)
+    return Conditionals(mean, spread * variance, spread * noise, beta)
 
 
 def spread_factor(surprise: Tensor, k: int, degrees: float) -> Tensor:

@@ -310,7 +310,7 @@ def log_evidence(gp: LocalGP) -> float:
     The sum is estimated from at most 10,000 rows, chosen by their numbers alone, so that the value depends on nothing
     but the rows and the parameters.
     """
-    if gp.n_rows <= gp.n_neighbors:
+    if gp.whole_rows:
         return gp.evidence.value(gp.params)
     examples = draw_examples(gp, np.random.default_rng(0))
     mean, variance, noise, _ = predict_examples(gp, examples)

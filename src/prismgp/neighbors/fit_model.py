@@ -76,7 +76,7 @@ def _recall(context: FitContext, layout: Parameters) -> tuple[Parameters, list[d
 def _learn(
     rows: StandardisedRows, gp: LocalGP, settings: NeighborSettings, streams: Streams, context: FitContext
 ) -> tuple[Parameters, list[dict[str, Any]]]:
-    if gp.n_rows <= gp.n_neighbors:
+    if gp.whole_rows:
         exact, stages = fit_exact(
             rows,
             gp.params,

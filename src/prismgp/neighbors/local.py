@@ -220,13 +220,14 @@ class LocalGP:
             half = factor(torch.eye(len(rows)).to(inner) + signal / noise * own).half_solve(across)
             parts.append(signal * raise_diagonal(prior - signal / noise * half.T @ half, VARIANCE_FLOOR))
         joint = torch.stack(parts, 2)
+        if math.isinf(self.degrees):
+            return joint
         spread = self._spread(self.predict_from(points, nearest))
-        return joint if spread is None else spread[:, None] * spread * joint
+        return spread[:, None] * spread * joint
 
-    def _spread(self, found: Conditionals) -> Tensor | None:
-        """Roots of the factors (N6) on variances, (m, q), if there are any."""
-        if math.isinf(self.degrees) or found.surprise is None:
-            return None
+    def _spread(self, found: Conditionals) -> Tensor:
+        """Roots of the factors (N6) on variances, (m, q)."""
+        assert found.surprise is not None
         return spread_factor(found.surprise, self.k, self.degrees).sqrt()
 
     def draw(self, count: int, rng: np.random.Generator) -> Callable[[Tensor], Tensor]:
@@ -268,9 +269,8 @@ class LocalGP:
             if math.isinf(self.degrees):
                 return values
             found = self.predict_from(points, rows)
-            centre, spread = found.mean[:, :, None], self._spread(found)
-            assert spread is not None
-            return centre + spread[:, :, None] * (values - centre)
+            centre, spread = found.mean[:, :, None], self._spread(found)[:, :, None]
+            return centre + spread * (values - centre)
 
         def functions(points: Tensor) -> Tensor:
             points = self.round(points)

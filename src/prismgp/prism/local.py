@@ -4,9 +4,9 @@ The mixture of experts has mean m(x), variance of the function V(x) and noise N(
 (:mod:`prismgp.neighbors.local`) models either
 
 - the standardised residuals, ``t = (y - m(x)) / s(x)``: then                                                   (L1)
-  ``mean = m + s mu(c)``, ``variance = s^2 v(c) + nu(c) V``, ``noise = nu(c) N``, with mean mu, variance v of the
-  function and noise nu given the neighbours; far from all rows mu is zero;
-- or the targets themselves: then it predicts alone.                                                            (L2)
+  ``mean = m + s mu(c)``, ``variance = s^2 v(c) + nu V``, ``noise = nu N``, with mean mu and variance v of the function
+  given the neighbours, and nu their noise; far from all rows mu is zero;
+- or the targets themselves: then it predicts alone, and may be a Student-t process (N6).                       (L2)
 
 The coordinates c(x) are the standardised inputs, or these with the latent columns of the members and the means of the
 experts. Which of them is used, if any, is decided by the density of held-out rows.
@@ -20,7 +20,6 @@ trained, with posteriors that do not know these rows at all: residuals of other 
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -144,34 +143,25 @@ class Near:
 
     def predict(self, seen: Survey) -> tuple[Tensor, Tensor, Tensor]:
         """Mean, variance of the function and noise variance at surveyed rows, (..., n, q)."""
-        return combine(self.view, seen, *self._conditionals(seen))
-
-    def _conditionals(self, seen: Survey) -> tuple[Tensor, Tensor, Tensor]:
         points = self._coordinates(seen)
         mean, variance, noise, _ = self.gp.predict(points.reshape(-1, points.shape[-1]))
-        return mean.reshape(seen.mean.shape), variance.reshape(seen.mean.shape), noise.reshape(seen.mean.shape)
+        return combine(self.view, seen, *(each.reshape(seen.mean.shape) for each in (mean, variance, noise)))
 
     def covariance(self, seen: Survey, base: Tensor) -> Tensor:
         """Of the function, (..., n, n, q); ``base`` is that of the mixture."""
         local = self.gp.covariance(self._coordinates(seen))
         if not self.view.residual:
             return local
-        scale, root = seen.scale, self._noise_root(seen)
-        own = scale[..., :, None, :] * scale[..., None, :, :] * local
-        return own + root[..., :, None, :] * root[..., None, :, :] * base
+        nu = torch.as_tensor(self.gp.params.noise).to(local)
+        return seen.scale[..., :, None, :] * seen.scale[..., None, :, :] * local + nu * base
 
     def functions(self, seen: Survey, drawn: Tensor, base: Tensor) -> Tensor:
         """Functions of the whole, (n, q, s), from those of the neighbour GP and of the mixture."""
         if not self.view.residual:
             return drawn
+        root = torch.as_tensor(self.gp.params.noise).to(drawn).sqrt()[:, None]
         mean = seen.mean[:, :, None]
-        return mean + seen.scale[:, :, None] * drawn + self._noise_root(seen)[:, :, None] * (base - mean)
-
-    def _noise_root(self, seen: Survey) -> Tensor:
-        """Standard deviation of the noise of the neighbour GP at surveyed rows, (..., n, q)."""
-        if math.isinf(self.gp.degrees):  # the same everywhere
-            return torch.as_tensor(self.gp.params.noise).to(seen.mean).sqrt().expand_as(seen.mean)
-        return self._conditionals(seen)[2].sqrt()
+        return mean + seen.scale[:, :, None] * drawn + root * (base - mean)
 
     def extend(self, seen: Survey, y: Tensor) -> Near:
         """With further rows, surveyed."""

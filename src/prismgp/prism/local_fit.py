@@ -159,7 +159,7 @@ class LocalStage:
                 found.append([judged.spread(gp, each).at_rows(noise) for each in self._degrees(view, gp)])
         margin = -np.inf if self.always else _MARGIN
         chosen, variants = stack_forward(target, found, base, share=_BASE_SHARE, margin=margin, row_weights=weights)
-        degrees = [DEGREES[k] for k in variants]
+        kept, degrees = np.flatnonzero(chosen.weights[:-1] > 0), [DEGREES[k] for k in variants]
         status = {
             "weights": {
                 name: float(weight)
@@ -167,9 +167,8 @@ class LocalStage:
             },
             "gain": average(normal_nlpd(target, base.mean, base.total).sum(1), weights) - chosen.nlpd,
             "rows": len(y),
-            "degrees": {view.name: degrees[k] for k, (view, _) in enumerate(learned) if math.isfinite(degrees[k])},
+            "degrees": {learned[k][0].name: degrees[k] for k in kept if math.isfinite(degrees[k])},
         }
-        kept = np.flatnonzero(chosen.weights[:-1] > 0)
         if not len(kept):
             return LocalResult(self.mixture, base, target, weights, status)
         survey_again = any(learned[k][0].residual or learned[k][0].latent for k in kept)

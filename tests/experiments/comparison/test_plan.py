@@ -18,12 +18,12 @@ GIB = 2**30
 OPTIONS = {"quick": False, "threads": 1, "job_seconds": 420.0, "memory_gib": 12.0}
 
 
-@pytest.mark.filterwarnings("ignore")  # of other libraries, when they are imported
 def test_entries_that_can_use_a_gpu_get_it():
     plan = plan_jobs(["energy"], [ENTRIES["ssgp-64"], ENTRIES["trees"]], OPTIONS, splits=[0], device="cuda")
     assert [job.order["device"] for job in plan.jobs[1:]] == ["cuda", "cpu"]
 
 
+@pytest.mark.filterwarnings("ignore")  # of other libraries, when they are imported
 def test_every_entry_can_be_made_and_named():
     assert LABELS[DEFAULT] == "PrismGP, p = 32"
     assert len(set(LABELS.values())) == len(LABELS)
