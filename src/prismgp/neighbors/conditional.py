@@ -157,9 +157,7 @@ def conditionals(
 
     ``solver`` returns ``A^-1 B`` and what it was found by, from A, (m, k, k), and B, (m, k, c).
     """
-    scale = torch.as_tensor(params.lengthscale).to(near.offsets)
-    between, squares, _ = scaled_distances(near.offsets / scale)
-    inner, r = kernel.value(between), kernel.value(squares)
+    inner, r = _correlations(kernel, params, near)
     surprise = surprise or math.isfinite(degrees)
     outputs = range(near.targets.shape[2])
     solved = [solve_output(inner, r, near, params, k, solver, surprise=surprise) for k in outputs]
@@ -173,6 +171,13 @@ def conditionals(
     return Conditionals(mean, spread * variance, spread * noise, beta)
 
 
+def _correlations(kernel: Kernel, params: Parameters, near: Neighborhoods) -> tuple[Tensor, Tensor]:
+    """R, (m, k, k), and r, (m, k)."""
+    scale = torch.as_tensor(params.lengthscale).to(near.offsets)
+    between, squares, _ = scaled_distances(near.offsets / scale)
+    return kernel.value(between), kernel.value(squares)
+
+
 def spread_factor(surprise: Tensor, k: int, degrees: float) -> Tensor:
     """(N6), for k neighbours."""
     if math.isinf(degrees):
@@ -182,7 +187,5 @@ def spread_factor(surprise: Tensor, k: int, degrees: float) -> Tensor:
 
 def weights_of(kernel: Kernel, params: Parameters, near: Neighborhoods) -> Tensor:
     """The weights w of the neighbours, (m, k, q)."""
-    scale = torch.as_tensor(params.lengthscale).to(near.offsets)
-    between, squares, _ = scaled_distances(near.offsets / scale)
-    inner, r = kernel.value(between), kernel.value(squares)
+    inner, r = _correlations(kernel, params, near)
     return torch.stack([solve_output(inner, r, near, params, k).weights for k in range(near.targets.shape[2])], 2)
