@@ -356,6 +356,12 @@ def draw(results: Results) -> Any:
     left.set_yticks(range(len(names)), [f"{name}\n{DATASETS[name]:,} rows" for name in names])
     left.set_ylim(-0.5, len(names) - 0.5)
     left.set(title="RMSE over the exact GP's", xlabel="ratio; left of the line is better")
+    right.set_xscale("symlog", linthresh=1.0, linscale=2.0)  # one row far away must not hide the others
+    ticks = [-10, -3, -1, -0.5, 0, 0.5, 1, 3, 10]
+    low, high = right.get_xlim()
+    right.set_xticks([each for each in ticks if low <= each <= high], minor=False)
+    right.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    right.minorticks_off()
     right.set(title="NLPD minus the exact GP's", xlabel="difference; left of the line is better")
     handles = [Line2D([], [], ls="", markersize=6, label=MODELS[model], **MODEL_STYLES[model]) for model in models]
     handles.append(Line2D([], [], ls="", marker="|", color="#888888", label="single splits"))
