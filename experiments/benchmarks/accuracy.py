@@ -293,7 +293,7 @@ def neighbours_table(results: Results) -> list[str]:
     ]
     if not rows:
         return ["not run", ""]
-    header = ["data set", "split", 'local="never"', 'local="auto"', "RMSE", "NLPD"]
+    header = ["data set", "split", '`local="never"`', '`local="auto"`', "RMSE", "NLPD"]
     return ["RMSE / NLPD of a normal; negative changes are better.", "", markdown_table(header, rows), ""]
 
 
