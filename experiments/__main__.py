@@ -18,6 +18,7 @@ from experiments.benchmarks.cluster_costs import CLUSTER_COSTS
 from experiments.benchmarks.dask_scaling import DASK
 from experiments.benchmarks.efficiency import EFFICIENCY
 from experiments.benchmarks.flights import FLIGHTS
+from experiments.benchmarks.frequencies import FREQUENCIES_OF_PRISM
 from experiments.benchmarks.large_certificates import LARGE_CERTIFICATES
 from experiments.benchmarks.prediction import PREDICTION
 from experiments.benchmarks.scale import SCALE
@@ -45,6 +46,7 @@ _ALL = (
     BENCH,
     ACCURACY,
     EFFICIENCY,
+    FREQUENCIES_OF_PRISM,
     VARIANTS_OF_PRISM,
     TIGHTNESS,
     SPEED,
@@ -66,6 +68,7 @@ TABLES = "tables.md"
 PUBLISHED_TABLES = (
     "accuracy",
     "efficiency",
+    "frequencies",
     "variants",
     "trees",
     "bench",

@@ -58,6 +58,7 @@ _STUDIES: dict[str, tuple[str, ...]] = {
     "spaces": ("experiments/paper/spaces.py", "experiments/paper/data.py", "src/prismgp/complexity"),
     "accuracy": ("experiments/benchmarks/suite.py",),
     "efficiency": ("experiments/benchmarks/suite.py", "experiments/benchmarks/efficiency.py"),
+    "frequencies": ("experiments/benchmarks/suite.py",),
     "variants": ("experiments/benchmarks/suite.py",),
     "tightness": ("experiments/benchmarks/tightness.py", "src/prismgp/certificates"),
     "certify-large": ("experiments/benchmarks/large_certificates.py", "src/prismgp/certificates"),

@@ -1,4 +1,4 @@
-"""What the accuracy, efficiency and variants benchmarks share: which runs there are, how one is made, closing tables.
+"""What benchmarks of accuracy share: which runs there are, how one is made, closing tables.
 
 A suite says which runs it wants. The key of a run is ``DATASET-SPLIT-MODEL-pP``.
 """
@@ -20,7 +20,7 @@ from experiments.plan import Plan, add_run_options, known_names, parse_names, pa
 from experiments.results import Record, Study
 from experiments.scores import score
 from prismgp import ExactGPRegressor, PrismGPRegressor, SSGPRegressor
-from prismgp.datasets import data_folder, load_abalone, load_uci
+from prismgp.datasets import data_folder, load_abalone, load_uci, make_gas_sensor
 from prismgp.exceptions import DataError
 from prismgp.metrics import coverage
 
@@ -29,6 +29,7 @@ __all__ = [
     "EXACT_LIMIT",
     "EXACT_ROWS",
     "MODELS",
+    "SIMULATED",
     "VARIANTS",
     "Run",
     "Suite",
@@ -53,6 +54,8 @@ DATASETS = {
     "energy": 691,
     "airfoil": 1_352,
 }
+SIMULATED = {"gas10k": 8_000}  # the gas sensor array; in no suite unless it asks for it
+_ROWS = DATASETS | SIMULATED
 MODELS = {
     "exact": "exact GP",
     "ssgp": "SSGP",
@@ -99,7 +102,7 @@ class Run:
     @property
     def cost(self) -> float:
         """Rough count of operations: good enough to put the short runs first."""
-        n = DATASETS[self.dataset]
+        n = _ROWS[self.dataset]
         if self.p is None:
             return 150.0 * min(n, EXACT_ROWS) ** 3 + n**3
         members = {"ssgp": 1, "prism": 40}.get(self.model, 10)
@@ -108,7 +111,7 @@ class Run:
     @property
     def memory(self) -> int:
         """Bytes it may need at its peak."""
-        return max(_NOMINAL_BYTES, required_bytes(DATASETS[self.dataset]) if self.p is None else 0)
+        return max(_NOMINAL_BYTES, required_bytes(_ROWS[self.dataset]) if self.p is None else 0)
 
 
 @dataclass(frozen=True)
@@ -153,7 +156,7 @@ class Suite:
 
     def make_plan(self, args: argparse.Namespace) -> Plan:
         """The plan that the options ask for."""
-        datasets = None if args.datasets is None else known_names(args.datasets, DATASETS, "--datasets")
+        datasets = None if args.datasets is None else known_names(args.datasets, _ROWS, "--datasets")
         models = None if args.models is None else known_names(args.models, MODELS, "--models")
         if not args.list:
             check_data()
@@ -174,6 +177,10 @@ def check_data() -> None:
 
 def load_split(name: str, split: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Training and test rows of a data set: X, y, X_test, y_test."""
+    if name in SIMULATED:
+        simulated, n = make_gas_sensor(10_000, split), SIMULATED[name]
+        X, y = simulated.X.to_numpy(), simulated.y.to_numpy()
+        return X[:n], y[:n], X[n:], y[n:]
     data = load_abalone(split) if name == "abalone" else load_uci(name, split)
     X, y, test = np.ascontiguousarray(data.X), data.y.to_numpy(), data.test
     return X[~test], y[~test], X[test], y[test]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import datetime as dt
 import json
 import tempfile
 from decimal import Decimal
@@ -99,6 +100,15 @@ def test_columns_without_a_value_are_constant() -> None:
     encoder = learned(table)
     assert encoder.feature_names == ["a", "none is missing"]
     np.testing.assert_array_equal(encoded(encoder, table), [[1, 1], [2, 1]])
+
+
+@pytest.mark.parametrize("cells", [[True, None], [1.5, None], ["a", None], [dt.date(2024, 1, 1), None]])
+def test_values_in_columns_without_one_are_unseen(cells: list[Any]) -> None:
+    encoder = learned(pa.table({"a": [1.0, 2.0], "none": pa.nulls(2), "y": [0.0, 1.0]}))
+    batch = encoder.read(pa.table({"a": [1.0, 2.0], "none": cells}))
+    assert batch.unseen == {"none": 1}
+    assert batch.missing == {"none": 1}
+    assert batch.incomplete.tolist() == [False, True]
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view()])

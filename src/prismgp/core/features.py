@@ -59,7 +59,8 @@ def limit_inputs(x: Tensor, limits: Tensor | None) -> Tensor:
 
 def projection(frequencies: Array, lengthscale: Array, *, dtype: torch.dtype, device: torch.device) -> Tensor:
     """``W = (E / lengthscale)'``, (d, p)."""
-    return torch.as_tensor(np.ascontiguousarray((frequencies / lengthscale).T), dtype=dtype, device=device)
+    # Copied: a single frequency counts as contiguous with any strides, by which products choose how they sum.
+    return torch.as_tensor(np.array((frequencies / lengthscale).T, order="C"), dtype=dtype, device=device)
 
 
 def spectral_features(x: Tensor, w: Tensor) -> Tensor:

@@ -125,19 +125,27 @@ def get_kernel(name: str) -> Kernel:
     return KERNELS[name]
 
 
+_PAIRS = 2**20  # of near rows, at a time
+
+
 def squared_distance(a: Tensor, b: Tensor | None = None) -> Tensor:
     """Pairwise squared distances of scaled rows: (n, d) and (m, d) to (n, m); without b, of a with itself.
 
     By one matrix product, so no (n, m, d) array exists. Rows are centred first, because the
     product form loses digits when the rows are far from the origin. Batches, (..., n, d), give (..., n, m).
+    Near rows are subtracted: of their product hardly a digit would be left, and other ones for other numbers of rows.
     """
     centre = a.mean(-2, keepdim=True)
     left = a - centre
     right = left if b is None else b - centre
+    size = left.square().sum(-1)[..., :, None]
     s = (left @ right.mT).mul_(-2.0)
-    s += left.square().sum(-1)[..., :, None]
+    s += size
     s += right.square().sum(-1)[..., None, :]
-    s.clamp_(min=0.0)
+    near = (s < torch.finfo(s.dtype).eps ** 0.5 * size).nonzero()
+    for some in near.split(_PAIRS):
+        *first, i, j = some.unbind(1)
+        s[(*first, i, j)] = (left[(*first, i)] - right[(*first, j)]).square().sum(-1)
     if b is None:
         s.diagonal(dim1=-2, dim2=-1).zero_()
     return s

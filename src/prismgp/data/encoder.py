@@ -336,6 +336,9 @@ def _read_column(column: InputColumn, cells: ArrowColumn, first_row: int, infini
             values = to_numbers(column.name, cells, boolean=column.kind == BOOLEAN, first_row=first_row)
             values = check_finite(column.name, values, first_row, infinite)
         return values, np.isnan(values)
+    if not column.categories:  # training had no value, of whatever type: any is unseen
+        missing = to_floats(pc.is_null(cells)) > 0.0
+        return np.where(missing, 0.0, -1.0), missing
     text, categories = to_text(column.name, cells), from_strings(column.categories)
     missing, codes = to_floats(pc.is_null(text)) > 0.0, to_floats(pc.index_in(text, value_set=categories))
     return np.where(missing, len(column.categories), np.nan_to_num(codes, nan=-1.0)), missing

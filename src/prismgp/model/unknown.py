@@ -70,7 +70,8 @@ def draw_background(source: Source, encoder: TableEncoder | None) -> Array:
     Missing numbers are replaced by those of other rows, so that the sample has what they may have been.
     """
     size = min(source.n_rows, BACKGROUND_ROWS)
-    x = np.array(source.subsamples([size], np.random.default_rng(0))[0].x, dtype=np.float64)
+    # In C order, as files hold it: sums and products of another order round otherwise.
+    x = np.array(source.subsamples([size], np.random.default_rng(0))[0].x, dtype=np.float64, order="C")
     for indicator in np.unique(encoder.indicators) if encoder is not None else ():
         known = np.flatnonzero(x[:, indicator] == 0.0)
         if indicator < 0 or not len(known):

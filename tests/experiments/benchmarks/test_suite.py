@@ -1,10 +1,11 @@
-"""Runs of the accuracy, efficiency and variants benchmarks."""
+"""Runs of the accuracy, efficiency, frequencies and variants benchmarks."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from experiments.benchmarks import accuracy, efficiency, suite, variants
+from experiments.benchmarks import accuracy, efficiency, frequencies, suite, variants
 from experiments.benchmarks.suite import DATASETS, Run
 from experiments.plan import Parser
 from experiments.results import Study
@@ -22,6 +23,7 @@ def test_keys_and_plans():
     jobs = plan_of(accuracy.SUITE).jobs
     assert len(jobs) == len({job.key for job in jobs}) == 9 * 3 * 4 + 2 * 4 + 9 * 3 * 2
     assert len(plan_of(efficiency.SUITE).jobs) == 9 * 2 * 7
+    assert len(plan_of(frequencies.SUITE).jobs) == 3 * 5 * 5
     assert len(plan_of(variants.SUITE).jobs) == 2 * len(suite.VARIANTS)
     chosen = plan_of(accuracy.SUITE, "--datasets", "pol", "--splits", "1-1", "--models", "exact,ssgp", "--p", "8")
     assert {job.key for job in chosen.jobs} == {"pol-1-exact", "pol-1-ssgp-p8"}
@@ -35,6 +37,42 @@ def test_short_runs_come_first_and_large_ones_ask_for_memory():
     assert keys == [job.key for job in plan_of(accuracy.SUITE, *words, "--no-shortest-first").jobs][::-1]
     memory = {job.key: job.memory for job in plan_of(accuracy.SUITE, *words).jobs}
     assert memory["kin40k-0-exact"] > 10 * memory["kin40k-0-ssgp-p16"]
+
+
+def test_simulated_rows_are_split_by_seed():
+    x, y, x_test, y_test = suite.load_split("gas10k", 1)
+    assert x.shape == (suite.SIMULATED["gas10k"], 18)
+    assert len(x) + len(x_test) == len(y) + len(y_test) == 10_000
+    assert not np.array_equal(x, suite.load_split("gas10k", 2)[0])
+
+
+def test_a_rise_is_chance_or_not():
+    level, noise = np.array([1.0, 2.0, 3.0, 4.0, 5.0]), np.array([0.1, -0.1, 0.0, 0.1, -0.1])
+    falling = frequencies.largest_rise({16: level, 32: level - 0.5 + noise, 64: level - 1.0})
+    assert falling is not None
+    assert falling.is_chance
+    rising = frequencies.largest_rise({16: level, 32: level - 1.0, 64: level - 0.5 + noise})
+    assert rising is not None
+    assert (rising.smaller, rising.larger, rising.is_chance) == (32, 64, False)
+    assert rising.mean == pytest.approx(0.5)
+    assert rising.error == pytest.approx(0.1 / np.sqrt(5))
+    assert frequencies.largest_rise({}) is None
+
+
+def test_the_table_of_frequencies_reads_both_predictions(tmp_path):
+    study = Study(tmp_path, "frequencies")
+    about = {"machine": {"processor": "abacus", "threads": 1, "gpu": None}, "versions": {"torch": "1"}, "device": "cpu"}
+    about |= {"prismgp": "1", "commit": "c", "jobs": 1}
+    for seed in frequencies.SEEDS:
+        for p in frequencies.FREQUENCIES:
+            own = {"rmse": 1.0 / p + seed, "nlpd": 2.0}
+            spectrum = {"spectrum": {"rmse": 0.01 * p + seed, "nlpd": 3.0}} if p < 200 else {}
+            study.put(Run("elevators", seed, "prism", p).key, {**about, **own, **spectrum})
+    page = frequencies.markdown(study)
+    assert "| elevators | with neighbours | RMSE | 2.0625 | 2.0312 |" in page
+    assert "**beyond chance**" in page  # without neighbours the error rises with p
+    assert "| gas10k | with neighbours | RMSE | not run |" in page
+    assert "kin40k, PrismGP, p = 16, splits 0, 1, 2, 3, 4: not run" in page
 
 
 @pytest.mark.slow
