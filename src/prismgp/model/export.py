@@ -4,7 +4,8 @@ The predictors compute as they always do. Three of their steps depend on the dat
 cannot, or ONNX has no operation for them; here they are replaced by others with the same result:
 
 - rows under hard gates are predicted by all clusters, and one of the results is taken;
-- the triangular solves of the exact GP become products with the inverse of the factor;
+- the triangular solves of the exact GP become products with the inverse of the factor, and its distances differences of
+  coordinates, as there is no telling which rows are near;
 - nearest rows are found by all distances, and the systems of their kernel matrices are solved by elimination.
 """
 
@@ -133,6 +134,9 @@ class _InverseFactors(ExactPosterior):
     def half_solve(self, k: int, cross: Tensor) -> Tensor:
         return self.lower[k] @ cross
 
+    def _cross(self, x: Tensor) -> Tensor:
+        return self.kernel.value(_distances(self.x, x, self.lengthscale))
+
 
 @dataclass(frozen=True)
 class _AllRows(LocalGP):
@@ -158,14 +162,19 @@ class _AllDistances(LocalGP):
 
     def _nearest(self, points: Tensor) -> Tensor:
         """Rows of the nearest, (m, k), by (distance, row number)."""
-        total = points.new_zeros(points.shape[0], self.n_rows, dtype=torch.float64)
-        # Coordinate by coordinate, by differences: the memory is that of the distances.
-        for j, lengthscale in enumerate(self.params.lengthscale.tolist()):
-            away = points[:, j, None].double() - self.coordinates[:, j].double()
-            total = total + (away / lengthscale).square()
+        scale = torch.as_tensor(self.params.lengthscale).to(points.device)
+        total = _distances(points.double(), self.coordinates.double(), scale)
         if torch.onnx.is_in_onnx_export():  # which has no stable sort, but whose TopK is stable by its definition
             return total.topk(self.k, dim=1, largest=False).indices
         return total.sort(dim=1, stable=True).indices[:, : self.k]
+
+
+def _distances(a: Tensor, b: Tensor, lengthscale: Tensor) -> Tensor:
+    """Scaled squared distances of rows, (n, d) and (m, d): (n, m)."""
+    total = a.new_zeros(a.shape[0], b.shape[0])
+    for j in range(a.shape[1]):  # coordinate by coordinate: the memory is that of the distances
+        total = total + ((a[:, j, None] - b[:, j]) / lengthscale[j]).square()
+    return total
 
 
 def _eliminate(a: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
