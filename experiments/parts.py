@@ -57,7 +57,7 @@ _STUDIES: dict[str, tuple[str, ...]] = {
     "reproduce": ("experiments/paper/fits.py", "experiments/paper/data.py"),
     "spaces": ("experiments/paper/spaces.py", "experiments/paper/data.py", "src/prismgp/complexity"),
     "accuracy": ("experiments/benchmarks/suite.py",),
-    "efficiency": ("experiments/benchmarks/suite.py", "experiments/benchmarks/efficiency.py"),
+    "efficiency": ("experiments/benchmarks/suite.py",),
     "frequencies": ("experiments/benchmarks/suite.py",),
     "variants": ("experiments/benchmarks/suite.py",),
     "tightness": ("experiments/benchmarks/tightness.py", "src/prismgp/certificates"),

@@ -28,8 +28,9 @@ FORMAT = 1
 
 _ABOUT = "study"
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=+-]*")
-_DIGITS, _ARRAY_DIGITS = 8, 5  # significant, of numbers, and of those in arrays
+_DIGITS, _ARRAY_DIGITS = 8, 4  # significant, of numbers, and of those in arrays
 _COLUMNS = "@columns"
+_AS = "@as"  # a value that is the same as that of an earlier result
 
 Record = dict[str, Any]
 
@@ -94,8 +95,10 @@ class Study:
         """Write the file anew with one line for each key; the bytes that were saved."""
         before = self.path.stat().st_size
         everything = {_ABOUT: self.about, **self._records}
+        first: dict[str, str] = {}  # of equal objects, such as the machine: the result that has it in full
         with atomic_path(self.path) as temporary:
-            temporary.write_bytes(b"".join(_to_line(key, record) for key, record in everything.items() if record))
+            lines = (_to_line(key, _refer(key, record, first)) for key, record in everything.items() if record)
+            temporary.write_bytes(b"".join(lines))
         return before - self.path.stat().st_size
 
     def sibling(self, name: str) -> Study:
@@ -144,9 +147,14 @@ def _read(path: Path) -> Iterator[tuple[str, Record]]:
     if not path.exists():
         return
     lines = path.read_bytes().split(b"\n")
+    found: dict[str, Record] = {}
     for number, line in enumerate(lines[:-1], start=1):
         try:
             key, record = _from_line(line)
+            for name, value in record.items():
+                if isinstance(value, dict) and value.keys() == {_AS}:
+                    record[name] = found[value[_AS]][name]
+            found.setdefault(key, record)  # the first: a later line may replace a result that others refer to
         except (ValueError, RecursionError, AttributeError, KeyError, TypeError) as error:
             raise DataError(
                 f"{path}, line {number}: is not a JSON object with a key ({error}); remove the line, and the command "
@@ -162,6 +170,18 @@ def _drop_incomplete_line(file: Any) -> None:
     if end and file.read(1) != b"\n":
         file.seek(0)
         file.truncate(file.read().rfind(b"\n") + 1)
+
+
+def _refer(key: str, record: Record, first: dict[str, str]) -> Record:
+    """The record with objects that an earlier one has too as references to it, where that is shorter."""
+    short = dict(record)
+    for name, value in record.items():
+        if isinstance(value, dict):
+            text = json.dumps([name, value])
+            reference = {_AS: first.setdefault(text, key)}
+            if first[text] != key and len(json.dumps(reference)) < len(json.dumps(value)):
+                short[name] = reference
+    return short
 
 
 def _to_line(key: str, record: Record) -> bytes:

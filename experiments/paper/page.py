@@ -61,9 +61,9 @@ def _summary(about: PaperExperiment, options: Mapping[str, Any], found: Mapping[
         f"{split}{how}. "
         "The full GP, the sparse spectrum GP (SSGP), and the SSGP on re-configured inputs: by the two stages as "
         "printed, a mixture auto-encoder without labels and an SSGP on its reconstruction; as released, where the "
-        "authors' code trains both together; and by ours, which does so with the evidence. Errors are in units of the "
-        "training target's standard deviation. Test predictions "
-        "along a fit are no part of its time."
+        "authors' code trains both together; and by ours, which does so with the evidence: one model without "
+        "neighbours, which the paper does not have, and the default ensemble, with them where they help. Errors are in "
+        "units of the training target's standard deviation. Test predictions along a fit are no part of its time."
     )
     if not any(model == "exact" for model, _ in found) and "exact" not in about.models:
         text += " A full GP is out of reach for so many rows."

@@ -31,15 +31,15 @@ def test_a_study_gives_back_what_it_holds(tmp_path):
     assert len(study.path.read_text().splitlines()) == 3
 
 
-def test_scalars_are_stored_to_eight_digits_and_arrays_to_five(tmp_path):
+def test_scalars_are_stored_to_eight_digits_and_arrays_to_four(tmp_path):
     value = 1 / 3
     study = Study(tmp_path, "s")
     study.put("a", {"rmse": value, "curve": [{"rmse": value, "stage": "l-bfgs"}], "tiny": [1e-12 * value, 7, None]})
     found = Study(tmp_path, "s").get("a")
     assert found["rmse"] == 0.33333333
     assert found == study.get("a")
-    assert found["curve"] == [{"rmse": 0.33333, "stage": "l-bfgs"}]
-    assert found["tiny"] == [3.3333e-13, 7, None]
+    assert found["curve"] == [{"rmse": 0.3333, "stage": "l-bfgs"}]
+    assert found["tiny"] == [3.333e-13, 7, None]
 
 
 TABLES = {
@@ -69,6 +69,30 @@ def test_compacting_keeps_what_counts(tmp_path):
     again = Study(tmp_path, "s")
     assert (again.about, again.records) == (about, records)
     assert again.compact() == 0
+
+
+def test_objects_that_repeat_are_stored_once(tmp_path):
+    study = Study(tmp_path, "s")
+    here, there = ({"processor": name * 30, "threads": 2} for name in ("abacus", "slide rule"))
+    for key, machine in {"a": here, "b": there, "c": here, "d": here}.items():
+        study.put(key, {"machine": machine, "small": {}, "rmse": 0.5})
+    records = study.records
+    study.compact()
+    text = study.path.read_text()
+    assert text.count(here["processor"]) == text.count(there["processor"]) == 1
+    assert Study(tmp_path, "s").records == records
+    again = Study(tmp_path, "s")
+    again.put("a", {"machine": there, "rmse": 0.25})  # to which others refer
+    assert Study(tmp_path, "s").records == {**records, "a": {"machine": there, "rmse": 0.25}}
+    assert again.compact() > 0
+    assert Study(tmp_path, "s").records == again.records
+
+
+def test_a_reference_to_nothing_is_an_error(tmp_path):
+    study = Study(tmp_path, "s")
+    study.path.write_text('{"key":"b","machine":{"@as":"a"}}\n')
+    with pytest.raises(DataError, match="line 1"):
+        Study(tmp_path, "s")
 
 
 @pytest.mark.parametrize("key", ["", "../a", "a/b", ".hidden", "a b", "a\n", "study"])

@@ -76,8 +76,8 @@ def sample_size(
     frequencies : str, default "iid"
         How they are drawn. For any kind but "iid" nothing is proved, and no number is given.
     n_draws : int, default 1
-        Draws among which the data may choose: ``SSGPRegressor`` with ``optimize=True`` races 4, and one more for each
-        restart.
+        Draws among which the data may choose: ``SSGPRegressor`` with ``optimize=True`` tries 4 to 12, the more the
+        fewer frequencies there are, and one more for each restart.
     noise_variance : float, optional
         In units of the signal variance; adds the number for a relative error.
     relative_error : float, default 0.5

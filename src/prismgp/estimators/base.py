@@ -204,7 +204,7 @@ class GPRegressor(Documented, Predictions, MultiOutputMixin, RegressorMixin, Bas
     def read_inputs(self, X: Any) -> AnyArray:
         """Inputs as the fitted model takes them, checked, in memory; for code that works with ``model_``.
 
-        not finite where a cell is unknown.
+        They are not finite where a cell is unknown.
         """
         X, _ = as_source(self, X)
         if isinstance(X, Source):
@@ -347,7 +347,8 @@ class GPRegressor(Documented, Predictions, MultiOutputMixin, RegressorMixin, Bas
         """Write the fitted model to one file; read it back with :func:`prismgp.load`.
 
         The file holds numbers and text only, never code, and appears whole or not at all. A model that predicts from
-        neighbours needs its training rows, so they are in the file too.
+        neighbours needs its training rows, so they are in the file too. All others have the inputs, without targets, of
+        up to 512 training rows, from which unknown cells take their values.
         """
         check_is_fitted(self)
         self._check_parameters()  # a file with arguments that are out of range could not be read

@@ -160,8 +160,8 @@ class NeighborGPRegressor(UpdatableRegressor):
             A row of weight w counts as w equal rows: its noise variance is divided by w. Zero leaves the row out.
             Unlike copies, it takes the place of one neighbour.
         noise_variance : array-like, (n,), or Dask array, optional
-            Known variance of the error of each target, in the target's units squared, in addition to the learned
-            noise, which alone is the noise of predictions. For one target.
+            Known variance of the error of each target, in the target's units squared, which adds to the learned noise
+            in the fit; predictions have the learned noise alone. For one target.
 
         Raises
         ------

@@ -115,8 +115,8 @@ class Predictions(ABC):
         ----------
         X : array-like, (n, d), Dask array or frame, or source
         coverage : float, default 0.95
-            Probability of the interval, between 0 and 1; as much of the rest is below it as above, at most so in
-            conformal intervals.
+            Probability of the interval, between 0 and 1. Both tails have the same probability; of conformal intervals,
+            the same upper bound.
 
         Returns
         -------

@@ -32,16 +32,17 @@ from prismgp.prism.fit import DEFAULTS, PrismSettings, fit_prism
 
 
 class PrismGPRegressor(UpdatableRegressor):
-    """The revised sparse spectrum GP: inputs are re-configured so that few frequencies suffice.
+    """Sparse spectrum GPs on inputs that networks have learned, and GPs on the nearest rows for the detail.
 
-    With ``recipe="joint"`` a network, the latent mixture and the sparse spectrum GP are trained together,
-    on the evidence of mini-batches plus a weighted augmented ELBO; several such members are stacked with
-    a plain :class:`SSGPRegressor` by the density of held-out rows, and every posterior is then exact
-    on all rows. What this mixture of experts leaves, GPs on the nearest rows may model (``local``).
+    The networks transform the inputs so that few frequencies suffice, after Hoang et al. (2020) [1]_. With
+    ``recipe="joint"`` each network is trained together with its sparse spectrum GP, on the evidence of mini-batches and,
+    with a small weight, the ELBO of an auto-encoder. Several such members and a plain :class:`SSGPRegressor` are
+    averaged with weights that maximise the density of held-out rows, and every posterior is then exact on all rows.
+    What this mixture leaves, GPs on the nearest rows may model (``local``).
 
     With ``recipe="paper"`` the two stages of the paper are followed: a :class:`Reconfigurer` without labels, then
-    an SSGP on its output. It is there for comparison; on every data set we
-    measured it is less accurate than the plain SSGP.
+    an SSGP on its output. It is there for comparison; on every data set we measured it is less accurate than the plain
+    SSGP.
 
     With ``recipe="released"`` the model is trained as the authors' released code trains it: auto-encoder and SSGP
     together, with the labels. It is a reproduction, with the flaws of that code: an objective without its
@@ -50,7 +51,7 @@ class PrismGPRegressor(UpdatableRegressor):
     Parameters
     ----------
     n_frequencies : int, default 32
-        The paper's p.
+        The number of spectral frequencies, p in the formulas.
     recipe : {"joint", "paper", "released"}, default "joint"
     kernel : {"rbf", "matern12", "matern32", "matern52"}, default "rbf"
         On the latent inputs.
@@ -107,7 +108,7 @@ class PrismGPRegressor(UpdatableRegressor):
     verbose : int, default 0
         1 shows a progress bar with the held-out density and the time left.
     checkpoint : path or None, default None
-        As in :class:`SSGPRegressor`; networks in training are put down every few seconds.
+        As in :class:`SSGPRegressor`; networks in training are saved every few seconds.
     local : {"auto", "always", "never"}, default "auto"
         Whether GPs on the nearest rows model what the experts leave. Auto: neighbour GPs on the standardised residuals
         or on the targets, in the inputs or also in the latent columns, get weights beside the mixture of experts, by
@@ -148,6 +149,11 @@ class PrismGPRegressor(UpdatableRegressor):
         "degrees" of freedom), "message", jitter used; "interrupted" and "timed_out" as in :class:`SSGPRegressor`.
     n_iter_ : int
         Steps of all members.
+
+    References
+    ----------
+    .. [1] Q. M. Hoang, T. N. Hoang, H. Pham, D. P. Woodruff. Revisiting the sample complexity of sparse spectrum
+       approximation of Gaussian processes. NeurIPS 2020.
 
     Examples
     --------
@@ -263,8 +269,8 @@ class PrismGPRegressor(UpdatableRegressor):
             A row of weight w counts as w equal rows: its noise variance is divided by w, and so it does where held-out
             rows decide. Zero leaves the row out.
         noise_variance : array-like, (n,), or Dask array, optional
-            Known variance of the error of each target, in the target's units squared, in addition to the learned
-            noise, which alone is the noise of predictions. For one target.
+            Known variance of the error of each target, in the target's units squared, which adds to the learned noise
+            in the fit; predictions have the learned noise alone. For one target.
         """
         rows = self._training_rows(X, y, sample_weight, noise_variance)
         context = self._context(rows)

@@ -32,7 +32,7 @@ class SSGPRegressor(UpdatableRegressor):
     Parameters
     ----------
     n_frequencies : int, default 64
-        The paper's p. Accuracy grows with it; cost grows with its square.
+        The number of spectral frequencies, p in the formulas. Accuracy grows with it; cost grows with its square.
     kernel : {"rbf", "matern12", "matern32", "matern52"}, default "rbf"
     lengthscale, signal_variance, noise_variance, mean : float, array or None, default None
         Starting values in the data's units (fixed values when ``optimize=False``); None: from the data.
@@ -104,8 +104,8 @@ class SSGPRegressor(UpdatableRegressor):
         "rows", "log_evidence" and "seconds" of every evaluation.
     fit_status_ : dict
         What was done: starting point, stages, iterations, the optimiser's message, jitter used; "ignored_inputs" never
-        varied, or in very few rows; "limited_inputs" have long tails, and count as being at a limit beyond it, where
-        the evidence is higher for it; "gating" says how many clusters there are, with how many rows, and how many rows
+        varied, or in very few rows; "limited_inputs" have long tails and are clipped at a limit, because that
+        raises the evidence; "gating" says how many clusters there are, with how many rows, and how many rows
         lie nearer to another one; "interrupted" and "timed_out" whether an interrupt or the time limit ended the fit;
         with ``max_seconds``, the "seconds" it took.
 
@@ -191,8 +191,8 @@ class SSGPRegressor(UpdatableRegressor):
         sample_weight : array-like, (n,), or Dask array, optional
             A row of weight w counts as w equal rows: its noise variance is divided by w. Zero leaves the row out.
         noise_variance : array-like, (n,), or Dask array, optional
-            Known variance of the error of each target, in the target's units squared, in addition to the learned
-            noise, which alone is the noise of predictions. For one target.
+            Known variance of the error of each target, in the target's units squared, which adds to the learned noise
+            in the fit; predictions have the learned noise alone. For one target.
         """
         rows = self._training_rows(X, y, sample_weight, noise_variance, partial(given_labels, self.partition))
         context = self._context(rows)
