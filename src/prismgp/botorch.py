@@ -243,13 +243,9 @@ class _ModelNoise(Likelihood):  # type: ignore[misc]
         # Of several outputs, all points of the first output come first, unless they are interleaved.
         columns = noise if getattr(function_dist, "_interleaved", True) else noise.mT
         covariance = function_dist.lazy_covariance_matrix.add_diagonal(columns.flatten(-2))
-        return function_dist.__class__(function_dist.mean, covariance, **_layout(function_dist))
-
-
-def _layout(distribution: MultivariateNormal) -> dict[str, bool]:
-    if isinstance(distribution, MultitaskMultivariateNormal):
-        return {"interleaved": distribution._interleaved}
-    return {}
+        several = isinstance(function_dist, MultitaskMultivariateNormal)
+        layout = {"interleaved": function_dist._interleaved} if several else {}
+        return function_dist.__class__(function_dist.mean, covariance, **layout)
 
 
 class PosteriorPath(SamplePath):  # type: ignore[misc]

@@ -36,9 +36,9 @@ Recorder: TypeAlias = Callable[[Ending], Callback]  # see FitContext.recorder
 class FitEvent:
     """What the callback of a fit is told.
 
-    ``stage`` is "start", "exact GP start", "race", "l-bfgs", "quasi-newton", "fitted SSGP" where more is to come,
-    "members", or "final". ``model`` returns the fitted model on all training rows at the present parameters. Networks
-    change after the callback returns, so it must be called before.
+    ``stage`` is "start", "exact GP start", "race", "l-bfgs", "quasi-newton", "adam", "fitted SSGP" where more is to
+    come, "members", or "final". ``model`` returns the fitted model on all training rows at the present parameters.
+    Networks change after the callback returns, so it must be called before.
     """
 
     stage: str

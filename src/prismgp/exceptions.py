@@ -33,7 +33,7 @@ class ModelFileError(PrismGPError):
 
 
 class TooLargeError(PrismGPError, MemoryError):
-    """The request would not fit into memory; raised before anything is allocated."""
+    """The request does not fit into memory; raised beforehand where that can be foreseen, or when memory runs out."""
 
 
 class NumericalError(PrismGPError, ArithmeticError):

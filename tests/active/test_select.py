@@ -156,7 +156,7 @@ def test_equal_rows_are_taken_in_order(fits):
         assert select(fits("ssgp"), x, 5, criterion).tolist() == [0, 1, 2, 3, 4]
 
 
-def test_arrays_frames_and_files_select_the_same_rows(tmp_path):
+def test_arrays_frames_and_files_select_the_same_rows(tmp_path, monkeypatch):
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({"a": rng.normal(size=400), "b": rng.choice(["u", "v", "w"], 400), "c": rng.uniform(size=400)})
     frame["y"] = np.sin(frame.a) + (frame.b == "u") + 0.1 * rng.normal(size=400)
@@ -172,11 +172,9 @@ def test_arrays_frames_and_files_select_the_same_rows(tmp_path):
         rows = select(model, pool, 6, criterion)
         np.testing.assert_array_equal(select(model, source, 6, criterion), rows)
         streamed = model.read_pool(source)
-        type(streamed).small = property(lambda _: False)  # as for files that do not fit into memory
-        try:
+        with monkeypatch.context() as patch:
+            patch.setattr(type(streamed), "small", property(lambda _: False))  # as for files larger than memory
             found = select_rows(model.model_, streamed, 6, criterion, candidates=10, exclude=[1])
-        finally:
-            del type(streamed).small
         assert found.rows.tolist() == select(model, pool, 6, criterion, exclude=[1]).tolist()
     numbers = SSGPRegressor(8, random_state=0, max_iter=20).fit(frame[["a", "c"]][:100], frame.y[:100])
     plain = SSGPRegressor(8, random_state=0, max_iter=20).fit(frame[["a", "c"]][:100].to_numpy(), frame.y[:100])

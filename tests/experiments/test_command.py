@@ -103,7 +103,7 @@ def test_the_page_of_tables_has_the_published_ones_one_level_down(run: Run, tmp_
         "### Made with",
         "## Results made by older code",
     ]
-    assert "| variants/prism |" in page.split(headings[-1])[1]
+    assert "| dask/prism |" in page.split(headings[-1])[1]
 
 
 @published

@@ -274,7 +274,9 @@ class Certificate:
         return lines
 
     def _repr_html_(self) -> str:
-        return _certificate_html(self)
+        """The summary as a table, with the assumptions and the members folded up below."""
+        style = files("prismgp.certificates").joinpath("certificate.css").read_text(encoding="utf-8")
+        return f'<div class="prismgp-certificate"><style>{style}</style>{_body(self)}</div>'
 
     def __repr__(self) -> str:
         lines = self.summary()
@@ -322,12 +324,6 @@ def _number(value: float) -> str:
 
 
 # -- HTML, for notebooks: self-contained, every text escaped -----------------------------------------
-
-
-def _certificate_html(certificate: Certificate) -> str:
-    """The summary as a table, with the assumptions and the members folded up below."""
-    style = files("prismgp.certificates").joinpath("certificate.css").read_text(encoding="utf-8")
-    return f'<div class="prismgp-certificate"><style>{style}</style>{_body(certificate)}</div>'
 
 
 def _body(certificate: Certificate) -> str:

@@ -36,7 +36,6 @@ _DEFAULTS = {
     name: each.default for name, each in signature(certify).parameters.items() if each.kind is each.KEYWORD_ONLY
 }
 TEST_POINTS = 1_000  # training rows at which predictions are certified if no test rows are given
-_ROWS = 16_384  # of a file at a time
 
 
 def add_parser(subparsers: Subparsers, summary: str) -> None:
@@ -117,7 +116,7 @@ def add_parser(subparsers: Subparsers, summary: str) -> None:
 def run(args: argparse.Namespace) -> int:
     """Read both tables, certify, report."""
     _check_options(args)
-    files = common.open_data(args)
+    files = common.open_path(args, args.data)
     test_files = None if args.test is None else common.open_second(args, args.test)
     read = [*files.files, *(test_files.files if test_files is not None else [])]
     _check_outputs(args, [str(each.path) for each in read])

@@ -1,4 +1,4 @@
-"""Parts shared by the subcommands: arguments, messages, layout, checks of paths, scores."""
+"""Parts shared by the subcommands: arguments, tables to read, checks of paths, rows of a fit, output."""
 
 from __future__ import annotations
 
@@ -188,18 +188,13 @@ def add_output_options(parser: Parser) -> None:
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress bar and no summary for people")
 
 
-def open_data(args: argparse.Namespace) -> TableFiles:
-    """Open the file, the folder or the stream of the argument DATA."""
-    return open_path(args, args.data)
-
-
 def open_second(args: argparse.Namespace, path: str) -> TableFiles:
     """Open another table; the options are about DATA, which may be text while this one is Parquet."""
     return open_tables(path) if path.lower().endswith(PARQUET_SUFFIXES) else open_path(args, path)
 
 
 def open_path(args: argparse.Namespace, path: str) -> TableFiles:
-    """Open a table with the options of the command.
+    """Open a file, a folder or a stream with the options of the command.
 
     Standard input, and what is no regular file, can be read only once: it is copied to a temporary file, which is
     removed when the command ends.

@@ -149,7 +149,7 @@ def run(args: argparse.Namespace) -> int:
         raise DataError(f"-p/--frequencies is for --model prism and ssgp; the {args.model} model has no frequencies")
     if not args.target:
         raise DataError("-t/--target names no column")
-    files = common.open_data(args)
+    files = common.open_path(args, args.data)
     output = common.writable(args.output, inputs=[str(file.path) for file in files.files])
     if args.checkpoint is not None:
         common.writable(args.checkpoint, inputs=[*(str(file.path) for file in files.files), args.output])

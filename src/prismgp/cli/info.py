@@ -192,10 +192,7 @@ def _numbers(value: Any) -> str:
 def _stages(status: dict[str, Any]) -> list[str]:
     """One line per stage; the file may lack the keys that this version writes."""
     lines = []
-    stages = status.get("stages")
-    for stage in stages if isinstance(stages, list) else []:
-        if not isinstance(stage, dict):
-            continue
+    for stage in status["stages"]:
         parts = [f"{stage[key]} {key}" for key in ("rows", "evaluations") if key in stage]
         seconds = stage.get("seconds")
         if isinstance(seconds, float):

@@ -17,6 +17,7 @@ from prismgp._types import Array
 from prismgp.cli import Parser, Subparsers, common, json_text, print_rows, printable, say, show_progress
 from prismgp.data import RowBlock, TableReader
 from prismgp.data.cells import from_floats, to_numbers, to_numbers_or_nan
+from prismgp.data.dask import map_file_parts
 from prismgp.data.encoder import warn_unseen
 from prismgp.data.encodings import BOOLEAN, NUMBER
 from prismgp.data.formats import PARQUET_SUFFIXES, ParquetWriter, TextWriter, file_format
@@ -83,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
     if to_stdout and args.json:
         raise DataError("--json and -o - both use standard output; write the predictions to a file")
     kind = ".csv" if to_stdout else file_format(args.output)
-    files = common.open_data(args)
+    files = common.open_path(args, args.data)
     if not to_stdout:
         common.check_output(args, files)
     model = load_model(args.model, device=args.device)
@@ -160,8 +161,6 @@ class _Prediction:
         return map(self._add_predictions, self.reader.blocks(rows, all_columns=True))
 
     def _tables_of_parts(self, scheduler: str) -> Iterator[pa.Table]:
-        from prismgp.data.dask import map_file_parts  # Dask is an optional extra
-
         settings: dict[str, Any] = {"level": self.level, "include_noise": self.include_noise, "typed": self.typed}
         work = partial(_predict_part, self.model, **settings)
         for tables, part in map_file_parts(self.reader, work, scheduler):
@@ -178,31 +177,27 @@ class _Prediction:
         self.scores = {output: scores.merge(part.scores[output]) for output, scores in self.scores.items()}
 
     def _add_predictions(self, block: RowBlock) -> pa.Table:
-        table, columns = block.table, self._predict(block)
+        table, inputs = block.table, self.encoder.encode(block.x)
+        columns = self._predict(block, inputs)
         if self.scores:
-            self._score(block, columns)
+            self._score(block, inputs, columns)
         if self.typed:
             table = self._convert(block)
         for name, values in zip(self.columns, columns, strict=True):
             table = table.append_column(pa.field(name, pa.float64()), from_floats(values))
         return table.cast(self.schema) if self.typed else table
 
-    def _predict(self, block: RowBlock) -> list[Array]:
+    def _predict(self, block: RowBlock, inputs: Array) -> list[Array]:
         """One array for each output column, (n,); NaN in rows with a missing input."""
         rows = block.table.num_rows
         self.incomplete += rows - len(block.positions)
         result = np.full((len(_STATISTICS), rows, len(self.columns) // len(_STATISTICS)), np.nan)
         if len(block.positions):
-            mean, std, ends = self.model.predict_interval(
-                self._inputs(block), self.level, include_noise=self.include_noise
-            )
+            mean, std, ends = self.model.predict_interval(inputs, self.level, include_noise=self.include_noise)
             result[:, block.positions] = np.stack([mean, std, ends[:, :, 0], ends[:, :, 1]])
         return [result[index, :, output] for output in range(result.shape[2]) for index in range(len(_STATISTICS))]
 
-    def _inputs(self, block: RowBlock) -> Array:
-        return self.encoder.encode(block.x)
-
-    def _score(self, block: RowBlock, columns: list[Array]) -> None:
+    def _score(self, block: RowBlock, inputs: Array, columns: list[Array]) -> None:
         """Compare the predictions with the targets that are known; others, and rows without prediction, are NaN."""
         cells = self.files.cells(block.table, self.targets, numbers=self.targets, first_row=block.first_row)
         truth = np.full((block.table.num_rows, self.model.n_outputs), np.nan)
@@ -212,7 +207,7 @@ class _Prediction:
         if self.include_noise:
             density = np.full(truth.shape, np.nan)
             if len(block.positions):
-                density[block.positions] = self.model.marginal_log_density(self._inputs(block), truth[block.positions])
+                density[block.positions] = self.model.marginal_log_density(inputs, truth[block.positions])
         for output, scores in self.scores.items():
             start = output * len(_STATISTICS)
             mean, std, lower, upper = columns[start : start + len(_STATISTICS)]

@@ -20,6 +20,7 @@ from prismgp.data import TableFiles, quote_names
 from prismgp.data.encodings import NUMBER
 from prismgp.estimators import ExactGPRegressor, GPRegressor, load
 from prismgp.exceptions import DataError
+from prismgp.plots import choose_rows
 from prismgp.plots.style import require_matplotlib
 from prismgp.report import examine, model_page, render
 
@@ -86,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
     is_fit = args.holdout is None and train_files is None and _is_fit(model, fitted)
     if train_files is not None:
         fitted = read_rows(args, model, train_files, targets)
-    chosen = _sample(held_out, args.rows)
+    chosen = held_out.select(choose_rows(len(held_out.numbers), args.rows, np.random.default_rng(0)))
     training, note = _training(args, model, fitted if is_fit or args.holdout is not None or args.train else None)
     try:
         found = examine(
@@ -125,7 +126,7 @@ def _open(args: argparse.Namespace) -> tuple[TableFiles, TableFiles | None]:
     if args.train is not None and (args.holdout is not None or args.conformal is not None):
         raise DataError("--train and --holdout both tell which rows were in the fit; give one of them")
     require_matplotlib()
-    files = common.open_data(args)
+    files = common.open_path(args, args.data)
     train = None if args.train is None else common.open_second(args, args.train)
     common.check_output(args, files)
     if train is not None:
@@ -173,12 +174,6 @@ def _is_fit(model: GPRegressor, rows: TableRows) -> bool:
     units, mean = fitted.standardiser, float(np.average(first, weights=weight))
     same = abs(mean - units.y_shift[0]) <= 1e-9 * (abs(mean) + units.y_scale[0])
     return bool(len(target) == fitted.n_rows and (same or not model.normalize))
-
-
-def _sample(rows: TableRows, most: int) -> TableRows:
-    """As many rows at most, a random choice."""
-    n = len(rows.numbers)
-    return rows if n <= most else rows.select(np.sort(np.random.default_rng(0).permutation(n)[:most]))
 
 
 def _raw_inputs(files: TableFiles, rows: TableRows) -> Any:

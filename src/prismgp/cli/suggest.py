@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
     if args.data == args.reference == "-":
         raise DataError("DATA and --reference cannot both be standard input")
     kind = ".csv" if args.output in (None, "-") else file_format(args.output)
-    files = common.open_data(args)
+    files = common.open_path(args, args.data)
     if args.output is not None and not to_stdout:
         common.check_output(args, files)
     model = load_model(args.model, device=args.device)

@@ -1,14 +1,12 @@
 """From the user's rows to standardised chunks on the compute device.
 
-Tables pass through these modules in order: ``tables`` (files, with ``text`` and ``numerals`` for their spelling),
-``scan`` (what the columns hold), ``encoder`` (one number for each cell) and ``encodings`` (inputs of these numbers),
-``sources`` (rows to pass over again and again), ``row_noise`` (their weights), ``files`` (the reader of tables, and
-sources that are files), ``frames`` (pandas, polars and Arrow tables), ``chunks`` (standardised tensors, and what a fit
-works on); ``shards``, ``cluster`` and ``dask`` do the passes on a Dask cluster.
+Tables pass through these modules in order: ``tables`` (files, with ``formats`` for what they are and ``cells`` for what
+their columns hold), ``scan`` (how the columns are to be read), ``encoder`` (one number for each cell) and ``encodings``
+(inputs of these numbers, with ``moments`` for what is learned of a column), ``reader`` (blocks of rows), ``sources``
+(rows to pass over again and again), ``files`` (sources that are files), ``frames`` (pandas, polars and Arrow tables),
+``chunks`` (standardised tensors, and what a fit works on); ``shards``, ``cluster`` and ``dask`` do the passes on a Dask
+cluster.
 """
-
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
 from prismgp.data.cells import plural, quote_names
 from prismgp.data.chunks import (
@@ -22,15 +20,13 @@ from prismgp.data.chunks import (
     standardise,
     standardise_tensor,
 )
+from prismgp.data.dask import collection_source
 from prismgp.data.encoder import InputColumn, TableEncoder, missing_error, warn_unseen
 from prismgp.data.files import FileSource, file_source, from_csv, from_parquet
-from prismgp.data.frames import frame_encoder, is_frame, needs_encoder, non_numeric_columns, read_frame
+from prismgp.data.frames import frame_encoder, is_frame, needs_encoder, read_frame
 from prismgp.data.reader import MISSING, RowBlock, TableReader
 from prismgp.data.sources import ArraySource, Kept, MappedSource, Selection, Source, is_collection
 from prismgp.data.tables import TableFiles, open_tables
-
-if TYPE_CHECKING:
-    from prismgp.data.dask import collection_source
 
 __all__ = [
     "MISSING",
@@ -59,7 +55,6 @@ __all__ = [
     "merge_copies",
     "missing_error",
     "needs_encoder",
-    "non_numeric_columns",
     "open_tables",
     "plural",
     "prefetch",
@@ -70,14 +65,3 @@ __all__ = [
     "standardise_tensor",
     "warn_unseen",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    # Loaded on first use: the module imports pandas, which a prediction on the command line does without.
-    if name != "collection_source":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return import_module("prismgp.data.dask").collection_source
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

@@ -157,10 +157,7 @@ def to_seconds(name: str, column: ArrowColumn, *, first_row: int = 0) -> Array:
             )
         column = parsed
     elif pa.types.is_time(kind):
-        unit = "us" if pa.types.is_time64(kind) else kind.unit
-        bits = pa.int64() if pa.types.is_time64(kind) else pa.int32()
-        times = column.cast(pa.time64("us"), safe=False) if pa.types.is_time64(kind) else column
-        return to_floats(times.cast(bits)) / {"s": 1.0, "ms": 1e3, "us": 1e6}[unit]
+        return to_floats(column.cast(pa.time64("us"), safe=False).cast(pa.int64())) / 1e6
     elif not (pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_null(kind)):
         raise DataError(f"column {name!r} holds {kind}; the model learned it as dates or times")
     if pa.types.is_timestamp(column.type) and column.type.tz is not None:

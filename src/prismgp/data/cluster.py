@@ -40,6 +40,12 @@ class Outcome(Generic[T]):
     rows_without_target: int = 0
     unseen: Counter[str] = field(default_factory=Counter)
 
+    def get(self) -> T:
+        """The value; an error is raised."""
+        if self.error is not None:
+            raise self.error
+        return cast(T, self.value)
+
 
 class Packed(Generic[T]):
     """Anything that can be pickled, as bytes: neither the scheduler nor a transfer unpickles it."""
@@ -227,17 +233,10 @@ class KeptOnWorkers(Kept[T]):
         self.shards, self._cluster = list(shards), cluster
 
     def load(self) -> list[T]:
-        outcomes = self._cluster.map(_get_value, self.shards)
-        for outcome in outcomes:
-            if outcome.error is not None:
-                raise outcome.error
-        return [outcome.value for outcome in outcomes]  # type: ignore[misc]  # a value, as there is no error
+        return [outcome.get() for outcome in self._cluster.map(_get_value, self.shards)]
 
     def reduce(self, function: Callable[[T, int], U], merge: Callable[[U, U], U]) -> U:
-        outcome = self._cluster.reduce(partial(_apply_to_value, function=function), merge, self.shards)
-        if outcome.error is not None:
-            raise outcome.error
-        return outcome.value  # type: ignore[return-value]  # as above
+        return self._cluster.reduce(partial(_apply_to_value, function=function), merge, self.shards).get()
 
 
 def _get_value(source: Source) -> Any:

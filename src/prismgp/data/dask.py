@@ -11,7 +11,6 @@ from functools import cached_property, partial, reduce
 from typing import Any, Self, TypeVar
 
 import numpy as np
-import pandas as pd
 
 from prismgp._types import AnyArray
 from prismgp.data.cells import check_unique
@@ -179,9 +178,7 @@ class DaskSource(Source):
     def _fetch(self) -> Iterator[Block]:
         for shard in self._shards:
             (outcome,) = self._cluster.map(_load_rows, [shard])
-            if outcome.error is not None:
-                raise outcome.error
-            yield outcome.value  # type: ignore[misc]  # as above
+            yield outcome.get()
 
     def with_labels(self, labels: AnyArray | None) -> Self:
         if labels is not None:
@@ -229,9 +226,7 @@ def map_file_parts(reader: TableReader, function: Callable[[TableReader], T], cl
     shards = [Shard(FileLoader(part, single=True)) for part, _ in reader.split(SHARD_ROWS)]
     for start in range(0, len(shards), _PARTS_AT_ONCE):
         for outcome in cluster.map(work, shards[start : start + _PARTS_AT_ONCE]):
-            if outcome.error is not None:
-                raise outcome.error
-            yield outcome.value  # type: ignore[misc]  # a value, as there is no error
+            yield outcome.get()
 
 
 def _apply_to_reader(source: Source, *, function: Callable[[TableReader], T]) -> T:
@@ -343,11 +338,7 @@ def _is_numeric(frame: Any) -> bool:
 def _scan(partitions: Sequence[Any]) -> TableEncoder:
     """Decide how the columns of a frame are read, in a pass over its partitions."""
     shards = [Shard(FrameLoader(number), (part,)) for number, part in enumerate(partitions)]
-    outcome = Cluster().reduce(_scan_part, TableScan.merge, shards)
-    if outcome.error is not None:
-        raise outcome.error
-    assert outcome.value is not None
-    return outcome.value.encoder()
+    return Cluster().reduce(_scan_part, TableScan.merge, shards).get().encoder()
 
 
 def _scan_part(source: Source) -> TableScan:
@@ -387,6 +378,8 @@ def _check_types(data: Any, what: str) -> None:
         if data.dtype.kind not in "fiub":
             raise DataError(f"{what} is a Dask array of {data.dtype}; it must hold real numbers")
         return
+    import pandas as pd  # start-up weight: it is there where a Dask frame is
+
     meta = data._meta if data.ndim == 2 else data._meta.to_frame()
     check_unique(meta.columns, "column", f"{what}: ")
     for name, kind in meta.dtypes.items():

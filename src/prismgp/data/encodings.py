@@ -278,13 +278,11 @@ _ENCODINGS: tuple[type[NumberEncoding | TimeEncoding | IndicatorEncoding | Effec
 
 def encoding_from_dict(item: Any, column: InputColumn) -> Encoding:
     """Read what ``to_dict`` wrote; ModelFileError for anything else."""
-    for kind in _ENCODINGS:
-        if column.kind in kind.kinds:
-            try:
-                return kind.from_dict(item, column)
-            except (KeyError, TypeError, ValueError) as error:
-                raise ModelFileError(f"the encoding of column {column.name!r} is malformed") from error
-    raise ModelFileError(f"column {column.name!r} of the table is of an unknown kind")
+    kind = next(each for each in _ENCODINGS if column.kind in each.kinds)
+    try:
+        return kind.from_dict(item, column)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ModelFileError(f"the encoding of column {column.name!r} is malformed") from error
 
 
 def _number(value: Any) -> float:

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from prismgp._validate import check_choice
+from prismgp.data.cluster import Cluster
+from prismgp.data.dask import DaskFileSource
 from prismgp.data.encoder import TableEncoder, warn_unseen
 from prismgp.data.formats import PARQUET_SUFFIXES, TEXT_SUFFIXES
 from prismgp.data.reader import MISSING, NoiseColumns, TableReader
 from prismgp.data.scan import MAX_CATEGORIES, scan_files
 from prismgp.data.sources import MOMENT_ROWS, ArraySource, Block, Source, rechunk
 from prismgp.data.tables import TableFiles, open_tables
-
-if TYPE_CHECKING:
-    from prismgp.data.dask import DaskFileSource  # the same
 
 
 def from_parquet(
@@ -184,9 +183,6 @@ def file_source(
     single = isinstance(target, str)
     if client is None:
         return FileSource(reader, single=single)
-    from prismgp.data.cluster import Cluster  # an optional extra, and a weight at start-up
-    from prismgp.data.dask import DaskFileSource  # the same
-
     return DaskFileSource(reader, Cluster(client), single=single)
 
 

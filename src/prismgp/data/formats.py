@@ -126,33 +126,25 @@ def check_encoding(name: str) -> str:
 
 
 class TextFormat:
-    """Compression, encoding and delimiter of one file; what is None is found in its first bytes."""
+    """Compression, encoding and delimiter of one file; what the options leave open is found in its first bytes."""
 
-    def __init__(
-        self,
-        path: str | PathLike[str],
-        name: str,
-        *,
-        compressed: bool,
-        default: str,
-        delimiter: str | None,
-        decimal: str | None,
-        encoding: str | None,
-    ) -> None:
+    def __init__(self, path: str | PathLike[str], name: str, suffix: str, options: FileOptions) -> None:
         self.path, self.name = path, name
         with open(path, "rb") as file:  # Python's own error for an absent or forbidden file is clear
-            self.compressed = compressed or file.read(len(_GZIP)) == _GZIP
+            self.compressed = suffix.endswith(".gz") or file.read(len(_GZIP)) == _GZIP
         sample = self._sample()
         if not sample:
             raise DataError(f"{name}: the file is empty")
         for signature, what in _SIGNATURES:
             if sample.startswith(signature):
                 raise DataError(f"{name}: is not a text table but {what}")
-        self.encoding = _marked_encoding(sample) or (None if encoding is None else check_encoding(encoding)) or "utf-8"
+        given = options.encoding
+        self.encoding = _marked_encoding(sample) or ("utf-8" if given is None else check_encoding(given))
         if self.encoding == "utf-8-sig":
             self.encoding = "utf-8"
         self._check_zeros(sample)
-        self.delimiter = delimiter or _sniff(self._decode(sample), default, decimal)
+        default = default_delimiter(suffix)
+        self.delimiter = options.delimiter or _sniff(self._decode(sample), default, options.decimal)
 
     @contextmanager
     def open(self) -> Iterator[IO[bytes]]:

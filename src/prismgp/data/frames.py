@@ -42,11 +42,6 @@ def _is_plain(column: Any) -> bool:
     return not pa.types.is_floating(kind) or not pc.any(pc.is_nan(column)).as_py()
 
 
-def non_numeric_columns(frame: Any) -> list[str]:
-    """Columns that hold neither numbers nor booleans."""
-    return frame_encoder(frame).non_numeric_names
-
-
 def frame_encoder(frame: Any) -> TableEncoder:
     """Decide how the columns of a frame are read."""
     return scan_table(to_arrow(frame))

@@ -156,23 +156,24 @@ class TableReader:
             raise DataError(
                 f"{self.files.path}: column {quote_names(texts)} holds text; the model learned it as numbers"
             )
-        return TableReader(
-            self.files, encoder, self.targets, missing=self.missing, booleans=self.booleans, noise=self.noise
-        )
+        return self._like(self.files, encoder)
 
     def split(self, rows: int) -> Iterator[tuple[TableReader, int | None]]:
         """Readers of parts of about ``rows`` rows, with their numbers of rows, if known."""
         for files, first, count in self.files.pieces(rows):
-            part = TableReader(
-                files,
-                self.encoder,
-                self.targets,
-                missing=self.missing,
-                first_row=first,
-                booleans=self.booleans,
-                noise=self.noise,
-            )
-            yield part, count if self.complete else None
+            yield self._like(files, self.encoder, first), count if self.complete else None
+
+    def _like(self, files: TableFiles, encoder: TableEncoder, first_row: int = 0) -> TableReader:
+        """A reader of other files, or with another encoder, that treats rows as this one does."""
+        return TableReader(
+            files,
+            encoder,
+            self.targets,
+            missing=self.missing,
+            first_row=first_row,
+            booleans=self.booleans,
+            noise=self.noise,
+        )
 
     @property
     def complete(self) -> bool:

@@ -229,10 +229,7 @@ class ValueLoader:
         return f"part {self.number} (counting from 0) of what is in memory"
 
     def open(self, parts: Sequence[Any], n_rows: int | None) -> ValueSource:  # noqa: ARG002
-        outcome = parts[0]
-        if outcome.error is not None:
-            raise outcome.error
-        return ValueSource(outcome.value, self.first_row)
+        return ValueSource(parts[0].get(), self.first_row)
 
 
 @dataclass(frozen=True)

@@ -33,15 +33,7 @@ from prismgp.data.cells import (
     null_missing,
     quote_names,
 )
-from prismgp.data.formats import (
-    TEXT_SUFFIXES,
-    FileOptions,
-    TextFormat,
-    choose_format,
-    default_delimiter,
-    file_format,
-    find_files,
-)
+from prismgp.data.formats import TEXT_SUFFIXES, FileOptions, TextFormat, choose_format, file_format, find_files
 from prismgp.exceptions import DataError
 
 BLOCK_BYTES = 2**20  # of a text file, parsed at a time
@@ -71,15 +63,7 @@ class TableFile:
         if options.decimal is not None and options.decimal == options.delimiter:
             raise DataError(f"{self.name}: {options.decimal!r} cannot be both delimiter and decimal mark")
         if self.format in TEXT_SUFFIXES:
-            self.text: TextFormat | None = TextFormat(
-                self.path,
-                self.name,
-                compressed=self.format.endswith(".gz"),
-                default=default_delimiter(self.format),
-                delimiter=options.delimiter,
-                decimal=options.decimal,
-                encoding=options.encoding,
-            )
+            self.text: TextFormat | None = TextFormat(self.path, self.name, self.format, options)
             return
         self.text = None
         if options.about_text:

@@ -79,11 +79,6 @@ def held_out(n_rows: int, share: float, seed: int | list[int]) -> npt.NDArray[np
     return test
 
 
-def check_seed(name: str, value: Any) -> int:
-    """Check the seed of a random generator."""
-    return check_count(name, value, least=0)
-
-
 def check_count(name: str, value: Any, *, least: int = 1) -> int:
     """Check a whole number of at least ``least``."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:

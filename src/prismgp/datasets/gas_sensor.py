@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.csv as pc
 
 from prismgp.datasets.cache import Resource, cache_folder, extract_matching, fetch, search_folders
-from prismgp.datasets.dataset import Dataset, check_count, check_seed, held_out
+from prismgp.datasets.dataset import Dataset, check_count, held_out
 from prismgp.exceptions import DataError
 
 N_SENSORS = 14
@@ -116,7 +116,7 @@ def load_gas_sensor(n_rows: int | None = None, random_state: int = 0) -> Dataset
     >>> load_gas_sensor(10_000)  # doctest: +SKIP
     <Dataset gas_sensor: 10,000 rows (2,000 held out), 18 inputs, target 'CO (ppm)'>
     """
-    seed = check_seed("random_state", random_state)
+    seed = check_count("random_state", random_state, least=0)
     wanted = None if n_rows is None else check_count("n_rows", n_rows)
     files = gas_sensor_files()
     if wanted is None:

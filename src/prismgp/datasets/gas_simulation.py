@@ -28,7 +28,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from prismgp._types import Array
-from prismgp.datasets.dataset import Dataset, check_count, check_seed, held_out
+from prismgp.datasets.dataset import Dataset, check_count, held_out
 from prismgp.datasets.gas_sensor import GAS_INPUTS, GAS_TARGET, N_SENSORS
 from prismgp.exceptions import DataError
 
@@ -95,7 +95,7 @@ def make_gas_sensor(n_rows: int, random_state: int = 0, *, order: Order = "rando
     >>> make_gas_sensor(1000)
     <Dataset gas_sensor_simulated: simulated, 1,000 rows (200 held out), 18 inputs, target 'CO (ppm)'>
     """
-    seed = check_seed("random_state", random_state)
+    seed = check_count("random_state", random_state, least=0)
     total = check_count("n_rows", n_rows)
     if order not in get_args(Order):
         raise DataError(f"order must be 'random' or 'time', not {order!r}")

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from prismgp.datasets.cache import Resource, cache_table, extract_matching, fetch
-from prismgp.datasets.dataset import Dataset, check_fraction, check_seed, held_out
+from prismgp.datasets.dataset import Dataset, check_count, check_fraction, held_out
 from prismgp.exceptions import DataError
 
 # -- abalone ---------------------------------------------------------------------------------------
@@ -55,7 +55,7 @@ def load_abalone(split: int = 0, *, test_fraction: float | None = None) -> Datas
     >>> data  # doctest: +SKIP
     <Dataset abalone: 4,177 rows (835 held out), 10 inputs, target 'Rings'>
     """
-    seed = check_seed("split", split)
+    seed = check_count("split", split, least=0)
     share = None if test_fraction is None else check_fraction("test_fraction", test_fraction)
     path = fetch(ABALONE)
     frame = pd.read_csv(path, header=None)
@@ -154,7 +154,7 @@ def load_uci(name: str, split: int = 0) -> Dataset:
         raise DataError(f"the collection's {name!r} is left out: {_REFUSED[name]}")
     if name not in UCI:
         raise DataError(f"no data set {name!r}: there are {', '.join(UCI_NAMES)}")
-    column = check_seed("split", split)
+    column = check_count("split", split, least=0)
     rows, masks = (fetch(resource) for resource in UCI[name])
     table = pd.read_csv(rows, header=None).to_numpy(dtype=float)
     mask = pd.read_csv(masks, header=None).to_numpy()
@@ -258,7 +258,7 @@ def load_beijing_pm25(split: int = 0) -> Dataset:
     >>> load_beijing_pm25()  # doctest: +SKIP
     <Dataset beijing_pm25: 382,350 rows (38,235 held out), 15 inputs, target 'PM2.5'>
     """
-    seed = check_seed("split", split)
+    seed = check_count("split", split, least=0)
     frame = cache_table("beijing_pm25.parquet", BEIJING_COLUMNS, lambda: convert_beijing(fetch(BEIJING)))
     return _hold_out_tenth(
         frame,
@@ -355,7 +355,7 @@ def load_flights(split: int = 0) -> Dataset:
     >>> load_flights()  # doctest: +SKIP
     <Dataset flights: 2,998,826 rows (299,882 held out), 8 inputs, target 'delay'>
     """
-    seed = check_seed("split", split)
+    seed = check_count("split", split, least=0)
     frame = cache_table("flights.parquet", _FLIGHT_COLUMNS, lambda: convert_flights(fetch(FLIGHTS), fetch(AIRPORTS)))
     return _hold_out_tenth(
         frame,

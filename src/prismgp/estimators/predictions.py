@@ -151,7 +151,7 @@ class Predictions(ABC):
         if isinstance(X, Source) and X.distributed:
             return np.asarray(apply_where_rows_are(self, X, "predict_quantiles", q=levels))
         model = self.current_model()
-        return self._shape_out(model.quantiles(input_blocks(self, X, model.prediction_rows), levels))
+        return self._shape_out(model.predict_quantiles(input_blocks(self, X, model.prediction_rows), levels)[2])
 
     def conformalize(self, X: Any, y: Any = None, coverage: float = 0.95) -> Self:
         """Make the intervals conformal, with rows that the model was not fitted to.

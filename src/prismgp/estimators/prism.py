@@ -35,8 +35,8 @@ class PrismGPRegressor(UpdatableRegressor):
     """Sparse spectrum GPs on inputs that networks have learned, and GPs on the nearest rows for the detail.
 
     The networks transform the inputs so that few frequencies suffice, after Hoang et al. (2020) [1]_. With
-    ``recipe="joint"`` each network is trained together with its sparse spectrum GP, on the evidence of mini-batches and,
-    with a small weight, the ELBO of an auto-encoder. Several such members and a plain :class:`SSGPRegressor` are
+    ``recipe="joint"`` each network is trained together with its sparse spectrum GP, on the evidence of mini-batches
+    and, with a small weight, the ELBO of an auto-encoder. Several such members and a plain :class:`SSGPRegressor` are
     averaged with weights that maximise the density of held-out rows, and every posterior is then exact on all rows.
     What this mixture leaves, GPs on the nearest rows may model (``local``).
 

@@ -28,7 +28,6 @@ from prismgp.data import (
     is_frame,
     missing_error,
     needs_encoder,
-    non_numeric_columns,
     plural,
     prefetch,
     quote_names,
@@ -234,7 +233,7 @@ def _read(estimator: Any, X: Any) -> Any:
             raise DataError("the model was fitted with text or times: pass a frame with the columns of the fit")
         return X
     if encoder is None or encoder.positional:
-        others = [] if not needs_encoder(X) else non_numeric_columns(X)
+        others = [] if not needs_encoder(X) else frame_encoder(X).non_numeric_names
         if others:
             raise _numbers_only_error(others)
         return X

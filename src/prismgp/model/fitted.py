@@ -33,7 +33,7 @@ class FittedModel:
     cell is unknown (``unknown.py``); results have a column for each output.
     """
 
-    kind: str  # "exact", "ssgp" or "prism"
+    kind: str  # "exact", "neighbors", "ssgp" or "prism"
     predictor: Predictor
     standardiser: Standardiser
     kernel: str
@@ -202,18 +202,12 @@ class FittedModel:
             cov += np.eye(len(x))[:, :, None] * (noise.cpu().numpy() * s.y_scale**2)
         return center, cov
 
-    def quantiles(self, x: AnyArray | Iterable[AnyArray], levels: Sequence[float]) -> Array:
-        """Quantiles of a new observation at levels between 0 and 1, (n, q, len(levels)), at rows as in :meth:`predict`.
-
-        They are of the distribution whose density is :meth:`log_density`, output by output.
-        """
-        return self.predict_quantiles(x, levels)[2]
-
     def predict_quantiles(
         self, x: AnyArray | Iterable[AnyArray], levels: Sequence[float], *, include_noise: bool = True
     ) -> tuple[Array, Array, Array]:
         """Mean and standard deviation, as :meth:`predict`, and quantiles, (n, q, len(levels)), in one pass.
 
+        Quantiles of a new observation are of the distribution whose density is :meth:`log_density`, output by output.
         Those of the function, without noise, do not have the shape of the noise.
         """
         parts = []

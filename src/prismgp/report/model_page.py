@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ __all__ = ["model_page"]
 
 _PANEL = (4.1, 3.2)  # inches; as wide as a phone
 _SHOWN_INPUTS = 3  # columns in lists of rows
+_figure = partial(Figure, wide=False, themed=True)  # may stand beside the next one
 
 
 def model_page(
@@ -147,21 +149,17 @@ def _calibration(found: Examination) -> Section:
     ]
     note = "By chance: where the share would be, 19 times in 20, if the intervals were right and the rows independent."
     figures = [
-        Figure(
+        _figure(
             draw_svg(curve.plot, (4.1, 3.9)),
             "Share of the observations inside central intervals, against what the intervals promise. On the diagonal "
             "is calibrated; below it the intervals are too narrow.",
             f"Calibration curve; mean distance from the diagonal {curve.error:.1%}.",
-            wide=False,
-            themed=True,
         ),
-        Figure(
+        _figure(
             draw_svg(found.residuals.plot, (4.1, 3.9)),
             "Observed minus predicted, against the predicted standard deviation. The orange line is the root mean "
             "square of the errors of rows with a similar std; it should follow the grey one.",
             "Residuals in a widening band.",
-            wide=False,
-            themed=True,
         ),
     ]
     table = Table("Coverage of central intervals", ["Promised", "Observed", "By chance"], rows, note=note)
@@ -206,12 +204,10 @@ def _inputs(found: Examination) -> Section:
     header = ["Column", "Increase of the NLPD", "Increase of the RMSE"]
     bars = min(len(seen.names), 20)
     figures = [
-        Figure(
+        _figure(
             draw_svg(seen.plot, (4.1, 1.1 + 0.3 * bars)),
             "What permuting a column costs; the lines are the range of the permutations.",
             f"Bars; the longest is {seen.names[found.relevant[0]]}.",
-            wide=False,
-            themed=True,
         )
     ]
     shown = found.dependence
@@ -227,12 +223,10 @@ def _inputs(found: Examination) -> Section:
 
         what = "" if curve.ordered else " Categories: the most frequent first."
         figures.append(
-            Figure(
+            _figure(
                 draw_svg(draw, _PANEL),
                 f"Mean prediction as {curve.name} varies, with 95% bands of the posterior.{what}",
                 f"Partial dependence on {curve.name}.",
-                wide=False,
-                themed=True,
             )
         )
     text = (
@@ -308,12 +302,10 @@ def _distances(certificate: Certificate) -> list[Table]:
 def _training(found: Examination, message: str) -> Section:
     history = found.history
     assert history is not None
-    figure = Figure(
+    figure = _figure(
         draw_svg(history.plot, _PANEL),
         f"{history.y_name[0].upper()}{history.y_name[1:]} in the course of the training.",
         f"{len(history.curves)} curves.",
-        wide=False,
-        themed=True,
     )
     text = f"{message[0].upper()}{message[1:]}." if message else ""
     return Section("Course of the training", text, figures=[figure])
