@@ -26,7 +26,7 @@ SUITE = Suite(
     frequencies=lambda _: FREQUENCIES,
     datasets=("gas10k", "elevators", "kin40k"),
 )
-_READINGS = {"with neighbours": (), "without": ("spectrum",)}
+_READINGS = {"with neighbours": "whole", "without": "spectrum"}  # which scores of a result; the whole are its own
 _SCORES = {"rmse": "RMSE", "nlpd": "NLPD"}
 _CHANCE = 2.78  # standard errors; by chance, one difference of five seeds in forty is larger
 INTRODUCTION = (
@@ -61,18 +61,13 @@ def largest_rise(values: dict[int, np.ndarray]) -> Rise | None:
     return max(found, key=lambda each: each.mean / max(each.error, 1e-300), default=None)
 
 
-def scores(done: dict[Run, Record], dataset: str, reading: tuple[str, ...], name: str) -> dict[int, np.ndarray]:
-    """A score by p, (seeds,), of the seeds that all p have."""
-
-    def read(record: Record) -> float:
-        for key in reading:
-            record = record.get(key, record)  # a fit that refused neighbours has one reading
-        return float(record[name])
-
+def scores(done: dict[Run, Record], dataset: str, reading: str, name: str) -> dict[int, np.ndarray]:
+    """A score by p, (seeds,), of the seeds that all p have; a fit that refused neighbours has one reading."""
     have = [seed for seed in SEEDS if all(Run(dataset, seed, "prism", p) in done for p in FREQUENCIES)]
     if len(have) < 2:
         return {}
-    return {p: np.array([read(done[Run(dataset, seed, "prism", p)]) for seed in have]) for p in FREQUENCIES}
+    records = {p: [done[Run(dataset, seed, "prism", p)] for seed in have] for p in FREQUENCIES}
+    return {p: np.array([each.get(reading, each)[name] for each in found]) for p, found in records.items()}
 
 
 def rows_of(done: dict[Run, Record]) -> Iterator[list[str]]:
