@@ -265,6 +265,19 @@ def test_refused_types(column: Any, expected: str, tmp_path: Path) -> None:
             from_parquet(tmp_path / "other.parquet", "a")
 
 
+def test_a_damaged_description_of_a_column(tmp_path: Path) -> None:
+    # A column that says that it cannot have nulls, while its histogram counts them: Arrow ends the process of whoever
+    # asks for the size of the column.
+    path = tmp_path / "t.parquet"
+    pq.write_table(pa.table({"a": [1.0, None, 3.0], "y": [1.0, 2.0, 3.0]}), path)
+    optional, required = b"\x15\x0a\x25\x02\x18\x01a", b"\x15\x0a\x25\x00\x18\x01a"  # of type double
+    content = path.read_bytes()
+    assert content.count(optional) == 1
+    path.write_bytes(content.replace(optional, required))
+    with pytest.raises(DataError, match="cannot be read"):
+        from_parquet(path, "y").load()
+
+
 def test_names_with_dots(tmp_path: Path) -> None:
     """Parquet has paths of that form for nested columns."""
     table = {"a.b": [1.0, 2.0], "a": [3.0, 4.0], "y": [5.0, 6.0]}

@@ -103,13 +103,11 @@ class TableFile:
 
     @cached_property
     def _group_bytes(self) -> int:
-        """Size of the largest row group of a Parquet file."""
+        """Size of the largest row group of a Parquet file, before compression."""
         with _translate_errors(self), pa.parquet.ParquetFile(self.path) as file:
             about = file.metadata
-            groups = [about.row_group(group) for group in range(about.num_row_groups)]
-            columns = range(about.num_columns)
-            sizes = [sum(group.column(column).total_compressed_size for column in columns) for group in groups]
-        return max(sizes, default=0)
+            # Not the sizes of its columns: where what a file says of one is damaged, Arrow ends the process.
+            return max((int(about.row_group(group).total_byte_size) for group in range(about.num_row_groups)), default=0)
 
     def pieces(self, rows: int) -> Iterator[tuple[TableFile, int, int | None]]:
         """Parts that can be read separately, with their first row and their number of rows, if known.
