@@ -278,6 +278,17 @@ def test_a_damaged_description_of_a_column(tmp_path: Path) -> None:
         from_parquet(path, "y").load()
 
 
+def test_damaged_text(tmp_path: Path) -> None:
+    path = tmp_path / "t.parquet"
+    table = pa.table({"a": ["level one", "level two"] * 20, "y": [1.0, 2.0] * 20})
+    pq.write_table(table, path, compression="none")
+    content = path.read_bytes()
+    assert b"level two" in content
+    path.write_bytes(content.replace(b"level two", b"level \xfftw"))
+    with pytest.raises(DataError, match=r"t\.parquet: column 'a' cannot be read, the file is damaged: Invalid UTF8"):
+        from_parquet(path, "y")
+
+
 def test_names_with_dots(tmp_path: Path) -> None:
     """Parquet has paths of that form for nested columns."""
     table = {"a.b": [1.0, 2.0], "a": [3.0, 4.0], "y": [5.0, 6.0]}

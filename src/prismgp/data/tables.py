@@ -107,7 +107,9 @@ class TableFile:
         with _translate_errors(self), pa.parquet.ParquetFile(self.path) as file:
             about = file.metadata
             # Not the sizes of its columns: where what a file says of one is damaged, Arrow ends the process.
-            return max((int(about.row_group(group).total_byte_size) for group in range(about.num_row_groups)), default=0)
+            return max(
+                (int(about.row_group(group).total_byte_size) for group in range(about.num_row_groups)), default=0
+            )
 
     def pieces(self, rows: int) -> Iterator[tuple[TableFile, int, int | None]]:
         """Parts that can be read separately, with their first row and their number of rows, if known.
@@ -147,7 +149,17 @@ class TableFile:
             options["buffer_size"] = _BUFFER_BYTES
         with _translate_errors(self), pa.parquet.ParquetFile(self.path, **options) as file:
             groups = {} if self.row_groups is None else {"row_groups": list(self.row_groups)}
-            yield from file.iter_batches(batch_size=rows, columns=list(columns), use_threads=False, **groups)
+            for batch in file.iter_batches(batch_size=rows, columns=list(columns), use_threads=False, **groups):
+                self._check_cells(batch)
+                yield batch
+
+    def _check_cells(self, batch: pa.RecordBatch) -> None:
+        """Refuse text that is not UTF-8, which would make whatever is computed from it fail."""
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            try:
+                column.validate(full=True)
+            except pa.ArrowInvalid as error:
+                raise DataError(f"{self.name}: column {name!r} cannot be read, the file is damaged: {error}") from error
 
     def _stream(self) -> Any:
         assert self.text is not None
