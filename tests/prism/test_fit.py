@@ -12,10 +12,10 @@ import torch
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
-from prismgp import PrismGPRegressor, SSGPRegressor
-from prismgp.core.kernels import Parameters
+from prismgp import PrismGPRegressor, SSGPRegressor, load
+from prismgp.core.kernels import Parameters, draw_frequencies
 from prismgp.exceptions import DataError
-from prismgp.prism import Expert, RevisedMap
+from prismgp.prism import Expert, RevisedMap, joint
 from prismgp.prism import fit as recipes
 from prismgp.prism.joint import usable_start
 from prismgp.prism.training_rows import TrainingRows
@@ -189,7 +189,7 @@ def test_steps_of_a_member_depend_on_the_rows(rows, given, expected):
 
 
 def test_many_rows_have_one_member_and_large_batches(monkeypatch):
-    """What the user has set stays; what is left to the recipe depends on the rows, and batches on the features."""
+    """What the user has set stays; what is left to the recipe depends on the rows."""
     monkeypatch.setattr(recipes, "MANY_ROWS", 99)
     x = np.random.default_rng(0).normal(size=(100, 2))
     y = np.sin(x[:, 0])
@@ -203,27 +203,37 @@ def test_many_rows_have_one_member_and_large_batches(monkeypatch):
             fit = PrismGPRegressor(**{**quick, "hidden": 8, **options}).fit(x, y)
         return len(fit.fit_status_["members"]), drawn[0]
 
-    def batch(n_frequencies):
-        """Of features so wide that the fit is better stopped there."""
-
-        def stop(_self, n, _rng):
-            drawn.append(n)
-            raise KeyboardInterrupt
-
-        drawn.clear()
-        with monkeypatch.context() as patch:
-            patch.setattr(TrainingRows, "draw", stop)
-            with pytest.raises(KeyboardInterrupt):
-                PrismGPRegressor(**{**quick, "n_frequencies": n_frequencies}).fit(x, y)
-        return drawn[0]
-
     assert members_and_batch() == (1, 4096)
     assert members_and_batch(n_members=2, batch_size=32) == (2, 32)
-    assert batch(128) == 1024
-    assert batch(512) == 504
     assert PrismGPRegressor(4, recipe="paper", max_steps=2, optimize=False).fit(x, y).n_iter_ == 2
     monkeypatch.setattr(recipes, "MANY_ROWS", 100)
     assert members_and_batch() == (4, 504)
+
+
+@pytest.mark.parametrize("gating", ["soft", "none"])
+def test_many_rows_train_some_of_many_frequencies(gating, monkeypatch, tmp_path):
+    """Networks are trained with the first of their frequencies; the posterior, and the file, have them all."""
+    monkeypatch.setattr(recipes, "MANY_ROWS", 100)
+    monkeypatch.setattr(recipes, "TRAINED_WIDTH", 24 if gating == "soft" else 8)
+    x, y = data()
+    wide, narrow = (model(n_frequencies=p, gating=gating, noise_model="constant") for p in (12, 4))
+    wide.set_params(checkpoint=tmp_path / "fit").fit(x, y)
+    assert wide.frequencies_.shape == (12, 4)
+    networks = [expert.map for expert in wide.model_.predictor.experts if isinstance(expert.map, RevisedMap)]
+    assert networks
+    assert all(network.sizes.frequencies == len(network.frequencies) == 12 for network in networks)
+    # Trained on the same batches with the same frequencies, a network is the same as one that has no others.
+    monkeypatch.setattr(joint, "draw_frequencies", lambda *args: draw_frequencies(args[0], 12, *args[2:])[: args[1]])
+    narrow.fit(x, y)
+    assert narrow.history_["evidence"] == wide.history_["evidence"]
+    # Its posterior is that of all features.
+    expert = next(expert for expert in wide.model_.predictor.experts if isinstance(expert.map, RevisedMap))
+    features, _ = expert.map.features(wide.model_.to_model(x))
+    assert expert.statistics.width == features.shape[1] == 3 * narrow.model_.predictor.leader.statistics.width
+    wide.save(tmp_path / "model.prism")
+    assert_same_predictions(load(tmp_path / "model.prism"), wide, x)
+    again = clone(wide).fit(x, y)  # from the checkpoint
+    assert_same_predictions(again, wide, x)
 
 
 def test_held_out_rows_join_the_posterior(fitted):

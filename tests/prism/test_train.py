@@ -53,9 +53,11 @@ def make_rows(noise=0):
 
 def make_members(*kinds):
     """Members in float32, each with a noise model and a dropout."""
+    kinds = kinds or [("input", 0.1)]
+    networks = [make_map(np.random.default_rng(k), noise=noise).float() for k, (noise, _) in enumerate(kinds)]
     return [
-        Member(make_map(np.random.default_rng(k), noise=noise).float(), dropout, Streams(k))
-        for k, (noise, dropout) in enumerate(kinds or [("input", 0.1)])
+        Member(network, network.frequencies.numpy(), dropout, Streams(k))
+        for k, (network, (_, dropout)) in enumerate(zip(networks, kinds, strict=True))
     ]
 
 

@@ -62,7 +62,9 @@ FEW_ROWS, MOST_STEPS = 5_000, 2
 _ENCODED_ROWS = 2_048  # at a time
 _SSGP_SHARE, _VAE_SHARE = 0.3, 0.5  # of the time, where that is limited, before the networks, or before the SSGP
 _LEAST_ROWS = 50  # with fewer, a held-out part is too small to decide anything
-_LARGEST_BATCH_WIDTH = 1_024  # features; with more of them large batches get smaller, so that a step costs no more
+# Features of a network in training, with many rows. More would need smaller batches, for the time of a step, and these
+# teach it less than more frequencies do (docs/what-was-tried.md); the posterior has them all.
+TRAINED_WIDTH = 1_024
 
 
 @dataclass(frozen=True)
@@ -123,12 +125,11 @@ class PrismSettings:
             return usual, usual * (MOST_STEPS if rows > FEW_ROWS else 1)
         return min(given, replace(self, max_steps=None).value("max_steps", rows)), given
 
-    def batch_rows(self, rows: int, width: int) -> int:
-        """Rows of a step; a default larger than usual takes account of the number of features."""
-        usual, wanted = self.value("batch_size"), self.value("batch_size", rows)
-        if self.batch_size is not None or width <= _LARGEST_BATCH_WIDTH:
-            return int(wanted)
-        return int(max(usual, wanted * _LARGEST_BATCH_WIDTH**2 // width**2))
+    def trained_frequencies(self, rows: int, sizes: NetworkSizes) -> int:
+        """How many of its frequencies a network of the joint recipe is trained with."""
+        if rows <= MANY_ROWS or sizes.width <= TRAINED_WIDTH:
+            return sizes.frequencies
+        return max(1, TRAINED_WIDTH * sizes.frequencies // sizes.width)
 
 
 @dataclass(frozen=True)
@@ -328,11 +329,12 @@ class _Fit:
             kernel=settings.kernel,
             frequencies=settings.frequencies,
             sizes=sizes,
+            trained_frequencies=settings.trained_frequencies(rows.n_rows, sizes),
             settings=MemberSettings(
                 alpha=float(settings.alpha),
                 beta=float(settings.beta),
                 elbo_weight=float(settings.elbo_weight),
-                batch_size=settings.batch_rows(rows.n_rows, sizes.width),
+                batch_size=int(settings.value("batch_size", rows.n_rows)),
                 first_steps=first_steps,
                 max_steps=max_steps,
                 patience=settings.value("patience", rows.n_rows),

@@ -63,6 +63,7 @@ class JointFit:
     residuals: Array | None = None  # standardised, of the predictor at the held-out rows, (m, q)
     row_weights: Array | None = None  # of these rows, (m,), where rows have any
     networks: dict[int, RevisedMap] = field(default_factory=dict)  # by number, of the members that were trained
+    frequencies: list[Array] = field(default_factory=list)  # of the members' posteriors
     members: list[dict[str, Any]] = field(default_factory=list)
     history: dict[str, list[Any]] = field(default_factory=dict)
     weights: dict[str, float] = field(default_factory=dict)
@@ -82,6 +83,7 @@ class JointRecipe:
     kernel: Kernel
     frequencies: str  # how they are drawn
     sizes: NetworkSizes  # of every member; which noise a member has is decided by ``noise_model``
+    trained_frequencies: int  # of a member; its posterior has them all
     settings: MemberSettings  # of every member
     n_members: int
     noise_model: str  # "constant", "input", or "auto": members differ
@@ -147,6 +149,7 @@ class JointRecipe:
     ) -> None:
         """Train the members and add them to a result."""
         members = [self._make_member(number, streams) for number in range(self.n_members)]
+        result.frequencies = [member.frequencies for member in members]
         # The checkpoint is for a fit that is done: if the SSGP has ended early, members start elsewhere.
         checkpoint = Checkpoint() if context.ending.early else context.checkpoint.scope("members")
 
@@ -162,7 +165,7 @@ class JointRecipe:
             for trained in known:
                 self._add(result, trained)
             return
-        share.begin(lambda: self._time_statistics(members[0].network))
+        share.begin(lambda: self._time_statistics(members[0].network.with_frequencies(members[0].frequencies)))
         step_rows = self.n_members * self.settings.batch_size
         rows = open_rows(self.sample, self.rows.standardiser, held_out, self.rows.device, step_rows=step_rows)
         side_by_side = self.n_members > 1 and self.rows.device.type == "cpu"
@@ -206,8 +209,10 @@ class JointRecipe:
         )
         constant = self.rows.standardiser.constant_inputs
         start = usable_start(self.start, constant, learn_kernel=self.settings.learn_kernel)
-        network = RevisedMap(sizes, start, drawn, torch_generator(own, "initial network")).to(self.rows.device)
-        return Member(network, dropout, own)
+        trained = drawn[: self.trained_frequencies]
+        sizes = replace(sizes, frequencies=len(trained))
+        network = RevisedMap(sizes, start, trained, torch_generator(own, "initial network")).to(self.rows.device)
+        return Member(network, drawn, dropout, own)
 
     def _show(
         self, task: MemberTraining, values: Sequence[float], scale: float, context: FitContext, share: _NetworkTime
@@ -263,7 +268,7 @@ class JointRecipe:
 
     def _stack_so_far(self, result: JointFit, members: Sequence[TrainingResult], held: ArraySource) -> Mixture:
         """The mixture if the training of the members ended here."""
-        now = JointFit(result.mixture)
+        now = JointFit(result.mixture, frequencies=result.frequencies)
         for member in members:
             self._add(now, member)
         # Copies, because posteriors are computed in another precision than the training.
@@ -280,6 +285,7 @@ class JointRecipe:
         target, result.row_weights = examples.targets, examples.weights
         experts = []
         for number, network in result.networks.items():
+            network = network.with_frequencies(result.frequencies[number])
             network = network.to(self.rows.device, self.rows.dtype).eval()
             (stats,) = context.cached_statistics(f"statistics {number}", partial(self._statistics, network))
             experts.append(Expert.of(f"member {number}", network, network.parameters_now(), stats))

@@ -26,7 +26,7 @@ import torch
 from torch.func import functional_call
 
 from prismgp._system import Streams
-from prismgp._types import Tensor
+from prismgp._types import Array, Tensor
 from prismgp.core.row_noise import RowNoise
 from prismgp.core.threads import Workers
 from prismgp.prism.batch import batch_log_evidence
@@ -65,6 +65,7 @@ class Member:
     """A member before its training."""
 
     network: RevisedMap
+    frequencies: Array  # of its posterior, (p, L + d); the network is trained with the first of them
     dropout: float
     streams: Streams
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -100,6 +100,15 @@ class RevisedMap(torch.nn.Module):
         self.log_noise = _parameter(start.log_noise)
         self.mean = _parameter(start.mean)
         self.register_buffer("frequencies", torch.as_tensor(frequencies, dtype=torch.float32))
+
+    def with_frequencies(self, frequencies: Array) -> RevisedMap:
+        """The same network with features of other frequencies, (p, L + d)."""
+        if len(frequencies) == self.sizes.frequencies:
+            return self
+        network = copy.deepcopy(self)
+        network.sizes = replace(self.sizes, frequencies=len(frequencies))
+        network.frequencies = torch.as_tensor(frequencies).to(self.frequencies)
+        return network
 
     def forward(self, x: Tensor, kept: Sequence[Tensor] = ()) -> NetworkOutput:
         """Encode standardised rows, (n, d); ``kept`` has factors on the values of the hidden layers, in training."""
