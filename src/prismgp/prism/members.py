@@ -277,6 +277,8 @@ class Members:
         output = NetworkOutput(present["latent"], present["phi"], present.get("gates"), present.get("log_noise"))
         return output, ElboTerms(**found, alpha=self.alpha, beta=self.beta) if found else None
 
+    # Neither torch's optimisers nor its AveragedModel fit here: a member is a row of one tensor and has a rate of its
+    # own, and on a GPU the step is replayed as a CUDA graph, in which rates and shares must be tensors.
     def _adam(self, state: MemberTensors, gradient: Tensor, numbers: Tensor) -> None:
         """Update members by Adam with decoupled weight decay."""
         rate, bias, square_bias, share = (column[:, None] for column in numbers.unbind(1))

@@ -8,6 +8,9 @@ number doubles if the held-out density still improves much, up to a limit; and t
 follows for a while. So few rows are trained on for some hundred steps, and rows that still teach something for as long
 as they do.
 
+The loop is not that of ``vae/training.py``, which trains one network: here all members take each step together, and
+each has checks, an end and a learning rate of its own.
+
 All random numbers are drawn on the CPU, from streams of the member's own.
 """
 
@@ -169,8 +172,10 @@ class MemberTraining:
                     found.append(self.rows.draw(self._context_rows, ahead["context"]))
         return found
 
+    # A schedule of torch sets the rate of a whole optimiser; here each member, a row of one tensor, has its own, whose
+    # end may move.
     def _learning_rate(self, course: _Course, step: int) -> float:
-        """Of a step, counted from one; a time limit makes it fall sooner."""
+        """Return the learning rate of a step, counted from one; a time limit makes it fall sooner."""
         angle = math.pi * max((step - 1) / course.end, self.ending.share)
         return _LEARNING_RATE * min(1.0, step / _WARM_UP) * 0.5 * (1.0 + math.cos(angle))
 
