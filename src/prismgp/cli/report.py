@@ -30,6 +30,7 @@ _ROWS = 16_384  # of a file at a time
 
 def add_parser(subparsers: Subparsers, summary: str) -> None:
     """Declare the command."""
+    # Commands are declared in the same shape, as argparse asks for it; no words are shared.
     parser: Parser = subparsers.add_parser(
         "report",
         help=summary,

@@ -24,6 +24,7 @@ _CELL_WIDTH = 16  # of a column that is printed
 
 def add_parser(subparsers: Subparsers, summary: str) -> None:
     """Declare the command."""
+    # Commands are declared in the same shape, as argparse asks for it; no words are shared.
     parser: Parser = subparsers.add_parser(
         "suggest",
         help=summary,

@@ -111,6 +111,7 @@ class Reconfigurer(Documented, ClassNamePrefixFeaturesOutMixin, TransformerMixin
     _vae: MixtureVAE
     _standardiser: Standardiser
 
+    # Parameters that regressors have as well are repeated: scikit-learn reads them off an estimator's own constructor.
     def __init__(
         self,
         n_components: int = 8,
