@@ -30,6 +30,7 @@ from prismgp.estimators.sources import (
     adopt_rows,
     adopt_source,
     as_source,
+    draw_background,
     forget_fit,
     match_inputs,
     match_rows,
@@ -38,7 +39,7 @@ from prismgp.estimators.sources import (
     open_checkpoint,
 )
 from prismgp.exceptions import DataError, PrismGPWarning
-from prismgp.model import FittedModel, draw_background, save_model
+from prismgp.model import FittedModel, save_model
 
 _TOO_FEW = 10  # rows
 

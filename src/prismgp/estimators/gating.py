@@ -19,8 +19,7 @@ from threadpoolctl import threadpool_limits
 
 from prismgp._system import available_bytes, format_bytes
 from prismgp._types import AnyArray, Array, Tensor
-from prismgp._validate import check_choice, check_number
-from prismgp.core.features import GATINGS, Gating
+from prismgp.core.features import Gating
 from prismgp.core.gating import ClusterMoments, Gate, RuleGate, hard_gates, soft_gates
 from prismgp.core.kernels import Parameters
 from prismgp.core.row_noise import RowNoise
@@ -34,21 +33,8 @@ _DIGITS = {torch.float64: 12, torch.float32: 6}  # that survive standardising a 
 _TINY = 1e-300
 
 
-def check_gating(name: str, gating: Any, partition: Any, n_components: Any) -> None:
-    """Of the arguments, what can be said without the rows."""
-    check_choice(name, "gating", gating, GATINGS)
-    check_number(name, "n_components", n_components, low=1, integer=True)
-    if partition is not None and gating == "none":
-        raise DataError(
-            f'{name}: partition is given, but gating="none" makes no use of it; '
-            'set gating="hard" or gating="soft", or leave partition out'
-        )
-
-
 def given_labels(partition: Any, n: int, d: int) -> AnyArray | None:
-    """Labels of the training rows, numbered from 0 without gaps, (n,); None where none are given."""
-    if partition is None:
-        return None
+    """Return the labels of the training rows, numbered from 0 without gaps, (n,); None where a clusterer is given."""
     if hasattr(partition, "predict"):
         _check_clusterer(_unfreeze(partition), d)
         return None
@@ -82,12 +68,10 @@ def fit_gate(
     rng: np.random.Generator,
     start: Parameters,
 ) -> Gating:
-    """The gate that the arguments ask for; labels are taken from the rows.
+    """Make the gate, "hard" or "soft", that the arguments ask for; labels are taken from the rows.
 
     Distances between rows are measured in the length-scales of ``start``; only their ratios matter.
     """
-    if kind == "none":
-        return Gating()
     # Of an input that never varied, a length-scale given in its units would undo the scale that makes it vanish.
     lengthscale = np.where(rows.standardiser.constant_inputs, start.lengthscale.max(), start.lengthscale)
     relative = torch.as_tensor(lengthscale / lengthscale.min())

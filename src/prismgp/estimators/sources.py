@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from sklearn.base import BaseEstimator
 
-from prismgp._types import AnyArray
+from prismgp._types import AnyArray, Array
 from prismgp._validate import check_fit_data, check_inputs, check_row_noise
 from prismgp._version import __version__
 from prismgp.checkpoint import Checkpoint
@@ -38,6 +38,7 @@ from prismgp.exceptions import DataError
 
 # On the result of a fit; one that ends early keeps only what the whole fit has too.
 _WITHOUT_EFFECT = ("verbose", "checkpoint", "max_seconds", "on_interrupt")
+_BACKGROUND_ROWS = 512
 _LONG = 16  # numbers; longer arrays are told apart by a digest
 Labels = Callable[[int, int], AnyArray | None]  # the clusters of so many rows with so many inputs, where given
 
@@ -154,6 +155,27 @@ def adopt_rows(estimator: Any, X: Any, y: Any, noise: tuple[Any, Any], labels: L
         encoder = _encoder_of_numbers(estimator, x.shape[1])
     rows = ArraySource(x, target.reshape(len(target), -1), own_labels).with_noise(columns_of_noise)
     return (rows if encoder is None else learn_rows(estimator, rows, encoder)), target.ndim
+
+
+def draw_background(source: Source, encoder: TableEncoder | None) -> Array:
+    """Draw a random sample of the rows of a fit, (m, d), in which no cell is missing.
+
+    Missing numbers are replaced by those of other rows, so that the sample has what they may have been. A prediction
+    fills unknown cells from it (``model/unknown.py``).
+    """
+    size = min(source.n_rows, _BACKGROUND_ROWS)
+    # In C order, as files hold it: sums and products of another order round otherwise.
+    x = np.array(source.subsamples([size], np.random.default_rng(0))[0].x, dtype=np.float64, order="C")
+    for indicator in np.unique(encoder.indicators) if encoder is not None else ():
+        known = np.flatnonzero(x[:, indicator] == 0.0)
+        if indicator < 0 or not len(known):
+            continue
+        own = np.flatnonzero(encoder.indicators == indicator) if encoder is not None else np.empty(0, np.intp)
+        missing = np.flatnonzero(x[:, indicator] != 0.0)
+        donors = known[np.arange(len(missing)) % len(known)]
+        x[np.ix_(missing, own)] = x[np.ix_(donors, own)]
+        x[missing, indicator] = 0.0
+    return x
 
 
 # -- rows for an estimator that is fitted --------------------------------------------------------

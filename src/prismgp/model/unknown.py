@@ -16,11 +16,10 @@ import torch
 
 from prismgp._types import AnyArray, Array, Tensor
 from prismgp.core.normal import Marginals
-from prismgp.data import Source, TableEncoder
+from prismgp.data import TableEncoder
 
 Compute: TypeAlias = Callable[[AnyArray], tuple[Array, ...]]  # of rows: arrays whose first axis they are
 
-BACKGROUND_ROWS = 512
 DRAWS = 24  # rows of the background that an unknown cell takes its values from
 _SMOOTHING = 0.1  # of the variance of the draws; a third of the usual for normal kernels, as cells may be uniform
 _FEWEST = 2  # degrees of freedom
@@ -62,26 +61,6 @@ def marginals_of_unknown(
     # What the cell may be counts for the spread, without the indicator.
     draws, factor = draw(encoder.forget_indicators(x))
     return average(draws, factor, draw(encoder.impute(x))[0])
-
-
-def draw_background(source: Source, encoder: TableEncoder | None) -> Array:
-    """A random sample of the rows of a fit, (m, d), in which no cell is missing.
-
-    Missing numbers are replaced by those of other rows, so that the sample has what they may have been.
-    """
-    size = min(source.n_rows, BACKGROUND_ROWS)
-    # In C order, as files hold it: sums and products of another order round otherwise.
-    x = np.array(source.subsamples([size], np.random.default_rng(0))[0].x, dtype=np.float64, order="C")
-    for indicator in np.unique(encoder.indicators) if encoder is not None else ():
-        known = np.flatnonzero(x[:, indicator] == 0.0)
-        if indicator < 0 or not len(known):
-            continue
-        own = np.flatnonzero(encoder.indicators == indicator) if encoder is not None else np.empty(0, np.intp)
-        missing = np.flatnonzero(x[:, indicator] != 0.0)
-        donors = known[np.arange(len(missing)) % len(known)]
-        x[np.ix_(missing, own)] = x[np.ix_(donors, own)]
-        x[missing, indicator] = 0.0
-    return x
 
 
 def fill_from(x: AnyArray, background: Array, scale: Array) -> tuple[Array, Array]:
