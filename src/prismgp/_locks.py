@@ -65,7 +65,7 @@ class Lock:
         for _ in range(_ATTEMPTS):
             handle = os.open(self.place, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o666)
             try:
-                locked = _lock(handle)
+                locked = lock_file(handle)
                 if locked is None:
                     break
                 if not locked:
@@ -127,8 +127,8 @@ class Lock:
         return PrismGPError(f"{self.path}: is in use by {who}; {remedy}")
 
 
-def _lock(handle: int) -> bool | None:
-    """Whether the lock was free; None where the file system has no locks."""
+def lock_file(handle: int) -> bool | None:
+    """Lock an open file; return whether the lock was free, or None where the file system has no locks."""
     if sys.platform == "win32":
         return None
     try:

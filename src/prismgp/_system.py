@@ -40,7 +40,7 @@ def atomic_path(path: str | PathLike[str], size: int = 0) -> Iterator[Path]:
     target = Path(path).resolve()  # through a link, so that the link stays
     if target.exists() and not target.is_file():
         raise OSError(errno.EINVAL, "not a regular file", str(path))
-    free = _free_bytes(target.parent)
+    free = free_bytes(target.parent)
     if free is not None and size > free:
         raise _no_room(errno.ENOSPC, path, size, free)
     try:
@@ -78,7 +78,7 @@ def name_errors(place: str | PathLike[str], written: Path | None = None, size: i
         if error.errno in _FULL and written is not None:
             with suppress(OSError):
                 size = max(size, written.stat().st_size)
-            raise _no_room(error.errno, place, size, _free_bytes(written.parent)) from error
+            raise _no_room(error.errno, place, size, free_bytes(written.parent)) from error
         raise OSError(error.errno, error.strerror or str(error), str(place)) from error
 
 
@@ -88,7 +88,7 @@ def _no_room(number: int, place: str | PathLike[str], size: int, free: int | Non
     return OSError(number, f"{os.strerror(number)}{needed}{there}", str(place))
 
 
-def _free_bytes(folder: Path) -> int | None:
+def free_bytes(folder: Path) -> int | None:
     """Bytes that may still be written to the folder's disk, where the system can tell."""
     try:
         found = os.statvfs(folder)
@@ -101,7 +101,7 @@ def available_bytes(device: torch.device) -> int:
     """Bytes that can be allocated now on the device, respecting a container's limit."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    figures = (_proc_bytes("/proc/meminfo", "MemAvailable"), _cgroup_available(), _limit_available())
+    figures = (read_proc_bytes("/proc/meminfo", "MemAvailable"), bytes_within_cgroup(), bytes_within_limit())
     found = [value for value in figures if value is not None]
     if found:
         return min(found)
@@ -111,7 +111,7 @@ def available_bytes(device: torch.device) -> int:
         return _UNKNOWN
 
 
-def _proc_bytes(file: str, name: str) -> int | None:
+def read_proc_bytes(file: str, name: str) -> int | None:
     """An entry of a file such as /proc/meminfo, where the system has it."""
     try:
         for line in Path(file).read_text().splitlines():
@@ -122,7 +122,7 @@ def _proc_bytes(file: str, name: str) -> int | None:
     return None
 
 
-def _cgroup_available(mount: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> int | None:
+def bytes_within_cgroup(mount: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> int | None:
     """The least that a limit of the container, or of a group around it, leaves; None without a limit."""
     try:
         lines = [line.split(":", 2) for line in own.read_text().splitlines()]
@@ -160,14 +160,14 @@ def _group_available(folder: Path) -> int | None:
     return None
 
 
-def _limit_available() -> int | None:
+def bytes_within_limit() -> int | None:
     """What a limit of the process, as set by ``ulimit -v``, leaves."""
     try:
         import resource  # absent on Windows, which has no such limit
     except ModuleNotFoundError:
         return None
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    used = _proc_bytes("/proc/self/status", "VmSize")
+    used = read_proc_bytes("/proc/self/status", "VmSize")
     return None if limit == resource.RLIM_INFINITY or used is None else max(0, limit - used)
 
 
@@ -177,7 +177,7 @@ def reserve_memory() -> None:
     Where an allocation fails, OpenBLAS tries it again without an end, and Arrow waits for a thread that never begins.
     Limits of containers do not make allocations fail.
     """
-    there = _limit_available()
+    there = bytes_within_limit()
     if there is None:
         return
     if there < _FLOOR:
@@ -225,7 +225,7 @@ def too_large(error: BaseException | None, what: str) -> TooLargeError | None:
 
 def peak_bytes() -> int:
     """The most main memory this process has held so far."""
-    peak = _proc_bytes("/proc/self/status", "VmHWM")
+    peak = read_proc_bytes("/proc/self/status", "VmHWM")
     if peak is not None:  # the system's other figure, below, begins with that of the process that started this one
         return peak
     import resource  # absent on Windows, where there is no such figure
@@ -240,7 +240,7 @@ def reset_peak() -> int:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
         return peak_bytes()
-    used = _proc_bytes("/proc/self/status", "VmRSS")
+    used = read_proc_bytes("/proc/self/status", "VmRSS")
     return peak_bytes() if used is None else used
 
 

@@ -27,7 +27,7 @@ _KERNEL, _NEIGHBOR_KERNEL = "rbf", "matern32"
 _LEVEL = 0.95
 _SHOWN_INPUTS = 5
 _ENDS = {"interrupt": "an interrupt", "time limit": "the time limit"}
-_LARGE_FILE = 100 * 10**6  # bytes
+LARGE_FILE = 100 * 10**6  # bytes
 
 
 def add_parser(subparsers: Subparsers, summary: str) -> None:
@@ -201,7 +201,7 @@ def run(args: argparse.Namespace) -> int:
     if held_out is not None:
         summary["holdout"] = _score(model, held_out, train, args.target)
     size = file_bytes(model.model_)
-    if size > _LARGE_FILE and not args.quiet:  # before it fills the disk
+    if size > LARGE_FILE and not args.quiet:  # before it fills the disk
         say(f"Writing {args.output}, about {format_bytes(size)}", error=True)
     model.save(output)
     common.ignore_interrupts()
@@ -213,7 +213,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         say(json_text(summary))
     elif not args.quiet:
-        _print(summary)
+        print_summary(summary)
     return 0
 
 
@@ -306,7 +306,7 @@ def _description(model: GPRegressor, train: Source) -> dict[str, Any]:
     }
 
 
-def _print(summary: dict[str, Any]) -> None:
+def print_summary(summary: dict[str, Any]) -> None:
     frequencies = f", {summary['frequencies']} frequencies" if summary["frequencies"] else ""
     say(f"Fitted {summary['estimator']} ({summary['kernel']}{frequencies}) in {summary['seconds']:.1f} s")
     say()

@@ -311,12 +311,12 @@ def open_checkpoint(model: BaseEstimator, source: Source) -> Checkpoint:
     arguments = {key: value for key, value in model.get_params(deep=False).items() if key not in _WITHOUT_EFFECT}
     identity = {key: _identify(value) for key, value in arguments.items()}
     rows = {"rows": source.n_rows, "inputs": source.n_inputs, "outputs": source.n_outputs, "data": source.digest}
-    code = {"prismgp": __version__, "code": _digest_code()}
+    code = {"prismgp": __version__, "code": digest_code()}
     return Checkpoint(path, {"estimator": name, **code, **identity, **rows})
 
 
 @cache
-def _digest_code() -> str:
+def digest_code() -> str:
     """Of the source of PrismGP: other code would not repeat what a checkpoint holds."""
     found, root = hashlib.sha256(), Path(__file__).parents[1]
     for file in sorted(root.rglob("*.py")):

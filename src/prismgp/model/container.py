@@ -64,7 +64,7 @@ def write_tensors(path: str | PathLike[str], text: str, tensors: dict[str, Tenso
     with atomic_path(path, size) as temporary, temporary.open("wb") as file:
         file.write(head)
         for name in order:
-            for piece in _pieces(tensors[name]):
+            for piece in split_bytes(tensors[name]):
                 digest.update(piece)
                 file.write(piece)
         file.seek(digest_place(head).start)
@@ -83,11 +83,11 @@ def read_tensors(path: Path) -> tuple[str, dict[str, Tensor]]:
         total = stamp[0]
         head = _read_head(file, total)
         place = digest_place(head)
-        if _digest(file, head, place) != head[place]:
+        if compute_digest(file, head, place) != head[place]:
             raise ModelFileError("checksum mismatch: the file is damaged")
         header = json.loads(head[8:])
         text = header.pop("__metadata__")["prismgp"]
-        entries = _entries(header, total - len(head))
+        entries = read_entries(header, total - len(head))
         # One map for all: it keeps the file, and lives as long as a tensor does.
         large = any(entry.stop - entry.start > _MAPPED for entry in entries)
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) if large else None
@@ -154,7 +154,7 @@ def _size(tensor: Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
-def _pieces(tensor: Tensor) -> Iterator[memoryview]:
+def split_bytes(tensor: Tensor) -> Iterator[memoryview]:
     """The numbers in their order, a block at a time."""
     flat = tensor.detach().reshape(-1)
     step = _BLOCK // tensor.element_size()
@@ -172,7 +172,7 @@ def _read_head(file: BufferedReader, total: int) -> bytes:
     return first + file.read(size) if size <= min(_MAX_HEADER, total - 8) else first
 
 
-def _digest(file: BufferedReader, head: bytes, place: slice) -> bytes:
+def compute_digest(file: BufferedReader, head: bytes, place: slice) -> bytes:
     """Of a file that has been read to the end of its header."""
     digest = hashlib.sha256(head[: place.start])
     digest.update(ZEROS)
@@ -182,7 +182,7 @@ def _digest(file: BufferedReader, head: bytes, place: slice) -> bytes:
     return digest.hexdigest().encode()
 
 
-def _entries(header: dict[str, Any], room: int) -> list[_Entry]:
+def read_entries(header: dict[str, Any], room: int) -> list[_Entry]:
     """The tensors that a header describes, which fill the room behind it without gaps."""
     entries = [_entry(name, **about) for name, about in header.items()]
     end = 0

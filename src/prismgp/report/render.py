@@ -54,7 +54,7 @@ def to_html(page: Page) -> str:
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {"data_uri": _data_uri, "paragraphs": paragraphs}
+    environment.filters |= {"data_uri": to_data_uri, "paragraphs": paragraphs}
     folder = files("prismgp.report")
     template = environment.from_string((folder / "template.html").read_text(encoding="utf-8"))
     style = (folder / "style.css").read_text(encoding="utf-8")
@@ -76,7 +76,8 @@ def render(page: Page, path: str | PathLike[str]) -> None:
         temporary.write_bytes(html)
 
 
-def _data_uri(svg: str) -> str:
+def to_data_uri(svg: str) -> str:
+    """Encode a figure as an address that contains it."""
     return "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()
 
 
