@@ -255,7 +255,7 @@ def show_progress(args: argparse.Namespace) -> bool:
 
 
 @contextmanager
-def ticking(label: str, *, shown: bool) -> Iterator[None]:
+def show_seconds(label: str, *, shown: bool) -> Iterator[None]:
     """Show the elapsed seconds, for work that cannot report its progress."""
     if not shown:
         yield

@@ -22,7 +22,7 @@ from prismgp.cli import (
     printable,
     say,
     show_progress,
-    ticking,
+    show_seconds,
 )
 from prismgp.cli.rows import TableRows, read_rows
 from prismgp.data import TableFiles
@@ -126,7 +126,7 @@ def run(args: argparse.Namespace) -> int:
     train, test, where = _read_tables(args, model, files, test_files)
     options = {name: getattr(args, name) for name in _DEFAULTS}
     began = time.perf_counter()
-    with ticking("certifying", shown=show_progress(args)):
+    with show_seconds("certifying", shown=show_progress(args)):
         try:
             points = test.inputs if _predictions(args) else None
             certificate = certify(model, X_test=points, **{**options, **train.of_fit})

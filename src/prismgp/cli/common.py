@@ -276,7 +276,7 @@ def ignore_interrupts() -> None:
             signal.signal(number, signal.SIG_IGN)
 
 
-def check_output(args: argparse.Namespace, files: TableFiles) -> None:
+def check_output_path(args: argparse.Namespace, files: TableFiles) -> None:
     """Check that the output can be written, and is no part of what is read."""
     writable(args.output, inputs=[args.model, *(str(each.path) for each in files.files)])
     if Path(args.data).is_dir() and Path(args.output).resolve().is_relative_to(Path(args.data).resolve()):

@@ -20,7 +20,7 @@ from prismgp.data import TableFiles, quote_names
 from prismgp.data.encodings import NUMBER
 from prismgp.estimators import ExactGPRegressor, GPRegressor, load
 from prismgp.exceptions import DataError
-from prismgp.plots import choose_rows
+from prismgp.plots import sample_rows
 from prismgp.plots.style import require_matplotlib
 from prismgp.report import examine, model_page, render
 
@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
     is_fit = args.holdout is None and train_files is None and _is_fit(model, fitted)
     if train_files is not None:
         fitted = read_rows(args, model, train_files, targets)
-    chosen = held_out.select(choose_rows(len(held_out.numbers), args.rows, np.random.default_rng(0)))
+    chosen = held_out.select(sample_rows(len(held_out.numbers), args.rows, np.random.default_rng(0)))
     training, note = _training(args, model, fitted if is_fit or args.holdout is not None or args.train else None)
     try:
         found = examine(
@@ -129,7 +129,7 @@ def _open(args: argparse.Namespace) -> tuple[TableFiles, TableFiles | None]:
     require_matplotlib()
     files = common.open_path(args, args.data)
     train = None if args.train is None else common.open_second(args, args.train)
-    common.check_output(args, files)
+    common.check_output_path(args, files)
     if train is not None:
         common.writable(args.output, inputs=[str(each.path) for each in train.files])
     return files, train
