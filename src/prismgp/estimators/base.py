@@ -23,7 +23,6 @@ from prismgp.core.ending import ON_INTERRUPT, Ending
 from prismgp.core.kernels import KERNELS
 from prismgp.core.models import Predictor
 from prismgp.data import MISSING, ArraySource, MappedSource, Source, StandardisedRows, Standardiser, merge_copies
-from prismgp.estimators.documented import Documented
 from prismgp.estimators.predictions import Predictions
 from prismgp.estimators.sources import (
     Labels,
@@ -44,7 +43,7 @@ from prismgp.model import FittedModel, save_model
 _TOO_FEW = 10  # rows
 
 
-class GPRegressor(Documented, Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type: ignore[misc]
+class GPRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type: ignore[misc]
     """Common part of the regressors. Subclasses fit; the fitted model, ``model_``, predicts.
 
     scikit-learn reads the parameters of an estimator off its own constructor, so the constructors of the subclasses

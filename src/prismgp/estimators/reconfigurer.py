@@ -17,7 +17,6 @@ from prismgp._validate import check_choice, check_device, check_inputs, check_nu
 from prismgp.context import FitContext
 from prismgp.core.ending import ON_INTERRUPT, Ending
 from prismgp.data import ArraySource, Source, StandardisedRows, Standardiser, prefetch
-from prismgp.estimators.documented import Documented
 from prismgp.estimators.sources import (
     adopt_source,
     apply_where_rows_are,
@@ -34,7 +33,7 @@ CHUNK_ROWS = 8_192
 _STATUS = ("held_out_rows", "steps", "best_step", "message")
 
 
-class Reconfigurer(Documented, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+class Reconfigurer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Map the inputs to a latent space where they form compact, well separated clusters.
 
     A variational auto-encoder whose latent prior is a mixture of Gaussians on a sphere, fitted without

@@ -159,9 +159,8 @@ def _entries(config: dict[str, Any]) -> list[dict[str, Any]]:
             raise ModelFileError(f"kernel {entry['kernel']!r:.40} is unknown to this version")
         if not all(type(entry[name]) is int and 0 <= entry[name] < len(entries) for name in ("coordinates", "targets")):
             raise ModelFileError("the file does not say which rows are the neighbours")
-        degrees = entry.get("degrees")
-        if degrees is not None and not (type(degrees) is float and 2.0 < degrees <= _LARGEST):
-            raise ModelFileError(f"a neighbour GP has {degrees!r:.40} degrees of freedom")
+        if not isinstance(entry.get("degrees"), float | None):
+            raise ModelFileError(f"a neighbour GP has {entry['degrees']!r:.40} degrees of freedom")
     return entries
 
 
@@ -193,7 +192,7 @@ def _build_gps(
         if (i, width) not in columns:
             columns[i, width] = whole[:, :width].contiguous()  # no copy of the widest
         noise = _build_row_noise(tensors.get(f"near.row_noise.{number}"), rows, q)
-        degrees = entry.get("degrees") or math.inf
+        degrees = math.inf if entry.get("degrees") is None else entry["degrees"]
         rows_of = columns[i, width], targets, entry["n_neighbors"], noise
         gp = LocalGP(KERNELS[entry["kernel"]], own, *rows_of, degrees=degrees)
         if fault := _fault(gp):
