@@ -171,7 +171,7 @@ def _describe_self() -> bytes:
 
 
 def _owner(place: Path) -> dict[str, Any] | None:
-    """What the file says about its owner, empty if it is not readable; None if there is no file."""
+    """Read the owner from the file: empty if it cannot be read, None if there is no file."""
     try:
         found = json.loads(place.read_bytes())
     except FileNotFoundError:
@@ -182,7 +182,7 @@ def _owner(place: Path) -> dict[str, Any] | None:
 
 
 def _is_gone(owner: dict[str, Any]) -> bool:
-    """Whether the owner is known to have ended: a process of this machine that is no more, or another by now."""
+    """Return whether the owner has ended: no process of this machine has its id, or one that was started later."""
     pid = owner.get("pid")
     if owner.get("host") != platform.node() or type(pid) is not int or pid <= 0 or sys.platform == "win32":
         return False

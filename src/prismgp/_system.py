@@ -293,18 +293,18 @@ _settle_vector_math()
 
 
 def is_device(name: object) -> bool:
-    """Whether that is the name of a device, which need not be there."""
+    """Return whether this is the name of a device, which need not be present."""
     return isinstance(name, str) and (name in DEVICES or re.fullmatch(r"cuda:(0|[1-9]\d{0,3})", name) is not None)
 
 
 def unknown_device(name: object) -> DataError:
-    """The error for a name that is none."""
+    """Return the error for a name that is not that of a device."""
     choices = ", ".join(map(repr, DEVICES))
     return DataError(f"device={name!r:.80} is unknown; choose one of {choices}, or a numbered GPU such as 'cuda:1'")
 
 
 def compute_device(name: str) -> torch.device:
-    """The device asked for; "auto" takes a GPU where there is one."""
+    """Return the device of this name; "auto" takes a GPU if there is one."""
     if not is_device(name):
         raise unknown_device(name)
     if name == "auto":

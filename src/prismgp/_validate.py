@@ -142,7 +142,7 @@ def _check_range(clean: AnyArray, original: Any, what: str) -> None:
 
 
 def _explain(error: Exception, data: dict[str, Any], *, allow_nan: bool) -> DataError:
-    """The same complaint, with the first offending cell when there is one; ``allow_nan``: in X, NaN is none."""
+    """Return the same error, naming the first bad cell if there is one; ``allow_nan``: NaN is allowed in X."""
     for what, table in data.items():
         found = _first_bad_cell(table, what, allow_nan=allow_nan and what == "X")
         if found is not None:
@@ -252,7 +252,7 @@ def check_device(estimator: str, value: Any) -> None:
 
 
 def check_output(owner: str, output: Any, count: int) -> None:
-    """Check the number of one of so many outputs."""
+    """Check the number of an output, of which there are ``count``."""
     check_number(owner, "output", output, low=0, integer=True)
     if output >= count:
         raise DataError(f"output={output}, but y has {count} column(s); the first is 0")

@@ -181,7 +181,7 @@ class _Scope(Checkpoint):
 
 
 def compute_digest(text: str, tensors: dict[str, Tensor]) -> str:
-    """Checksum of what a checkpoint says and of all its numbers, so that every flipped bit is noticed."""
+    """Compute the checksum of the text and all tensors of a checkpoint, so that every flipped bit is noticed."""
     found = hashlib.sha256(text.encode())
     for name in sorted(tensors):
         tensor = tensors[name]

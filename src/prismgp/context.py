@@ -34,7 +34,7 @@ Recorder: TypeAlias = Callable[[Ending], Callback]  # see FitContext.recorder
 
 @dataclass(frozen=True)
 class FitEvent:
-    """What the callback of a fit is told.
+    """An event of a fit, as its callback receives it.
 
     ``stage`` is "start", "exact GP start", "race", "l-bfgs", "quasi-newton", "adam", "fitted SSGP" where more is to
     come, "members", or "final". ``model`` returns the fitted model on all training rows at the present parameters.
@@ -148,7 +148,7 @@ class FitContext(Callback):
                 self._bar = tqdm(disable=True)
 
     def advance(self, text: str | None = None, *, to: int | None = None, total: int | None = None) -> None:
-        """Move the progress bar on by one, or first to a number of steps, of a new total; ``text`` stands behind it."""
+        """Move the progress bar by one step, after setting its position, its total and the text behind it if given."""
         if total is not None:
             self._bar.total = total
         if to is not None:

@@ -277,7 +277,7 @@ def ignore_interrupts() -> None:
 
 
 def check_output_path(args: argparse.Namespace, files: TableFiles) -> None:
-    """Check that the output can be written, and is no part of what is read."""
+    """Check that the output can be written, and is not part of the input."""
     writable(args.output, inputs=[args.model, *(str(each.path) for each in files.files)])
     if Path(args.data).is_dir() and Path(args.output).resolve().is_relative_to(Path(args.data).resolve()):
         raise DataError(f"{args.output}: is in the folder that is read and would become a part of it; write elsewhere")

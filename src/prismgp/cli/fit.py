@@ -126,7 +126,7 @@ def add_parser(subparsers: Subparsers, summary: str) -> None:
         "--max-seconds",
         type=common.seconds,
         metavar="S",
-        help="end the fit after about so many seconds, with the best model so far; not reproducible",
+        help="end the fit after about this many seconds, with the best model so far; not reproducible",
     )
     parser.add_argument(
         "--keep-interrupted",

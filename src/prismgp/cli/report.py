@@ -61,7 +61,7 @@ def add_parser(subparsers: Subparsers, summary: str) -> None:
         type=common.positive,
         default=_REPORTED,
         metavar="N",
-        help="report on so many rows, a random choice, if there are more (default: %(default)s)",
+        help="report on at most this many rows, chosen at random (default: %(default)s)",
     )
     parser.add_argument(
         "--seconds",
@@ -198,7 +198,7 @@ def _raw_inputs(files: TableFiles, rows: TableRows) -> Any:
 def _training(
     args: argparse.Namespace, model: GPRegressor, rows: TableRows | None
 ) -> tuple[tuple[Any, Any] | None, str]:
-    """The rows of the fit, for a certificate, or why there is none."""
+    """Return the rows of the fit, for a certificate, or the reason why there is no certificate."""
     if args.no_certificate:
         return None, "It was not asked for."
     if isinstance(model, ExactGPRegressor):

@@ -91,7 +91,7 @@ class Resource:
 
 
 def fetch(resource: Resource) -> Path:
-    """The file, from the data folder, the cache, or the network; an error that says what to do if there is none."""
+    """Return the file, from the data folder, the cache or the network; if none has it, the error says what to do."""
     found = find(resource.path)
     wanted = resource.sha256
     if found is not None:

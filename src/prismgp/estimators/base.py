@@ -286,7 +286,7 @@ class GPRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator, 
         status: dict[str, Any] | None = None,
         **record: Any,
     ) -> Self:
-        """Hold what a fit has found, after the callback has seen it; a fit that ended early says so."""
+        """Store the result of a fit, after the callback has seen it; warn if the fit ended early."""
         status = {**(status or {}), **context.status()}
         model = self._as_model(predictor, rows, stages, history, status=status, **record)
         context.report("final", model.n_rows, lambda: model)

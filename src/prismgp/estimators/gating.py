@@ -210,7 +210,7 @@ def _check_clusterer(clusterer: Any, d: int) -> None:
 
 
 def _probabilities(clusterer: Any) -> Callable[[Any], Any] | None:
-    """Its method that gives those of the clusters, where it has one."""
+    """Return the method of a clusterer that computes the probabilities of its clusters; None if it has none."""
     for name in ("predict_proba", "responsibilities"):
         method: Callable[[Any], Any] | None = getattr(clusterer, name, None)
         if method is not None:
@@ -219,7 +219,7 @@ def _probabilities(clusterer: Any) -> Callable[[Any], Any] | None:
 
 
 def _to_rule(clusterer: Any, kind: str, standardiser: Standardiser) -> RuleGate | None:
-    """The clusterer as a rule (G2), where it is one; exact types, since a subclass may assign otherwise."""
+    """Convert a clusterer to a rule (G2) if it follows one; exact types, since a subclass may assign otherwise."""
     from sklearn.cluster import KMeans, MiniBatchKMeans  # loaded when asked for
     from sklearn.mixture import GaussianMixture  # the same
 
@@ -240,7 +240,7 @@ def _to_rule(clusterer: Any, kind: str, standardiser: Standardiser) -> RuleGate 
 
 @dataclass(frozen=True)
 class ClustererGate:
-    """Gates by a clusterer that is no rule of ours: it is asked about every row, in the user's units.
+    """Gates by a clusterer that is not one of the rules (G2): it predicts every row, in the user's units.
 
     Rows go back to these units rounded to the digits that survive, so that grids stay grids.
     """

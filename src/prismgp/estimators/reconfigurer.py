@@ -61,7 +61,7 @@ class Reconfigurer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     max_steps : int, default 2000
         Steps of Adam.
     patience : int or None, default 500
-        Stop after so many steps without a better objective on the held-out tenth of the rows; None: do
+        Stop after this many steps without a better objective on the held-out tenth of the rows; None: do
         all steps. The best state seen is kept in any case.
     device : {"cpu", "cuda", "auto"} or a numbered GPU such as "cuda:1", default "cpu"
     random_state : int, RandomState or None, default None

@@ -40,11 +40,11 @@ from prismgp.exceptions import DataError
 _WITHOUT_EFFECT = ("verbose", "checkpoint", "max_seconds", "on_interrupt")
 _BACKGROUND_ROWS = 512
 _LONG = 16  # numbers; longer arrays are told apart by a digest
-Labels = Callable[[int, int], AnyArray | None]  # the clusters of so many rows with so many inputs, where given
+Labels = Callable[[int, int], AnyArray | None]  # from n and d to the clusters of the rows, if given
 
 
 def no_labels(n: int, d: int) -> None:
-    """No clusters are given."""
+    """Return None: no clusters are given."""
 
 
 def as_source(
@@ -56,9 +56,9 @@ def as_source(
     *,
     reset: bool = False,
 ) -> tuple[Any, Any]:
-    """Dask collections as one source, and nothing beside it; all else passes. ``reset``: they are to be fitted.
+    """Convert Dask collections to one source, which holds targets, weights and noise variances of its rows too.
 
-    A source holds weights and noise variances of its rows itself.
+    Anything else is returned as it is. ``reset``: the rows are those of a fit.
     """
     if is_collection(X):
         encoder = None if reset else getattr(estimator, "table_encoder_", None)
@@ -109,7 +109,7 @@ def adopt_source(estimator: BaseEstimator, source: Source, y: Any, *, needs_targ
 
 
 def _encoder_of_numbers(estimator: Any, width: int) -> TableEncoder:
-    """For rows of so many numbers, some of which are missing."""
+    """Make the encoder for rows of ``width`` numbers, some of which are missing."""
     names = getattr(estimator, "feature_names_in_", None)
     columns = [f"x{k}" for k in range(width)] if names is None else [str(name) for name in names]
     return TableEncoder.numeric(columns, positional=names is None)
@@ -132,8 +132,8 @@ def encode_rows(rows: Source, encoder: TableEncoder, *, training: bool = False) 
 def adopt_rows(estimator: Any, X: Any, y: Any, noise: tuple[Any, Any], labels: Labels) -> tuple[Source, int]:
     """Checked arrays or frames to be fitted, encoded where they are not just numbers, and the dimension of y.
 
-    ``noise`` are weights and known noise variances of the rows; ``labels`` returns the clusters of so many rows with so
-    many inputs, if they are given.
+    ``noise`` are weights and known noise variances of the rows; ``labels`` returns the clusters of n rows with d
+    inputs, if they are given.
     """
     encoder = batch = None
     if is_frame(X) and needs_encoder(X):
@@ -273,7 +273,7 @@ def _numbers_only_error(names: list[str]) -> DataError:
 
 
 def input_blocks(estimator: Any, X: Any, rows: int) -> AnyArray | Iterator[AnyArray]:
-    """Checked inputs of an estimator that is fitted: one array, or blocks of so many rows of a source."""
+    """Check inputs of a fitted estimator; return one array, or blocks of this number of rows of a source."""
     if isinstance(X, Source):
         return (x for x, _ in prefetch(match_source(estimator, X).blocks(rows)))
     return match_inputs(estimator, X)

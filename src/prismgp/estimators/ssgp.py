@@ -84,7 +84,7 @@ class SSGPRegressor(UpdatableRegressor):
         File that remembers how far the fit has come: the same fit, begun again after it was killed, goes on from
         there, with the same result. It stays after the fit; remove it when the model is saved.
     max_seconds : float or None, default None
-        End the fit after about so many seconds, with the best model so far. The steps of the optimiser and of the
+        End the fit after about this many seconds, with the best model so far. The steps of the optimiser and of the
         training fit into that time; then follows the last pass over the rows, for which time is kept. Such a fit
         cannot be reproduced.
     on_interrupt : {"raise", "keep"}, default "raise"

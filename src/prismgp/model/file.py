@@ -54,7 +54,7 @@ def file_bytes(model: FittedModel) -> int:
 
 
 def load_model(path: str | PathLike[str], *, device: str | None = None) -> FittedModel:
-    """Read a model written by :func:`save_model`; what is no such file, or damaged, raises ModelFileError.
+    """Read a model written by :func:`save_model`; a damaged file, or one of another kind, raises ModelFileError.
 
     Without a device it computes where it did when it was saved, or on the CPU, with a warning, when there is no such
     device here.
@@ -96,7 +96,7 @@ def _contents(model: FittedModel) -> tuple[str, dict[str, Tensor]]:
 
 
 def _config_of(model: FittedModel) -> dict[str, Any]:
-    """What is no array."""
+    """Return all but the arrays of a model, as plain data."""
     return {
         "format_version": FORMAT_VERSION,
         "estimator": model.kind,
@@ -291,4 +291,4 @@ def _count(config: dict[str, Any], name: str) -> int:
 
 
 def _refuse_constant(name: str) -> Any:
-    raise ModelFileError(f"{name} is no number of JSON")
+    raise ModelFileError(f"{name} is not a number in JSON")

@@ -95,7 +95,7 @@ def fill_from(x: AnyArray, background: Array, scale: Array) -> tuple[Array, Arra
 
 
 def _factor_of_one_more(count: int) -> float:
-    """The mean squared distance of one more value from the mean of so many, over the mean square of their deviations.
+    """Mean squared distance of one more value from the mean of ``count``, over the mean square of their deviations.
 
     It is (J + 1) / (J - 1) for J independent values of one distribution.
     """
@@ -104,7 +104,7 @@ def _factor_of_one_more(count: int) -> float:
 
 
 def _factor_of_new(levels: int) -> float:
-    """The same for one more of so many levels, for intervals of 95%.
+    """Return the same factor for one more of this number of levels, for intervals of 95%.
 
     These are as those of Student's t: the exponential is the squared ratio of its quantile to the normal one, within a
     per cent.

@@ -8,8 +8,8 @@ the evidence (B1) of a new random batch, and the objective R5 of the re-configur
 evidence of all rows at once would be the wrong objective for a network: it rewards features that have
 memorised the rows. A batch has to be explained by features made from other rows.
 
-Row m of every tensor here is about member m, and nothing is computed across rows: what becomes of a member does not
-depend on who else is trained. A GPU takes the step of all members at once; on a CPU members are computed one by one,
+Row m of every tensor here is about member m, and nothing is computed across rows: the result of a member does not
+depend on the other members. A GPU takes the step of all members at once; on a CPU members are computed one by one,
 several of them side by side (:class:`prismgp.core.threads.Workers`).
 """
 

@@ -282,7 +282,7 @@ class MemberTraining:
     # -- the end -------------------------------------------------------------------------------------
 
     def review(self, course: _Course) -> None:
-        """Say how a member goes on after a check."""
+        """Decide after a check whether the training of a member goes on, and for how long."""
         step, value = course.scores[-1]
         patience = math.inf
         if self.settings.patience is not None:
@@ -299,17 +299,17 @@ class MemberTraining:
                 course.end = min(2 * course.end, self.settings.max_steps)
 
     def end(self, course: _Course, message: str) -> None:
-        """End the training of a member, which is over."""
+        """End the training of a member that needs no more steps."""
         course.result.message, course.result.early = message, False
         self.leave([course])
 
     def drop(self, courses: Sequence[_Course]) -> None:
-        """Give members up."""
+        """Stop training members that there is no time for."""
         self.dropped += courses
         self.leave(courses)
 
     def leave(self, courses: Sequence[_Course]) -> None:
-        """Go on without some members."""
+        """Remove members from those that take steps."""
         if not courses:
             return
         kept = [m for m, course in enumerate(self.active) if course not in courses]
