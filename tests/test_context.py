@@ -162,7 +162,7 @@ def test_damaged_files_are_refused(tmp_path: Path, finished: tuple[SSGPRegressor
         else:
             about["entries"] = {}
         tensors, text = safetensors.torch.load(content), json.dumps(about)
-        metadata = {"prismgp_checkpoint": text, "sha256": module.compute_digest(text, tensors)}
+        metadata = {"prismgp_checkpoint": text, "sha256": module.digest_contents(text, tensors)}
         path.write_bytes(safetensors.torch.save(tensors, metadata=metadata))
     with pytest.raises(ModelFileError, match="remove the file"):
         MODELS["ssgp"](path).fit(x, y)
@@ -240,7 +240,7 @@ def test_entries_that_are_not_as_they_should_be_are_refused(
             about = json.loads(text)
             about["entries"]["statistics"]["blocks"] = 7
             text = json.dumps(about)
-        metadata = {"prismgp_checkpoint": text, "sha256": module.compute_digest(text, tensors)}
+        metadata = {"prismgp_checkpoint": text, "sha256": module.digest_contents(text, tensors)}
         path.write_bytes(safetensors.torch.save(tensors, metadata=metadata))
         with pytest.raises(ModelFileError, match=rf"{how}: '.*' is not usable \(.*\); remove the file"):
             MODELS["ssgp"](path).fit(x, y)

@@ -109,7 +109,7 @@ class Checkpoint:
             "entries": {name: info for name, (_, info) in self._entries.items()},
         }
         text = json.dumps(about)
-        metadata = {"prismgp_checkpoint": text, "sha256": compute_digest(text, tensors)}
+        metadata = {"prismgp_checkpoint": text, "sha256": digest_contents(text, tensors)}
         data = safetensors.torch.save(tensors, metadata=metadata)
         try:
             with atomic_path(path, len(data)) as temporary:
@@ -180,7 +180,7 @@ class _Scope(Checkpoint):
         self._whole.drop(self._prefix + name)
 
 
-def compute_digest(text: str, tensors: dict[str, Tensor]) -> str:
+def digest_contents(text: str, tensors: dict[str, Tensor]) -> str:
     """Compute the checksum of the text and all tensors of a checkpoint, so that every flipped bit is noticed."""
     found = hashlib.sha256(text.encode())
     for name in sorted(tensors):
@@ -198,7 +198,7 @@ def _parse(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         with safetensors.safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  it is no dictionary
-        if compute_digest(metadata["prismgp_checkpoint"], tensors) != metadata["sha256"]:
+        if digest_contents(metadata["prismgp_checkpoint"], tensors) != metadata["sha256"]:
             raise ValueError("the checksum is wrong: the file is damaged")
         about = json.loads(metadata["prismgp_checkpoint"])
         about["identity"], about["entries"].items()

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from prismgp._types import AnyArray
 from prismgp.cli import Parser, Subparsers, common, say
-from prismgp.cli.rows import TableRows, read_rows
+from prismgp.cli.rows import TableRows, read_table_rows
 from prismgp.data import TableFiles, quote_names
 from prismgp.data.encodings import NUMBER
 from prismgp.estimators import ExactGPRegressor, GPRegressor, load
@@ -83,11 +83,11 @@ def run(args: argparse.Namespace) -> int:
     model: GPRegressor = load(args.model, device=args.device)
     began = time.perf_counter()
     targets, output = _choose_target(args, model, files)
-    table = read_rows(args, model, files, targets, with_noise=train_files is None)
+    table = read_table_rows(args, model, files, targets, with_noise=train_files is None)
     fitted, held_out = _split(args, table)
     is_fit = args.holdout is None and train_files is None and _is_fit(model, fitted)
     if train_files is not None:
-        fitted = read_rows(args, model, train_files, targets)
+        fitted = read_table_rows(args, model, train_files, targets)
     chosen = held_out.select(sample_rows(len(held_out.numbers), args.rows, np.random.default_rng(0)))
     training, note = _training(args, model, fitted if is_fit or args.holdout is not None or args.train else None)
     try:

@@ -56,7 +56,7 @@ class TableRows:
         return {"X": self.inputs, "y": self.target, **weights}
 
 
-def read_rows(
+def read_table_rows(
     args: argparse.Namespace,
     model: GPRegressor,
     files: TableFiles,

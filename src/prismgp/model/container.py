@@ -83,7 +83,7 @@ def read_tensors(path: Path) -> tuple[str, dict[str, Tensor]]:
         total = stamp[0]
         head = _read_head(file, total)
         place = digest_place(head)
-        if compute_digest(file, head, place) != head[place]:
+        if digest_file(file, head, place) != head[place]:
             raise ModelFileError("checksum mismatch: the file is damaged")
         header = json.loads(head[8:])
         text = header.pop("__metadata__")["prismgp"]
@@ -172,7 +172,7 @@ def _read_head(file: BufferedReader, total: int) -> bytes:
     return first + file.read(size) if size <= min(_MAX_HEADER, total - 8) else first
 
 
-def compute_digest(file: BufferedReader, head: bytes, place: slice) -> bytes:
+def digest_file(file: BufferedReader, head: bytes, place: slice) -> bytes:
     """Of a file that has been read to the end of its header."""
     digest = hashlib.sha256(head[: place.start])
     digest.update(ZEROS)

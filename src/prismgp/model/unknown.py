@@ -56,11 +56,11 @@ def marginals_of_unknown(
         return predict(filled.reshape(-1, filled.shape[2])), factor
 
     if encoder is None or not encoder.has_indicators:
-        return average(*draw(x))
+        return average_draws(*draw(x))
     # Where training had missing cells too, it has taught their mean: that of the imputed row, with its indicator.
     # What the cell may be counts for the spread, without the indicator.
     draws, factor = draw(encoder.forget_indicators(x))
-    return average(draws, factor, draw(encoder.impute(x))[0])
+    return average_draws(draws, factor, draw(encoder.impute(x))[0])
 
 
 def fill_from(x: AnyArray, background: Array, scale: Array) -> tuple[Array, Array]:
@@ -113,7 +113,7 @@ def _factor_of_new(levels: int) -> float:
     return float(_factor_of_one_more(degrees + 1) * np.exp(2.4 / degrees + 1.55 / degrees**2))
 
 
-def average(draws: Marginals, factor: Array, anchor: Marginals | None = None) -> Marginals:
+def average_draws(draws: Marginals, factor: Array, anchor: Marginals | None = None) -> Marginals:
     """The mixture of the predictions at several draws of each row, which come draw by draw (M2).
 
     ``factor`` multiplies the spread of the draws, (n,). ``anchor``: what training taught of rows in which the cell is
