@@ -61,12 +61,12 @@ class Checkpoint:
             raise
 
     def close(self) -> None:
-        """Let others use the file."""
+        """Release the lock on the file."""
         if self._lock is not None:
             self._lock.close()
 
     def scope(self, name: str) -> Checkpoint:
-        """The same file, for a part of the fit; names get the prefix ``name/``."""
+        """Return the same file for a part of the fit; names get the prefix ``name/``."""
         return _Scope(self, f"{name}/")
 
     def get(self, name: str) -> Saved | None:
@@ -74,7 +74,7 @@ class Checkpoint:
         return self._entries.get(name)
 
     def recall(self, name: str, read: Callable[[Saved], T]) -> T | None:
-        """What ``read`` makes of the entry of that name; ModelFileError where it is not as it should be."""
+        """Apply ``read`` to the entry of that name; raise ModelFileError if the entry is not as it should be."""
         saved = self.get(name)
         if saved is None:
             return None
@@ -168,7 +168,7 @@ class _Scope(Checkpoint):
         return self._whole.path
 
     def close(self) -> None:
-        """Only the whole can be closed."""
+        """Do nothing: only the whole checkpoint can be closed."""
 
     def get(self, name: str) -> Saved | None:
         return self._whole.get(self._prefix + name)
@@ -191,7 +191,7 @@ def digest_contents(text: str, tensors: dict[str, Tensor]) -> str:
 
 
 def _parse(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Header and tensors of a checkpoint file."""
+    """Read header and tensors of a checkpoint file."""
     try:
         if path.stat().st_size > _MAX_BYTES:
             raise ModelFileError(f"{path}: too large for a checkpoint; {_BEGIN_AGAIN}")

@@ -239,7 +239,7 @@ def _new_model(args: argparse.Namespace) -> GPRegressor:
 
 
 def _why_early(model: GPRegressor) -> str | None:
-    """What ended the fit before it was done, if anything did."""
+    """Return what ended the fit early, if anything did."""
     status = model.fit_status_
     return "interrupt" if status["interrupted"] else "time limit" if status["timed_out"] else None
 

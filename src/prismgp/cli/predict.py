@@ -230,7 +230,7 @@ class _Prediction:
         return table
 
     def summary(self) -> dict[str, Any]:
-        """What was done."""
+        """Summarise what was done."""
         conformal = self.model.conformal if self.include_noise else None
         return {
             "columns": self.columns,

@@ -108,7 +108,7 @@ _Labelled = tuple[Tensor, Tensor, Tensor | None]  # rows, their labels, and thei
 
 
 def _with_labels(chunks: Chunks, labels: AnyArray) -> Iterator[_Labelled]:
-    """One pass over the rows with their labels."""
+    """Iterate over the rows with their labels, once."""
     start = 0
     for x, y in chunks:
         noise = RowNoise.split(y, chunks.n_outputs)[1]
@@ -122,7 +122,7 @@ def _rule(kind: str, rows: Callable[[], Iterator[_Labelled]], n_clusters: int, r
 
 
 def _gate_of_labels(kind: str, chunks: Chunks, labels: AnyArray, relative: Tensor) -> tuple[RuleGate, dict[str, Any]]:
-    """A rule for new rows; the training rows keep their labels under hard gates."""
+    """Learn a rule for new rows from labels; the training rows keep their labels under hard gates."""
     pairs = partial(_with_labels, chunks, labels)
     gate = _rule(kind, pairs, int(labels.max()) + 1, relative)
     differ = gate.disagreement(pairs())
@@ -162,7 +162,7 @@ def _gate_of_clusterer(
 def _find(
     kind: str, n_components: int, rows: StandardisedRows, relative: Tensor, rng: np.random.Generator
 ) -> tuple[RuleGate, dict[str, Any]]:
-    """Clusters by k-means on a subsample, with inputs in length-scales."""
+    """Find clusters by k-means on a subsample, with inputs in length-scales."""
     from sklearn.cluster import KMeans  # takes memory and time to load; predictions do not need it
 
     sample = rows if rows.n_rows <= CLUSTERING_ROWS else rows.subsamples([CLUSTERING_ROWS], rng)[0]
@@ -187,12 +187,12 @@ def _find(
 
 
 def _unfreeze(partition: Any) -> Any:
-    """Without the wrapper that keeps it fitted when cloned."""
+    """Return the clusterer without the wrapper that keeps it fitted when cloned."""
     return partition.estimator if isinstance(partition, FrozenEstimator) else partition
 
 
 def _check_clusterer(clusterer: Any, d: int) -> None:
-    """It must be fitted, and to as many inputs."""
+    """Check that the clusterer is fitted, to the same number of inputs."""
     name = type(clusterer).__name__
     if hasattr(clusterer, "fit"):
         try:

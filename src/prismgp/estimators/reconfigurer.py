@@ -233,7 +233,7 @@ class Reconfigurer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         compute_device(self.device)
 
     def _at_latent_points(self, method: str, X: Any, compute: Callable[[Tensor], Tensor]) -> AnyArray:
-        """What the method computes at the means of ``q(z | x)``, in float64, a bounded number of rows at a time.
+        """Apply a function to the means of ``q(z | x)``, in float64, a bounded number of rows at a time.
 
         The result has the precision of X, or is of integers. Rows on a cluster are passed to the method there.
         """

@@ -80,7 +80,7 @@ def as_source(
 
 
 def apply_where_rows_are(estimator: BaseEstimator, source: Source, method: str, **options: Any) -> Any:
-    """An array, or a tuple of arrays, with an entry for each row, computed shard by shard where the rows are."""
+    """Apply a method to the rows, shard by shard where they are; an array, or a tuple of arrays, of n entries."""
     parts = _match_columns(estimator, source).map(partial(getattr(estimator, method), **options))
     if isinstance(parts[0], tuple):
         return tuple(np.concatenate(each) for each in zip(*parts, strict=True))
@@ -91,7 +91,7 @@ def apply_where_rows_are(estimator: BaseEstimator, source: Source, method: str, 
 
 
 def adopt_source(estimator: BaseEstimator, source: Source, y: Any, *, needs_target: bool = True) -> Source:
-    """A source to be fitted, encoded; names and number of its columns become the estimator's.
+    """Check and encode a source to be fitted; names and number of its columns become the estimator's.
 
     Small ones come into memory.
     """
@@ -116,13 +116,13 @@ def _encoder_of_numbers(estimator: Any, width: int) -> TableEncoder:
 
 
 def learn_rows(estimator: BaseEstimator, rows: Source, encoder: TableEncoder) -> Source:
-    """The rows of a fit, encoded; what the encoder learns from them becomes the estimator's."""
+    """Encode the rows of a fit; what the encoder learns from them becomes the estimator's."""
     estimator.table_encoder_ = encoder.learn(rows)
     return encode_rows(rows, estimator.table_encoder_, training=True)
 
 
 def encode_rows(rows: Source, encoder: TableEncoder, *, training: bool = False) -> Source:
-    """Rows as they are read, encoded as inputs of a model."""
+    """Encode rows, as they are read, as inputs of a model."""
     if encoder.is_identity:
         return rows
     encoded = MappedSource(rows, encoder.encode_training if training else encoder.encode, encoder.n_features)
@@ -130,7 +130,7 @@ def encode_rows(rows: Source, encoder: TableEncoder, *, training: bool = False) 
 
 
 def adopt_rows(estimator: Any, X: Any, y: Any, noise: tuple[Any, Any], labels: Labels) -> tuple[Source, int]:
-    """Checked arrays or frames to be fitted, encoded where they are not just numbers, and the dimension of y.
+    """Check arrays or frames to be fitted, encode them if they are not just numbers; also the dimension of y.
 
     ``noise`` are weights and known noise variances of the rows; ``labels`` returns the clusters of n rows with d
     inputs, if they are given.
@@ -184,7 +184,7 @@ def draw_background(source: Source, encoder: TableEncoder | None) -> Array:
 def match_source(
     estimator: BaseEstimator, source: Source, y: Any = None, *, needs_target: bool = False, training: bool = False
 ) -> Source:
-    """A source for an estimator that is fitted: its columns must be those it knows, and are encoded as it does.
+    """Check and encode a source for a fitted estimator: the columns must be those of the fit.
 
     ``training``: the rows are those of the fit.
     """
@@ -226,7 +226,7 @@ def match_rows(
     *,
     training: bool = False,
 ) -> tuple[Source, int]:
-    """Checked arrays or frames for an estimator that is fitted, encoded, and the dimension of y."""
+    """Check and encode arrays or frames for a fitted estimator; also returns the dimension of y."""
     encoder = getattr(estimator, "table_encoder_", None)
     x, target = check_fit_data(estimator, _read(estimator, X), y, reset=False, allow_nan=_allows_nan(estimator))
     rows = ArraySource(x, target.reshape(len(target), -1), labels(*x.shape))
@@ -237,7 +237,7 @@ def match_rows(
 
 
 def match_inputs(estimator: Any, X: Any) -> AnyArray:
-    """Checked inputs for an estimator that is fitted, encoded; not finite where a cell is unknown."""
+    """Check and encode inputs for a fitted estimator; not finite where a cell is unknown."""
     encoder = getattr(estimator, "table_encoder_", None)
     x = check_inputs(estimator, _read(estimator, X), allow_nan=_allows_nan(estimator))
     return x if encoder is None or encoder.is_identity else encoder.encode(x)
@@ -248,7 +248,7 @@ def _allows_nan(estimator: Any) -> bool:
 
 
 def _read(estimator: Any, X: Any) -> Any:
-    """A frame as the estimator's encoder reads it; all else passes."""
+    """Read a frame by the estimator's encoder; return anything else as it is."""
     encoder = getattr(estimator, "table_encoder_", None)
     if not is_frame(X):
         if encoder is not None and not encoder.is_numeric:
@@ -299,7 +299,7 @@ def _check_targets(source: Source, y: Any, *, needs_target: bool) -> None:
 
 
 def open_checkpoint(model: BaseEstimator, source: Source) -> Checkpoint:
-    """The checkpoint that the estimator's ``checkpoint`` names, if it names one, begun or continued."""
+    """Begin or continue the checkpoint that the estimator's ``checkpoint`` names, if it names one."""
     path = model.checkpoint
     if path is None:
         return Checkpoint()
@@ -317,7 +317,7 @@ def open_checkpoint(model: BaseEstimator, source: Source) -> Checkpoint:
 
 @cache
 def digest_code() -> str:
-    """Of the source of PrismGP: other code would not repeat what a checkpoint holds."""
+    """Compute a digest of the source of PrismGP: other code would not repeat what a checkpoint holds."""
     found, root = hashlib.sha256(), Path(__file__).parents[1]
     for file in sorted(root.rglob("*.py")):
         found.update(f"{file.relative_to(root).as_posix()} ".encode() + file.read_bytes())
@@ -325,7 +325,7 @@ def digest_code() -> str:
 
 
 def _identify(value: Any) -> Any:
-    """An argument as JSON that differs where the argument does."""
+    """Convert an argument to JSON that differs where the argument does."""
     if isinstance(value, str | bool | int | float | None):
         return value
     if hasattr(value, "get_params"):

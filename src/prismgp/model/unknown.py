@@ -27,7 +27,7 @@ _EQUALLY_NEAR, _TINY = 1e-9, 1e-290  # relative to the largest of the numbers, a
 
 
 def by_rows(x: AnyArray, known: Compute, unknown: Compute, *, step: int) -> tuple[Array, ...]:
-    """What one function computes of the rows that are known, and another one of those with unknown cells.
+    """Apply one function to the rows that are known, and another one to those with unknown cells.
 
     There are some of the latter, of which the second one gets at most ``step`` at a time.
     """
@@ -49,7 +49,7 @@ def marginals_of_unknown(
     encoder: TableEncoder | None,
     predict: Callable[[AnyArray], Marginals],
 ) -> Marginals:
-    """The distribution of rows with unknown cells, (n, d), from what the model predicts at known rows (M2)."""
+    """Compute the distribution of rows with unknown cells, (n, d), from predictions at known rows (M2)."""
 
     def draw(rows: AnyArray) -> tuple[Marginals, Array]:
         filled, factor = fill_from(rows, background, scale)
@@ -114,7 +114,7 @@ def _factor_of_new(levels: int) -> float:
 
 
 def average_draws(draws: Marginals, factor: Array, anchor: Marginals | None = None) -> Marginals:
-    """The mixture of the predictions at several draws of each row, which come draw by draw (M2).
+    """Mix the predictions at several draws of each row, which come draw by draw (M2).
 
     ``factor`` multiplies the spread of the draws, (n,). ``anchor``: what training taught of rows in which the cell is
     missing, also draw by draw. Then the mixture is moved to its mean, and is never narrower than it.

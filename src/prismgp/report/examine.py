@@ -299,7 +299,7 @@ def _has_history(estimator: Any) -> bool:
 def certify_quickly(
     estimator: Any, X: Any, y: Any, table: InputTable, *, seconds: float, random_state: int = 0
 ) -> Certificate:
-    """Bounds of the distance from the exact GP at up to 200 of the rows; `prismgp.certify` has no limit."""
+    """Bound the distance from the exact GP at up to 200 of the rows; `prismgp.certify` has no limit."""
     rows = sample_rows(len(table), CERTIFIED_ROWS, np.random.default_rng(random_state))
     options: dict[str, Any] = {"parts": "predictions", "seconds": seconds, "random_state": random_state}
     return certify(estimator, X, y, table.take(rows), **options)
@@ -309,7 +309,7 @@ def certify_quickly(
 
 
 def format_cell(value: Any) -> str:
-    """A cell of the user's table in few characters."""
+    """Format a cell of the user's table in few characters."""
     if value is None or value is pd.NaT or (isinstance(value, float) and np.isnan(value)) or value is pd.NA:
         return "missing"
     if isinstance(value, np.datetime64 | pd.Timestamp):

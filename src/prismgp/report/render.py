@@ -33,7 +33,7 @@ _COLOURS = {
 
 
 def to_html(page: Page) -> str:
-    """The page as HTML; the same page is the same text.
+    """Format the page as HTML; equal pages give equal text.
 
     Drawings become data URIs of ``img`` elements, so whatever a drawing holds cannot run in the page;
     all text is escaped, and the page's own policy forbids scripts and requests.
@@ -82,7 +82,7 @@ def to_data_uri(svg: str) -> str:
 
 
 def _anchors(titles: Iterable[str]) -> list[str]:
-    """Readable and different; links to them stay good when a section is added."""
+    """Make readable anchors, all different, that stay the same when a section is added."""
     found: list[str] = []
     for title in titles:
         plain = unicodedata.normalize("NFKD", title).encode("ascii", "ignore").decode().lower()
@@ -98,7 +98,7 @@ def _anchors(titles: Iterable[str]) -> list[str]:
 
 
 def to_svg(figure: Any) -> str:
-    """A matplotlib figure as SVG without paper, with colours for light and dark pages.
+    """Convert a matplotlib figure to SVG without background, with colours for light and dark pages.
 
     The same drawing is the same text. Words stay words, so that any script is shown in the reader's fonts.
 
