@@ -12,7 +12,6 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import prismgp
-from prismgp.prism.fit import DEFAULTS
 from tests import short
 
 # A shell's background jobs ignore Ctrl-C, and what they start does too; tests of interrupts need it.
@@ -84,10 +83,6 @@ def short_fits_by_folder(request: pytest.FixtureRequest) -> None:
 
 
 @pytest.fixture
-def small_defaults(monkeypatch: pytest.MonkeyPatch, short_race: None) -> None:
-    """Small values in the one table that PrismGPRegressor's parameters are taken from where they are None."""
-    short.local(monkeypatch, steps=4, searches=1)
-    small = {"hidden": 8, "n_members": 1, "batch_size": 64, "max_steps": 3}
-    for recipe in DEFAULTS.values():
-        for name, value in small.items():
-            monkeypatch.setitem(recipe, name, value)
+def small_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short fits of estimators that are constructed without arguments."""
+    short.defaults(monkeypatch)

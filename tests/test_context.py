@@ -115,7 +115,7 @@ def test_other_data_settings_and_code_are_refused(
         SSGPRegressor(8, random_state=1, checkpoint=path).fit(x, y)
     with pytest.raises(DataError, match="estimator='SSGPRegressor'"):
         PrismGPRegressor(8, random_state=0, checkpoint=path).fit(x, y)
-    monkeypatch.setattr(sources, "_digest_code", lambda: "other")
+    monkeypatch.setattr(sources, "digest_code", lambda: "other")
     with pytest.raises(DataError, match="of a fit by other code of PrismGP; remove the file"):
         MODELS["ssgp"](path).fit(x, y)
     monkeypatch.setattr(sources, "__version__", "99")
@@ -162,7 +162,7 @@ def test_damaged_files_are_refused(tmp_path: Path, finished: tuple[SSGPRegressor
         else:
             about["entries"] = {}
         tensors, text = safetensors.torch.load(content), json.dumps(about)
-        metadata = {"prismgp_checkpoint": text, "sha256": module._digest(text, tensors)}
+        metadata = {"prismgp_checkpoint": text, "sha256": module.digest_contents(text, tensors)}
         path.write_bytes(safetensors.torch.save(tensors, metadata=metadata))
     with pytest.raises(ModelFileError, match="remove the file"):
         MODELS["ssgp"](path).fit(x, y)
@@ -240,7 +240,7 @@ def test_entries_that_are_not_as_they_should_be_are_refused(
             about = json.loads(text)
             about["entries"]["statistics"]["blocks"] = 7
             text = json.dumps(about)
-        metadata = {"prismgp_checkpoint": text, "sha256": module._digest(text, tensors)}
+        metadata = {"prismgp_checkpoint": text, "sha256": module.digest_contents(text, tensors)}
         path.write_bytes(safetensors.torch.save(tensors, metadata=metadata))
         with pytest.raises(ModelFileError, match=rf"{how}: '.*' is not usable \(.*\); remove the file"):
             MODELS["ssgp"](path).fit(x, y)

@@ -24,7 +24,7 @@ unix = pytest.mark.skipif(sys.platform == "win32", reason="locks of Unix")
 def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """With locks of the file system, and without."""
     if request.param == "no locks":
-        monkeypatch.setattr(_locks, "_lock", lambda _: None)
+        monkeypatch.setattr(_locks, "lock_file", lambda _: None)
     return str(request.param)
 
 
@@ -59,7 +59,7 @@ CHILD = """
 import os, sys
 from prismgp import _locks
 if sys.argv[2] == "no locks":
-    _locks._lock = lambda _: None
+    _locks.lock_file = lambda _: None
 lock = _locks.Lock(sys.argv[1])
 print(os.getpid(), flush=True)
 sys.stdin.readline()
@@ -87,7 +87,7 @@ def test_other_processes(tmp_path: Path, kind: str) -> None:
 
 @unix
 def test_numbers_of_processes_are_used_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_locks, "_lock", lambda _: None)
+    monkeypatch.setattr(_locks, "lock_file", lambda _: None)
     owner = {"pid": os.getpid(), "host": platform.node(), "started": "0"}
     (tmp_path / ".c.lock").write_text(json.dumps(owner))
     if not Path("/proc/self/stat").exists():
@@ -96,7 +96,7 @@ def test_numbers_of_processes_are_used_again(tmp_path: Path, monkeypatch: pytest
 
 
 def test_without_locks_other_machines_are_respected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_locks, "_lock", lambda _: None)
+    monkeypatch.setattr(_locks, "lock_file", lambda _: None)
     place = tmp_path / ".c.lock"
     for content in (json.dumps({"pid": 1, "host": "elsewhere"}), "not JSON", "[]", json.dumps({"pid": "x"})):
         place.write_text(content)

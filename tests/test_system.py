@@ -11,9 +11,9 @@ import torch
 import prismgp
 from prismgp import ExactGPRegressor, SSGPRegressor
 from prismgp._system import (
-    _cgroup_available,
     atomic_path,
     available_bytes,
+    bytes_within_cgroup,
     compute_device,
     format_amount,
     is_device,
@@ -74,7 +74,7 @@ def test_a_full_disk_is_named_with_the_bytes_needed(tmp_path, monkeypatch):
     message = rf"at least 7 bytes are needed, [\d,]+ are free: '{path}'"
     with pytest.raises(OSError, match=message), atomic_path(path) as file:
         write_until_full(file)
-    monkeypatch.setattr("prismgp._system._free_bytes", lambda _: 99)
+    monkeypatch.setattr("prismgp._system.free_bytes", lambda _: 99)
     with pytest.raises(OSError, match=r"at least 1,000 bytes are needed, 99 are free"), atomic_path(path, 1000):
         pytest.fail("nothing must be begun")
     assert path.read_text() == "old"
@@ -102,7 +102,7 @@ def test_the_limit_of_a_container(tmp_path, version, group):
     root, own = tmp_path / "cgroup", tmp_path / "own"
     own.write_text(f"0::{group}\n" if version == 2 else f"9:cpu:/\n4:memory:{group}\n0::/\n")
     names = ("memory.max", "memory.current") if version == 2 else ("memory.limit_in_bytes", "memory.usage_in_bytes")
-    assert _cgroup_available(root, own) is None
+    assert bytes_within_cgroup(root, own) is None
 
     def limit(folder, most, used, cached):
         folder.mkdir(parents=True, exist_ok=True)
@@ -112,18 +112,18 @@ def test_the_limit_of_a_container(tmp_path, version, group):
     top = root if version == 2 else root / "memory"
     stat = "inactive_file 50" if version == 2 else "total_inactive_file 50"
     limit(top / group.lstrip("/"), 1000, 400, stat)
-    assert _cgroup_available(root, own) == 650
+    assert bytes_within_cgroup(root, own) == 650
     if group != "/":
         limit(top / "a", 700, 400, stat)
-        assert _cgroup_available(root, own) == 350
+        assert bytes_within_cgroup(root, own) == 350
         limit(top / "a", "max", 400, stat)
-        assert _cgroup_available(root, own) == 650
+        assert bytes_within_cgroup(root, own) == 650
 
 
 def test_the_limit_of_the_process(monkeypatch):
     resource = pytest.importorskip("resource")
     used = 3 * 2**30
-    monkeypatch.setattr("prismgp._system._proc_bytes", lambda _, name: used if name == "VmSize" else None)
+    monkeypatch.setattr("prismgp._system.read_proc_bytes", lambda _, name: used if name == "VmSize" else None)
     monkeypatch.setattr(resource, "getrlimit", lambda _: (4 * 2**30, resource.RLIM_INFINITY))
     assert available_bytes(torch.device("cpu")) <= 2**30
     monkeypatch.setattr(resource, "getrlimit", lambda _: (2**30, resource.RLIM_INFINITY))
@@ -154,11 +154,11 @@ def test_failed_allocations_become_one_error(error, monkeypatch):
 
 
 def test_so_low_a_limit_that_libraries_hang(monkeypatch):
-    monkeypatch.setattr("prismgp._system._limit_available", lambda: 5 * 2**20)
+    monkeypatch.setattr("prismgp._system.bytes_within_limit", lambda: 5 * 2**20)
     with pytest.raises(TooLargeError, match=r"leaves 5.0 MiB of memory, and at least 256.0 MiB are needed; raise it"):
         reserve_memory()
     for enough in (2**30, None):
-        monkeypatch.setattr("prismgp._system._limit_available", lambda enough=enough: enough)
+        monkeypatch.setattr("prismgp._system.bytes_within_limit", lambda enough=enough: enough)
         reserve_memory()
 
 

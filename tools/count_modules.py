@@ -33,7 +33,8 @@ def modules_of(arguments: list[str]) -> list[str]:
 
     def note(frame: FrameType, event: str, _: Any) -> None:
         code = frame.f_code
-        function = code.co_flags & inspect.CO_OPTIMIZED  # and not the body of a module or a class
+        # Not the body of a module or a class, nor a comprehension, which is a function before Python 3.12.
+        function = code.co_flags & inspect.CO_OPTIMIZED and not code.co_name.startswith("<")
         if event == "call" and function and code.co_filename.startswith(str(PACKAGE)):
             found.setdefault(Path(code.co_filename).relative_to(PACKAGE).as_posix())
 

@@ -49,7 +49,7 @@ class Lock:
         self._finalizer = weakref.finalize(self, _release, handle, self.place, os.getpid())
 
     def close(self) -> None:
-        """Release the lock; once is enough."""
+        """Release the lock; further calls do nothing."""
         self._finalizer()
 
     def __enter__(self) -> Lock:
@@ -61,11 +61,11 @@ class Lock:
         self.close()
 
     def _take(self) -> int | None:
-        """The descriptor of the locked file; None where the existence of the file is the lock."""
+        """Lock the file and return its descriptor; None where the existence of the file is the lock."""
         for _ in range(_ATTEMPTS):
             handle = os.open(self.place, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o666)
             try:
-                locked = _lock(handle)
+                locked = lock_file(handle)
                 if locked is None:
                     break
                 if not locked:
@@ -106,7 +106,7 @@ class Lock:
         raise self._in_use({})
 
     def _set_aside(self, owner: dict[str, Any]) -> None:
-        """Remove the file of an owner that is gone, unless another process has taken the lock over by now."""
+        """Remove the file of an owner that has ended, unless another process has taken the lock since."""
         aside = self.place.with_name(f"{self.place.name}-{uuid.uuid4().hex}")
         with suppress(FileNotFoundError):
             self.place.rename(aside)
@@ -127,8 +127,8 @@ class Lock:
         return PrismGPError(f"{self.path}: is in use by {who}; {remedy}")
 
 
-def _lock(handle: int) -> bool | None:
-    """Whether the lock was free; None where the file system has no locks."""
+def lock_file(handle: int) -> bool | None:
+    """Lock an open file; return whether the lock was free, or None where the file system has no locks."""
     if sys.platform == "win32":
         return None
     try:
@@ -171,7 +171,7 @@ def _describe_self() -> bytes:
 
 
 def _owner(place: Path) -> dict[str, Any] | None:
-    """What the file says about its owner, empty if it is not readable; None if there is no file."""
+    """Read the owner from the file: empty if it cannot be read, None if there is no file."""
     try:
         found = json.loads(place.read_bytes())
     except FileNotFoundError:
@@ -182,7 +182,7 @@ def _owner(place: Path) -> dict[str, Any] | None:
 
 
 def _is_gone(owner: dict[str, Any]) -> bool:
-    """Whether the owner is known to have ended: a process of this machine that is no more, or another by now."""
+    """Return whether the owner has ended: no process of this machine has its id, or a later one has it."""
     pid = owner.get("pid")
     if owner.get("host") != platform.node() or type(pid) is not int or pid <= 0 or sys.platform == "win32":
         return False
@@ -196,7 +196,7 @@ def _is_gone(owner: dict[str, Any]) -> bool:
 
 
 def _start_of(pid: int) -> str | None:
-    """When a process began, in the system's own units, where it tells; numbers of processes are used again."""
+    """Return when a process began, in the system's own units, if known: ids of processes are used again."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):

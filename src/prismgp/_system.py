@@ -31,7 +31,7 @@ _UNKNOWN = 8 * 2**30  # assumed where the system does not tell
 
 @contextmanager
 def atomic_path(path: str | PathLike[str], size: int = 0) -> Iterator[Path]:
-    """A temporary path beside ``path``; renamed over it when the block succeeds, removed when it fails.
+    """Provide a temporary path beside ``path``; renamed over it when the block succeeds, removed when it fails.
 
     Contents reach the disk before the rename, so a crash leaves the old file or the new one. ``size`` are the bytes
     that will be written, if that is known: without room for them, nothing is begun. Errors name ``path``; those of a
@@ -40,7 +40,7 @@ def atomic_path(path: str | PathLike[str], size: int = 0) -> Iterator[Path]:
     target = Path(path).resolve()  # through a link, so that the link stays
     if target.exists() and not target.is_file():
         raise OSError(errno.EINVAL, "not a regular file", str(path))
-    free = _free_bytes(target.parent)
+    free = free_bytes(target.parent)
     if free is not None and size > free:
         raise _no_room(errno.ENOSPC, path, size, free)
     try:
@@ -65,7 +65,7 @@ def atomic_path(path: str | PathLike[str], size: int = 0) -> Iterator[Path]:
 
 @contextmanager
 def name_errors(place: str | PathLike[str], written: Path | None = None, size: int = 0) -> Iterator[None]:
-    """Errors of the system that name no file, or ``written``, name the place that a user knows instead.
+    """Name the place that the user knows in errors of the system that name no file, or ``written``.
 
     Where the disk of ``written`` is full, they also say how many bytes are needed: at least ``size``, and those that
     are there.
@@ -78,7 +78,7 @@ def name_errors(place: str | PathLike[str], written: Path | None = None, size: i
         if error.errno in _FULL and written is not None:
             with suppress(OSError):
                 size = max(size, written.stat().st_size)
-            raise _no_room(error.errno, place, size, _free_bytes(written.parent)) from error
+            raise _no_room(error.errno, place, size, free_bytes(written.parent)) from error
         raise OSError(error.errno, error.strerror or str(error), str(place)) from error
 
 
@@ -88,8 +88,8 @@ def _no_room(number: int, place: str | PathLike[str], size: int, free: int | Non
     return OSError(number, f"{os.strerror(number)}{needed}{there}", str(place))
 
 
-def _free_bytes(folder: Path) -> int | None:
-    """Bytes that may still be written to the folder's disk, where the system can tell."""
+def free_bytes(folder: Path) -> int | None:
+    """Return the bytes that can still be written to the folder's disk; None if the system cannot tell."""
     try:
         found = os.statvfs(folder)
     except (AttributeError, OSError):  # Windows has no such call
@@ -98,10 +98,10 @@ def _free_bytes(folder: Path) -> int | None:
 
 
 def available_bytes(device: torch.device) -> int:
-    """Bytes that can be allocated now on the device, respecting a container's limit."""
+    """Return the bytes that can be allocated now on the device, respecting a container's limit."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    figures = (_proc_bytes("/proc/meminfo", "MemAvailable"), _cgroup_available(), _limit_available())
+    figures = (read_proc_bytes("/proc/meminfo", "MemAvailable"), bytes_within_cgroup(), bytes_within_limit())
     found = [value for value in figures if value is not None]
     if found:
         return min(found)
@@ -111,8 +111,8 @@ def available_bytes(device: torch.device) -> int:
         return _UNKNOWN
 
 
-def _proc_bytes(file: str, name: str) -> int | None:
-    """An entry of a file such as /proc/meminfo, where the system has it."""
+def read_proc_bytes(file: str, name: str) -> int | None:
+    """Read an entry of a file such as /proc/meminfo, in bytes; None if the system does not have it."""
     try:
         for line in Path(file).read_text().splitlines():
             if line.startswith(f"{name}:"):
@@ -122,8 +122,8 @@ def _proc_bytes(file: str, name: str) -> int | None:
     return None
 
 
-def _cgroup_available(mount: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> int | None:
-    """The least that a limit of the container, or of a group around it, leaves; None without a limit."""
+def bytes_within_cgroup(mount: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> int | None:
+    """Return the bytes that the limits of the container, and of groups around it, leave; None without a limit."""
     try:
         lines = [line.split(":", 2) for line in own.read_text().splitlines()]
     except OSError:
@@ -144,7 +144,7 @@ def _cgroup_available(mount: Path = Path("/sys/fs/cgroup"), own: Path = Path("/p
 
 
 def _group_available(folder: Path) -> int | None:
-    """What the limit of one group leaves, by the files of version 2 or of version 1."""
+    """Return the bytes that the limit of one group leaves, by the files of version 2 or of version 1."""
     for limit, used, inactive in (
         ("memory.max", "memory.current", "inactive_file"),
         ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
@@ -160,14 +160,14 @@ def _group_available(folder: Path) -> int | None:
     return None
 
 
-def _limit_available() -> int | None:
-    """What a limit of the process, as set by ``ulimit -v``, leaves."""
+def bytes_within_limit() -> int | None:
+    """Return the bytes that a limit of the process, as set by ``ulimit -v``, leaves; None without a limit."""
     try:
         import resource  # absent on Windows, which has no such limit
     except ModuleNotFoundError:
         return None
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    used = _proc_bytes("/proc/self/status", "VmSize")
+    used = read_proc_bytes("/proc/self/status", "VmSize")
     return None if limit == resource.RLIM_INFINITY or used is None else max(0, limit - used)
 
 
@@ -177,7 +177,7 @@ def reserve_memory() -> None:
     Where an allocation fails, OpenBLAS tries it again without an end, and Arrow waits for a thread that never begins.
     Limits of containers do not make allocations fail.
     """
-    there = _limit_available()
+    there = bytes_within_limit()
     if there is None:
         return
     if there < _FLOOR:
@@ -193,7 +193,7 @@ def reserve_memory() -> None:
 
 @contextmanager
 def refuse_too_large(what: str) -> Iterator[None]:
-    """A failed allocation, whichever library it was in, becomes a TooLargeError: ``what`` needs too much memory."""
+    """Turn a failed allocation in any library into a TooLargeError: ``what`` needs too much memory."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
@@ -204,7 +204,7 @@ def refuse_too_large(what: str) -> Iterator[None]:
 
 
 def too_large(error: BaseException | None, what: str) -> TooLargeError | None:
-    """The TooLargeError for a failed allocation; None for any other error, and for those that say it already.
+    """Return the TooLargeError for a failed allocation; None for any other error, and for a TooLargeError.
 
     torch says so by a RuntimeError, which on the CPU has no class of its own.
     """
@@ -225,7 +225,7 @@ def too_large(error: BaseException | None, what: str) -> TooLargeError | None:
 
 def peak_bytes() -> int:
     """The most main memory this process has held so far."""
-    peak = _proc_bytes("/proc/self/status", "VmHWM")
+    peak = read_proc_bytes("/proc/self/status", "VmHWM")
     if peak is not None:  # the system's other figure, below, begins with that of the process that started this one
         return peak
     import resource  # absent on Windows, where there is no such figure
@@ -240,17 +240,17 @@ def reset_peak() -> int:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
         return peak_bytes()
-    used = _proc_bytes("/proc/self/status", "VmRSS")
+    used = read_proc_bytes("/proc/self/status", "VmRSS")
     return peak_bytes() if used is None else used
 
 
 def format_amount(value: float) -> str:
-    """A number in the user's units, in few characters."""
+    """Format a number in the user's units, in few characters."""
     return f"{value:,.0f}" if 1e3 <= abs(value) < 1e12 else f"{value:.4g}"
 
 
 def format_bytes(count: float) -> str:
-    """``1.5 GiB`` and the like."""
+    """Format a number of bytes, e.g. ``1.5 GiB``."""
     if count < 1024:
         return f"{count:.0f} B"
     for unit in ("KiB", "MiB", "GiB"):
@@ -272,7 +272,7 @@ def limit_blas_threads() -> threadpool_limits:
 
 @lru_cache(maxsize=1)
 def _find_pools(n_modules: int) -> ThreadpoolController:  # noqa: ARG001
-    """The thread pools of this process; looked for again, which takes milliseconds, once modules have been loaded."""
+    """Find the thread pools of this process; again, which takes milliseconds, after modules have been loaded."""
     return ThreadpoolController()
 
 
@@ -293,18 +293,18 @@ _settle_vector_math()
 
 
 def is_device(name: object) -> bool:
-    """Whether that is the name of a device, which need not be there."""
+    """Return whether this is the name of a device, which need not be present."""
     return isinstance(name, str) and (name in DEVICES or re.fullmatch(r"cuda:(0|[1-9]\d{0,3})", name) is not None)
 
 
 def unknown_device(name: object) -> DataError:
-    """The error for a name that is none."""
+    """Return the error for a name that is not that of a device."""
     choices = ", ".join(map(repr, DEVICES))
     return DataError(f"device={name!r:.80} is unknown; choose one of {choices}, or a numbered GPU such as 'cuda:1'")
 
 
 def compute_device(name: str) -> torch.device:
-    """The device asked for; "auto" takes a GPU where there is one."""
+    """Return the device of this name; "auto" takes a GPU if there is one."""
     if not is_device(name):
         raise unknown_device(name)
     if name == "auto":
@@ -330,5 +330,5 @@ class Streams:
         self.seed = int(state.randint(np.iinfo(np.int32).max))
 
     def generator(self, name: str) -> np.random.Generator:
-        """A fresh generator; the same name always gives the same stream."""
+        """Make a new generator; the same name always gives the same stream."""
         return np.random.default_rng([self.seed, zlib.crc32(name.encode())])

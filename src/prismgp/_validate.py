@@ -1,4 +1,4 @@
-"""The border: what users pass in becomes a clean float array here, or a clear error.
+"""Validation: what users pass in becomes a float array here, or an error that says what is wrong.
 
 scikit-learn's own validation runs first, so its conventions hold. When it objects, the data is
 searched for the first offending cell, and the error names the column, the row and the remedy.
@@ -65,7 +65,7 @@ def check_inputs(estimator: BaseEstimator, x: Any, *, reset: bool = False, allow
 
 
 def check_cells(clean: AnyArray, original: Any, what: str, *, allow_nan: bool = False) -> None:
-    """Refuse cells, (n, d), that are missing, unless they may be, infinite or too large to be squared.
+    """Refuse cells, (n, d), that are infinite, too large to be squared, or missing unless that is allowed.
 
     ``original`` is what they were made from, which may know the names of its columns; ``what`` is "X" or "y".
     """
@@ -77,7 +77,7 @@ def check_cells(clean: AnyArray, original: Any, what: str, *, allow_nan: bool = 
 
 
 def check_row_noise(sample_weight: Any, noise_variance: Any, n: int, n_outputs: int) -> AnyArray | None:
-    """Weights, and known noise variances where there are any, of n rows: (n, 1) or (n, 2), float64.
+    """Check weights and known noise variances, if any, of n rows; returns (n, 1) or (n, 2), float64.
 
     None where all weights are one, or not given, and there are no variances.
     """
@@ -96,7 +96,7 @@ def check_row_noise(sample_weight: Any, noise_variance: Any, n: int, n_outputs: 
 
 
 def _check_row_numbers(name: str, values: Any, n: int, zero: str) -> AnyArray | None:
-    """Finite numbers of at least zero, one for each of n rows."""
+    """Check that there are finite numbers of at least zero, one for each of n rows."""
     if values is None:
         return None
     values = _plain(values)
@@ -120,7 +120,7 @@ def _check_row_numbers(name: str, values: Any, n: int, zero: str) -> AnyArray | 
 
 
 def _plain(data: Any) -> Any:
-    """Torch tensors become arrays; all else passes."""
+    """Convert a torch tensor to an array; return anything else as it is."""
     if not isinstance(data, torch.Tensor):
         return data
     dense = data.detach().to_dense() if data.layout != torch.strided else data.detach()
@@ -142,7 +142,7 @@ def _check_range(clean: AnyArray, original: Any, what: str) -> None:
 
 
 def _explain(error: Exception, data: dict[str, Any], *, allow_nan: bool) -> DataError:
-    """The same complaint, with the first offending cell when there is one; ``allow_nan``: in X, NaN is none."""
+    """Return the same error, naming the first bad cell if there is one; ``allow_nan``: NaN is allowed in X."""
     for what, table in data.items():
         found = _first_bad_cell(table, what, allow_nan=allow_nan and what == "X")
         if found is not None:
@@ -176,7 +176,7 @@ def _first_bad_cell(table: Any, what: str, *, allow_nan: bool = False) -> DataEr
 
 
 def _first_bad_value(column: AnyArray, *, allow_nan: bool) -> tuple[int, Any, str, str, bool] | None:
-    """Row, value, trouble, remedy, and whether it is a type error, of the first bad cell of a column."""
+    """Find the first bad cell of a column: row, value, trouble, remedy, and whether it is a type error."""
     if column.dtype.kind == "c" and np.iscomplex(column).any():
         row = int(np.flatnonzero(np.iscomplex(column))[0])
         return row, complex(column[row]), "Complex data not supported", "pass real and imaginary parts apart", False
@@ -229,7 +229,7 @@ def check_number(
     integer: bool = False,
     optional: bool = False,
 ) -> None:
-    """A constructor argument must be a number of at least ``low`` (above it when strict)."""
+    """Check that a constructor argument is a number of at least ``low`` (above it when strict)."""
     if optional and value is None:
         return
     kind = Integral if integer else Real
@@ -240,26 +240,26 @@ def check_number(
 
 
 def check_choice(estimator: str, name: str, value: Any, choices: Sequence[str]) -> None:
-    """A constructor argument must be one of the choices."""
+    """Check that a constructor argument is one of the choices."""
     if not isinstance(value, str) or value not in choices:
         raise DataError(f"{estimator}: {name}={value!r} is unknown; choose one of {', '.join(map(repr, choices))}")
 
 
 def check_device(estimator: str, value: Any) -> None:
-    """A constructor argument must name a device, which need not be there: saving and loading must work without."""
+    """Check that a constructor argument names a device, which need not be present: a model is loaded without it."""
     if not is_device(value):
         raise DataError(f"{estimator}: {unknown_device(value)}")
 
 
 def check_output(owner: str, output: Any, count: int) -> None:
-    """Check the number of one of so many outputs."""
+    """Check the number of an output, of which there are ``count``."""
     check_number(owner, "output", output, low=0, integer=True)
     if output >= count:
         raise DataError(f"output={output}, but y has {count} column(s); the first is 0")
 
 
 def check_levels(q: Any) -> list[float]:
-    """Probabilities at which quantiles are asked for."""
+    """Check the probabilities at which quantiles are computed."""
     try:
         levels = np.asarray(q, dtype=np.float64)
     except (TypeError, ValueError):
@@ -270,7 +270,7 @@ def check_levels(q: Any) -> list[float]:
 
 
 def central_levels(coverage: Any) -> list[float]:
-    """The probabilities at the ends of a central interval."""
+    """Return the probabilities at the ends of a central interval."""
     real = isinstance(coverage, Real) and not isinstance(coverage, bool)
     if not real or not 0.0 < coverage < 1.0:
         raise DataError(f"coverage={coverage!r:.80} must be a number between 0 and 1, such as 0.95")

@@ -266,7 +266,7 @@ class PosteriorPath(SamplePath):  # type: ignore[misc]
         self.function_shape = (*sample_shape, len(outputs)) if len(outputs) > 1 else tuple(sample_shape)
 
     def set_ensemble_as_batch(self, ensemble_as_batch: bool) -> None:
-        """BoTorch asks this of all paths; the model is no ensemble."""
+        """Set whether the model is an ensemble, as BoTorch does for all paths; it is not."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Evaluate at x, (..., n, d): batch dimensions are broadcast with those of the functions; (..., n)."""

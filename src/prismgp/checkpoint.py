@@ -61,12 +61,12 @@ class Checkpoint:
             raise
 
     def close(self) -> None:
-        """Let others use the file."""
+        """Release the lock on the file."""
         if self._lock is not None:
             self._lock.close()
 
     def scope(self, name: str) -> Checkpoint:
-        """The same file, for a part of the fit; names get the prefix ``name/``."""
+        """Return the same file for a part of the fit; names get the prefix ``name/``."""
         return _Scope(self, f"{name}/")
 
     def get(self, name: str) -> Saved | None:
@@ -74,7 +74,7 @@ class Checkpoint:
         return self._entries.get(name)
 
     def recall(self, name: str, read: Callable[[Saved], T]) -> T | None:
-        """What ``read`` makes of the entry of that name; ModelFileError where it is not as it should be."""
+        """Apply ``read`` to the entry of that name; raise ModelFileError if the entry is not as it should be."""
         saved = self.get(name)
         if saved is None:
             return None
@@ -109,7 +109,7 @@ class Checkpoint:
             "entries": {name: info for name, (_, info) in self._entries.items()},
         }
         text = json.dumps(about)
-        metadata = {"prismgp_checkpoint": text, "sha256": _digest(text, tensors)}
+        metadata = {"prismgp_checkpoint": text, "sha256": digest_contents(text, tensors)}
         data = safetensors.torch.save(tensors, metadata=metadata)
         try:
             with atomic_path(path, len(data)) as temporary:
@@ -168,7 +168,7 @@ class _Scope(Checkpoint):
         return self._whole.path
 
     def close(self) -> None:
-        """Only the whole can be closed."""
+        """Do nothing: only the whole checkpoint can be closed."""
 
     def get(self, name: str) -> Saved | None:
         return self._whole.get(self._prefix + name)
@@ -180,8 +180,8 @@ class _Scope(Checkpoint):
         self._whole.drop(self._prefix + name)
 
 
-def _digest(text: str, tensors: dict[str, Tensor]) -> str:
-    """Checksum of what a checkpoint says and of all its numbers, so that every flipped bit is noticed."""
+def digest_contents(text: str, tensors: dict[str, Tensor]) -> str:
+    """Compute the checksum of the text and all tensors of a checkpoint, so that every flipped bit is noticed."""
     found = hashlib.sha256(text.encode())
     for name in sorted(tensors):
         tensor = tensors[name]
@@ -191,14 +191,14 @@ def _digest(text: str, tensors: dict[str, Tensor]) -> str:
 
 
 def _parse(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Header and tensors of a checkpoint file."""
+    """Read header and tensors of a checkpoint file."""
     try:
         if path.stat().st_size > _MAX_BYTES:
             raise ModelFileError(f"{path}: too large for a checkpoint; {_BEGIN_AGAIN}")
         with safetensors.safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  it is no dictionary
-        if _digest(metadata["prismgp_checkpoint"], tensors) != metadata["sha256"]:
+        if digest_contents(metadata["prismgp_checkpoint"], tensors) != metadata["sha256"]:
             raise ValueError("the checksum is wrong: the file is damaged")
         about = json.loads(metadata["prismgp_checkpoint"])
         about["identity"], about["entries"].items()

@@ -34,7 +34,7 @@ Recorder: TypeAlias = Callable[[Ending], Callback]  # see FitContext.recorder
 
 @dataclass(frozen=True)
 class FitEvent:
-    """What the callback of a fit is told.
+    """An event of a fit, as its callback receives it.
 
     ``stage`` is "start", "exact GP start", "race", "l-bfgs", "quasi-newton", "adam", "fitted SSGP" where more is to
     come, "members", or "final". ``model`` returns the fitted model on all training rows at the present parameters.
@@ -100,7 +100,7 @@ class FitContext(Callback):
     def part(
         self, name: str, label: str, model: Callable[[Any], Any] = lambda found: found, *, share: float = 1.0
     ) -> FitContext:
-        """The context of a fit within this one, whose results are in the checkpoint under the name.
+        """Return the context of a fit within this one, whose results are in the checkpoint under the name.
 
         ``label`` is added to that of the progress bar.
         ``model`` makes the model of this fit from that of the inner one, for the callback.
@@ -120,7 +120,7 @@ class FitContext(Callback):
         self.report(stage, event.rows, lambda: model(event.model()), event.log_evidence, iteration=event.iteration)
 
     def recorder(self, name: str) -> Recorder:
-        """Callbacks of trainings, one after the other, whose evaluations are in the checkpoint under the name."""
+        """Return a maker of callbacks for trainings in turn, whose evaluations are in the checkpoint under the name."""
         evaluations = _Evaluations(self.checkpoint.scope(name))
         return lambda ending: _Recorder(evaluations, ending)
 
@@ -129,7 +129,7 @@ class FitContext(Callback):
         self.checkpoint.scope(name).drop(_EVALUATIONS)
 
     def status(self) -> dict[str, Any]:
-        """What ``fit_status_`` says about the end of the fit."""
+        """Return the entries of ``fit_status_`` about the end of the fit."""
         status: dict[str, Any] = {"interrupted": self.ending.interrupted, "timed_out": self.ending.timed_out}
         return status | ({"seconds": time.perf_counter() - self.ending.began} if self.ending.limited else {})
 
@@ -148,7 +148,7 @@ class FitContext(Callback):
                 self._bar = tqdm(disable=True)
 
     def advance(self, text: str | None = None, *, to: int | None = None, total: int | None = None) -> None:
-        """Move the progress bar on by one, or first to a number of steps, of a new total; ``text`` stands behind it."""
+        """Move the progress bar by one step, after setting its position, its total and the text behind it if given."""
         if total is not None:
             self._bar.total = total
         if to is not None:
@@ -160,7 +160,7 @@ class FitContext(Callback):
     # -- what the optimiser calls ----------------------------------------------------------------
 
     def evaluate(self, rows: int, vector: Array, compute: Callable[[], tuple[float, Array]]) -> tuple[float, Array]:
-        """Value and gradient from the checkpoint, or computed; recorded and shown."""
+        """Take value and gradient from the checkpoint, or compute them; record and show them."""
         value, gradient = self._evaluations.get(vector, compute)
         log_evidence = value - rows * self._log_scale
         self.history["rows"].append(rows)
@@ -178,7 +178,7 @@ class FitContext(Callback):
         *,
         iteration: int | None = None,
     ) -> None:
-        """Tell the callback, if there is one; ``iteration``: None counts one more, but for the start and the end."""
+        """Call the callback, if there is one; ``iteration``: None counts one more, except at the start and the end."""
         if self._callback is None:
             return
         now = time.perf_counter()
@@ -192,7 +192,7 @@ class FitContext(Callback):
         return self.cached_statistics("statistics", compute)
 
     def cached_statistics(self, name: str, compute: Callable[[], tuple[Statistics, ...]]) -> tuple[Statistics, ...]:
-        """Statistics of blocks of rows, from the checkpoint if it has them: they take a pass over all rows.
+        """Take statistics of blocks of rows from the checkpoint, or compute them, which takes a pass over all rows.
 
         The checkpoint is for a fit that is done: where this one has ended early, its parameters are others.
         """
@@ -217,7 +217,7 @@ class _Evaluations:
         self._next = 0
 
     def get(self, vector: Array, compute: Callable[[], tuple[float, Array]]) -> tuple[float, Array]:
-        """Value and gradient (empty if not asked for) at the vector; computed only if this one is not known."""
+        """Return value and gradient (empty if not asked for) at the vector; computed only if they are not known."""
         if self._next < len(self._known):
             at, value, gradient = self._known[self._next]
             if at.tobytes() == vector.tobytes():

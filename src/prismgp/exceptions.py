@@ -22,7 +22,7 @@ class DataError(PrismGPError, ValueError):
 
 
 class DataTypeError(DataError, TypeError):
-    """A cell holds an object that is no number at all.
+    """A cell holds an object that is not a number.
 
     Also a ``TypeError``, because scikit-learn's conventions ask for one.
     """

@@ -58,8 +58,7 @@ def nlpd(y: Any, mean: Any, std: Any) -> float:
     float
     """
     y, mean, std = _same_shape(y=y, mean=mean, std=std)
-    log_density = normal_log_density(*(torch.from_numpy(each) for each in (y, mean, np.square(std))))
-    return -float(log_density.mean())
+    return -float(_log_density(y, mean, std).mean())
 
 
 def coverage(y: Any, lower: Any, upper: Any) -> float:
@@ -175,7 +174,7 @@ class Scores:
             margin = normal_quantile(0.5 + self.level / 2) * std
             interval = mean - margin, mean + margin
         if log_density is None:
-            log_density = -0.5 * (np.square((y - mean) / std) + np.log(2 * np.pi * np.square(std)))
+            log_density = _log_density(y, mean, std)
         own = np.ones(len(y)) if weight is None else weight
         own, inside = own[scored], (interval[0] <= y) & (y <= interval[1])
         self.rows += len(own)
@@ -200,6 +199,13 @@ class Scores:
             nlpd, coverage = -self._log_density / self._weight, self._covered / self._weight
             scores |= {"nlpd": nlpd, "level": self.level, "coverage": coverage}
         return scores
+
+
+def _log_density(y: Array, mean: Array, std: Array) -> Array:
+    """Return the log density of observations under normal distributions, entry by entry."""
+    error, variance = torch.from_numpy(y - mean), torch.from_numpy(np.square(std))
+    found: Array = normal_log_density(error, torch.zeros_like(error), variance).numpy()
+    return found
 
 
 def _same_shape(**arrays: Any) -> list[Array]:

@@ -73,14 +73,14 @@ def test_a_model_that_changes(run: Run, model: Path, frame: Any, output: Path, m
     data, own = output.with_name("d.csv"), output.with_name("m.prism")
     frame.to_csv(data, index=False)
     own.write_bytes(model.read_bytes())
-    digest = container._digest
+    digest = container.digest_file
 
     def change(*args: Any) -> bytes:
         found: bytes = digest(*args)
         os.utime(own, ns=(1, 1))
         return found
 
-    monkeypatch.setattr(container, "_digest", change)
+    monkeypatch.setattr(container, "digest_file", change)
     found = run("predict", own, data, "-o", output, "-q")
     check_refused(found, output, str(own), "the file was changed while it was read")
 

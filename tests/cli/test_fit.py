@@ -164,7 +164,7 @@ def test_large_files_are_announced(
     run: Run, frame: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     frame.to_csv(tmp_path / "d.csv", index=False)
-    monkeypatch.setattr("prismgp.cli.fit._LARGE_FILE", 1_000)
+    monkeypatch.setattr("prismgp.cli.fit.LARGE_FILE", 1_000)
     command = (
         "fit",
         tmp_path / "d.csv",

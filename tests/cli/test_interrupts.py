@@ -44,7 +44,7 @@ MOMENTS = [
     ("prismgp.prism.local_fit:fit_local", 3),
     ("prismgp.prism.fit:fit_shape", 1),
     ("prismgp.model.file:write_tensors", 1),
-    ("prismgp.model.container:_pieces", 1),
+    ("prismgp.model.container:split_bytes", 1),
 ]
 
 
@@ -133,13 +133,13 @@ def test_the_summary_is_not_interrupted(run: Run, small: Path, tmp_path: Path, m
     """Once the model is written, the command has succeeded."""
     from prismgp.cli import fit
 
-    print_summary: Callable[..., None] = fit._print
+    print_summary: Callable[..., None] = fit.print_summary
 
     def interrupted(summary: dict[str, object]) -> None:
         os.kill(os.getpid(), signal.SIGINT)
         print_summary(summary)
 
-    monkeypatch.setattr(fit, "_print", interrupted)
+    monkeypatch.setattr(fit, "print_summary", interrupted)
     outcome = run("fit", small, "-t", "price", "--model", "ssgp", "-p", 2, "-o", tmp_path / "m.prism")
     assert (outcome.code, outcome.err) == (0, "")
     assert (tmp_path / "m.prism").exists()

@@ -137,8 +137,8 @@ def test_a_limit_of_the_container(
 ) -> None:
     """An exact fit is refused before the kernel would kill it; an SSGP has room."""
     files = container(tmp_path, version, group, str(400 * 2**20), 200 * 2**20, 2**18)
-    original = _system._cgroup_available
-    monkeypatch.setattr(_system, "_cgroup_available", lambda: original(*files))
+    original = _system.bytes_within_cgroup
+    monkeypatch.setattr(_system, "bytes_within_cgroup", lambda: original(*files))
     assert _system.available_bytes(torch.device("cpu")) == 200 * 2**20 + 2**18
     data = bench.folder / "large.csv"
     make_table(4_000).to_csv(data, index=False)

@@ -19,8 +19,8 @@ from tests.faults.commands import COMMANDS, INTERRUPTED, OLD, Bench
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _READ = "prismgp.data.reader:TableReader._read"
-_LOAD = "prismgp.model.container:_entries"
-_WRITE = "prismgp.model.container:_pieces"
+_LOAD = "prismgp.model.container:read_entries"
+_WRITE = "prismgp.model.container:split_bytes"
 # The functions at whose call the signal comes, and which call, from opening the table to the rename.
 MOMENTS: dict[str, list[tuple[str, int]]] = {
     "fit csv": [
@@ -55,7 +55,7 @@ MOMENTS: dict[str, list[tuple[str, int]]] = {
         ("prismgp.report.render:to_svg", 1),
         ("prismgp.report.render:to_svg", 4),
         ("prismgp.report.render:to_html", 1),
-        ("prismgp.report.render:_data_uri", 2),
+        ("prismgp.report.render:to_data_uri", 2),
     ],
     "suggest": [
         (_LOAD, 1),

@@ -105,14 +105,14 @@ def test_a_model_changes_while_it_is_read(
     bench: Bench, name: str, change: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench.prepare(name)
-    path, original = bench.folder / "m.prism", container._digest
+    path, original = bench.folder / "m.prism", container.digest_file
 
     def digest(*args: Any) -> bytes:
         found: bytes = original(*args)
         CHANGES[change](path)
         return found
 
-    monkeypatch.setattr(container, "_digest", digest)
+    monkeypatch.setattr(container, "digest_file", digest)
     with bench.unharmed("m.prism"):
         assert_refused(bench.run(name), str(path), "changed while it was read")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from prismgp.data import from_csv
 from prismgp.exceptions import DataError, ModelFileError, PrismGPWarning
 from prismgp.model import Conformal, rows_needed
 from prismgp.model import conformal as module
+from prismgp.model.container import read_tensors, write_tensors
 from tests.tolerances import PREDICTION
 
 
@@ -152,11 +154,11 @@ def test_sources(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [{"conformal_rows": 3}, {"conformal_rows": -1}, {"conformal_rows": "many"}])
-def test_damaged_files(fitted: ExactGPRegressor, change: dict[str, object]) -> None:
-    from prismgp.model.file import _build, _config_of, _tensors_of
-
-    fitted.conformalize(*rows(50, np.random.default_rng(7)))
-    arguments = fitted.get_params(deep=False)
-    config = {**_config_of(fitted.model_), **change, "arguments": arguments}
-    with pytest.raises(ModelFileError):
-        _build(config, _tensors_of(fitted.model_), None)
+def test_damaged_files(fitted: ExactGPRegressor, change: dict[str, object], tmp_path: Path) -> None:
+    path = tmp_path / "m.prism"
+    fitted.conformalize(*rows(50, np.random.default_rng(7))).save(path)
+    text, tensors = read_tensors(path)
+    assert prismgp.load(path).model_.conformal.rows == 50
+    write_tensors(path, json.dumps({**json.loads(text), **change}), tensors)
+    with pytest.raises(ModelFileError, match="conformal"):
+        prismgp.load(path)

@@ -14,7 +14,7 @@ import prismgp
 from prismgp import ExactGPRegressor, NeighborGPRegressor, PrismGPRegressor, SSGPRegressor
 from prismgp.core.normal import Marginals
 from prismgp.exceptions import PrismGPWarning
-from prismgp.model.unknown import average, fill_from
+from prismgp.model.unknown import average_draws, fill_from
 from prismgp.prism.local import LocalMixture
 
 NOISE = 0.1
@@ -191,7 +191,7 @@ def test_one_more_value_is_covered_on_average() -> None:
         values = rng.uniform(-2, 2, 24)
         factor = fill_from(np.full((1, 1), np.nan), values[:, None], np.ones(1))[1]
         mean, variance = torch.as_tensor(values)[:, None], torch.full((24, 1), NOISE**2, dtype=torch.float64)
-        found = average(Marginals.normal(mean, variance), factor)
+        found = average_draws(Marginals.normal(mean, variance), factor)
         y = rng.uniform(-2, 2, 100) + NOISE * rng.standard_normal(100)
         ends = found.quantiles([0.1, 0.9]).numpy().ravel()
         inside.append(np.mean((ends[0] <= y) & (y <= ends[1])))

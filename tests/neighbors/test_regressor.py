@@ -15,7 +15,6 @@ from prismgp.checkpoint import Checkpoint
 from prismgp.core.kernels import KERNELS
 from prismgp.data import from_parquet
 from prismgp.exceptions import DataError, TooLargeError
-from prismgp.neighbors import fit as local_fit
 from prismgp.neighbors import fit_model
 from tests.prism.small import data
 
@@ -246,15 +245,10 @@ def test_clone_pickle_and_search(fitted):
     assert search.best_params_ == {"n_neighbors": 8}
 
 
-@pytest.fixture
-def short_training(monkeypatch, short_race):
-    """How well the parameters are learned is not the point of the checks, which fit hundreds of times."""
-    monkeypatch.setattr(local_fit, "_FACTORS", (1.0,))
-
-
+# How well the parameters are learned is not the point of the checks, which fit hundreds of times.
 @pytest.mark.slow
-@pytest.mark.usefixtures("short_training")
-@parametrize_with_checks([NeighborGPRegressor(8, max_iter=10), NeighborGPRegressor(max_iter=10, dtype="float32")])
+@pytest.mark.usefixtures("small_defaults")
+@parametrize_with_checks([NeighborGPRegressor(), NeighborGPRegressor(8), NeighborGPRegressor(dtype="float32")])
 @pytest.mark.filterwarnings("ignore:.*(too few to learn|target is constant):prismgp.exceptions.PrismGPWarning")
 def test_estimator_checks(estimator, check):
     check(estimator)

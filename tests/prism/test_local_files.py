@@ -268,6 +268,7 @@ BOTH = {
     "kernel list": (lambda c: near_of(c).update(kernel=["rbf"]), None, "kernel"),
     "no kernel": (lambda c: near_of(c).pop("kernel"), None, "kernel"),
     "degrees too few": (lambda c: near_of(c).update(degrees=2.0), None, "degrees"),
+    "no degrees": (lambda c: near_of(c).update(degrees=0.0), None, "degrees"),
     "degrees an integer": (lambda c: near_of(c).update(degrees=7), None, "degrees"),
     "degrees text": (lambda c: near_of(c).update(degrees="many"), None, "degrees"),
     "degrees beyond all bounds": (lambda c: near_of(c).update(degrees=1e200), None, "degrees"),

@@ -73,7 +73,7 @@ def test_a_section_says_what_the_command_prints() -> None:
     # A distance, not a mark: no colour praises it.
     assert section.notice.tone == "note"
     assert section.notice.title == (
-        "The exact GP's mean is within 5% of the noise std of ours at half of the 3 test points, "
+        "The exact GP's mean is within 5% of the noise std of this model's at half of the 3 test points, "
         "within 10% of it at 95%."
     )
     assert "with probability 0.99" in section.notice.text

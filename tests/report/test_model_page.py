@@ -67,9 +67,9 @@ def test_measures_against_their_definitions() -> None:
 def test_groups_find_where_errors_were_planted(fitted_files: Path) -> None:
     frame = make_frame(400, 2).drop(columns="price")
     residual = np.where(frame["kind"] == EVIL_VALUE, 5.0, 0.1) * np.where(frame["flag"], 1.0, -1.0)
-    inside = np.abs(residual) < 1
+    mean, margin = np.full(400, 3.0), np.ones(400)
     table = InputTable(prismgp.load(fitted_files / "model.prism"), frame)
-    groups = find_groups(table, residual, inside)
+    groups = find_groups(table, mean + residual, mean, mean - margin, mean + margin)
     worst = groups[0]
     assert (worst.column, worst.cells, worst.coverage) == ("kind", EVIL_VALUE, 0.0)
     assert worst.rows == (frame["kind"] == EVIL_VALUE).sum()
@@ -90,7 +90,7 @@ def test_kinds_of_columns(found: Examination) -> None:
     when = table.scale(table.index("when"))
     assert when is not None
     assert when.min() >= np.datetime64("2024-01-01T08:30")
-    groups = find_groups(table, np.ones(300), np.ones(300, dtype=bool))
+    groups = find_groups(table, *np.outer([1.0, 0.0, -1.0, 1.0], np.ones(300)))
     assert [group for group in groups if group.column == LONG_NAME and group.cells == "missing"]
 
 

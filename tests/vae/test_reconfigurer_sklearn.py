@@ -17,12 +17,8 @@ from prismgp import Reconfigurer
 
 
 @pytest.mark.slow
-@parametrize_with_checks(
-    [
-        Reconfigurer(2, 2, hidden=4, max_steps=2),
-        Reconfigurer(2, 2, hidden=4, max_steps=2, output="reconstruction"),
-    ]
-)
+@pytest.mark.usefixtures("small_defaults")
+@parametrize_with_checks([Reconfigurer(), Reconfigurer(output="reconstruction")])
 def test_estimator_checks(estimator, check):
     check(estimator)
 

@@ -43,7 +43,7 @@ class Interval:
 
     @classmethod
     def unknown(cls, ours: Any = None, *, least: float = -math.inf) -> Interval:
-        """All values from ``least`` up, of the shape of ``ours``: an interval that says nothing."""
+        """Return the interval of all values from ``least`` up, of the shape of ``ours``: nothing is known."""
         if np.ndim(ours) == 0:
             return cls(least, math.inf, 1.0, "none", ours)
         return cls(np.full_like(ours, least), np.full_like(ours, math.inf), 1.0, "none", ours)

@@ -101,7 +101,7 @@ def _choose_greedily(
 
 
 def _pivot_block(local: Tensor, weight: Tensor, *, most: int, everything: bool) -> tuple[Tensor, Tensor]:
-    """Greedy order within a block of candidates, at most so many, and the Cholesky factor in that order.
+    """Greedy order within a block of candidates, at most a given number, and the Cholesky factor in that order.
 
     In NumPy: hundreds of steps on vectors of some dozens of numbers, for which tensors have too much overhead.
     """

@@ -141,7 +141,7 @@ def _interrupts() -> Iterator[_Interrupts]:
 
 
 def _parser(argv: list[str]) -> Parser:
-    """The parser, with the arguments of the given command only.
+    """Make the parser, with the arguments of the given command only.
 
     A command loads the numerical libraries that it needs, which takes seconds: the list of commands must not wait.
     """
@@ -193,7 +193,7 @@ def one_line(text: str) -> str:
 
 
 def printable(name: str) -> str:
-    """A column's name, quoted if it has characters that do not show."""
+    """Return a column's name, quoted if it has characters that do not show."""
     return name if name.isprintable() and name.strip() == name and name else repr(name)
 
 
@@ -216,7 +216,7 @@ def _write(text: str, stream: Any) -> None:
 
 
 def terminal_width() -> int:
-    """Characters of a line."""
+    """Return the number of characters in a line of the terminal."""
     return shutil.get_terminal_size((100, 24)).columns
 
 
@@ -233,7 +233,7 @@ def print_rows(rows: Sequence[tuple[str, str]], *, indent: int = 2, error: bool 
 
 
 def json_text(value: dict[str, Any], *, indent: int | None = 2) -> str:
-    """One JSON object; numbers that JSON cannot represent become null."""
+    """Format one JSON object; numbers that JSON cannot represent become null."""
     return json.dumps(_jsonable(value), allow_nan=False, indent=indent)
 
 
@@ -250,12 +250,12 @@ def _jsonable(value: Any) -> Any:
 
 
 def show_progress(args: argparse.Namespace) -> bool:
-    """Whether to show a progress bar: only on a terminal, and not with --quiet."""
+    """Return whether to show a progress bar: only on a terminal, and not with --quiet."""
     return sys.stderr.isatty() and not args.quiet
 
 
 @contextmanager
-def ticking(label: str, *, shown: bool) -> Iterator[None]:
+def show_seconds(label: str, *, shown: bool) -> Iterator[None]:
     """Show the elapsed seconds, for work that cannot report its progress."""
     if not shown:
         yield

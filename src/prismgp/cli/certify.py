@@ -22,9 +22,9 @@ from prismgp.cli import (
     printable,
     say,
     show_progress,
-    ticking,
+    show_seconds,
 )
-from prismgp.cli.rows import TableRows, read_rows
+from prismgp.cli.rows import TableRows, read_table_rows
 from prismgp.data import TableFiles
 from prismgp.estimators import ExactGPRegressor, GPRegressor, load
 from prismgp.exceptions import DataError
@@ -126,7 +126,7 @@ def run(args: argparse.Namespace) -> int:
     train, test, where = _read_tables(args, model, files, test_files)
     options = {name: getattr(args, name) for name in _DEFAULTS}
     began = time.perf_counter()
-    with ticking("certifying", shown=show_progress(args)):
+    with show_seconds("certifying", shown=show_progress(args)):
         try:
             points = test.inputs if _predictions(args) else None
             certificate = certify(model, X_test=points, **{**options, **train.of_fit})
@@ -170,13 +170,13 @@ def _read_tables(
 ) -> tuple[TableRows, TableRows, str]:
     """Training rows, the rows to certify at, and a description of these."""
     targets = common.target_columns(args, model.model_, files)
-    train = read_rows(args, model, files, targets)
+    train = read_table_rows(args, model, files, targets)
     kept = None
     if args.holdout is not None or args.conformal is not None:
         chosen, out, _ = common.split_rows(args, len(train.numbers))
         kept, train = train.select(out) if len(out) else None, train.select(chosen)
     if test_files is not None:
-        test = read_rows(args, model, test_files, targets, with_target=False)
+        test = read_table_rows(args, model, test_files, targets, with_target=False)
         return train, test, f"{len(test.numbers):,} rows of {args.test}"
     if kept is not None:
         return train, kept, f"the {len(kept.numbers):,} rows held out of the fit"

@@ -54,7 +54,7 @@ def columns(text: str) -> list[str]:
 
 
 def _number(kind: type[N], accepts: Callable[[N], bool], what: str) -> Callable[[str], N]:
-    """A parser of numbers whose error says what is accepted."""
+    """Make a parser of numbers whose error says what is accepted."""
 
     def parse(text: str) -> N:
         try:
@@ -221,7 +221,7 @@ def open_path(args: argparse.Namespace, path: str) -> TableFiles:
 
 
 def target_columns(args: argparse.Namespace, model: FittedModel, files: TableFiles) -> list[str]:
-    """The target columns of a model, as the option --target or the model names them."""
+    """Return the target columns of a model, as the option --target or the model names them."""
     known = [] if model.encoder is None else list(model.encoder.targets)
     if args.target is None and not known:
         raise DataError(f"{args.model} was saved from Python without the name of its target; give it with --target")
@@ -229,7 +229,7 @@ def target_columns(args: argparse.Namespace, model: FittedModel, files: TableFil
 
 
 def require_targets(files: TableFiles, names: list[str]) -> list[str]:
-    """The names of target columns, all of which the table has."""
+    """Return the names of target columns, after checking that the table has all of them."""
     absent, there = quote_names(name for name in names if name not in files.names), quote_names(files.names)
     if absent:
         raise DataError(f"{files.path}: target column {absent} missing; the file has {there}")
@@ -256,7 +256,7 @@ def writable(path: str, *, inputs: Iterable[str]) -> Path:
 
 
 def split_rows(args: argparse.Namespace, n: int) -> tuple[Indices, Indices, Indices]:
-    """Rows of the fit, and those that ``--holdout`` and ``--conformal`` keep out of it; each in their order."""
+    """Split rows into those of the fit and those that ``--holdout`` and ``--conformal`` keep out; each in order."""
     shares = {name: getattr(args, name) for name in ("holdout", "conformal")}
     counts = [0 if share is None else max(1, round(share * n)) for share in shares.values()]
     left = n - sum(counts)
@@ -270,14 +270,14 @@ def split_rows(args: argparse.Namespace, n: int) -> tuple[Indices, Indices, Indi
 
 
 def ignore_interrupts() -> None:
-    """Called when the output is in place: the rest takes no time, and must not look like a failure."""
+    """Ignore signals once the output is in place: what remains is short, and must not look like a failure."""
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
 
 
-def check_output(args: argparse.Namespace, files: TableFiles) -> None:
-    """Check that the output can be written, and is no part of what is read."""
+def check_output_path(args: argparse.Namespace, files: TableFiles) -> None:
+    """Check that the output can be written, and is not part of the input."""
     writable(args.output, inputs=[args.model, *(str(each.path) for each in files.files)])
     if Path(args.data).is_dir() and Path(args.output).resolve().is_relative_to(Path(args.data).resolve()):
         raise DataError(f"{args.output}: is in the folder that is read and would become a part of it; write elsewhere")
@@ -285,7 +285,7 @@ def check_output(args: argparse.Namespace, files: TableFiles) -> None:
 
 @contextmanager
 def destination(output: str) -> Iterator[Path | IO[bytes]]:
-    """A temporary file, which replaces the output or is copied to stdout only when all rows are done."""
+    """Open a temporary file, which replaces the output or is copied to stdout only when all rows are done."""
     if output != "-":
         with atomic_path(output) as path:
             yield path
@@ -303,7 +303,7 @@ def destination(output: str) -> Iterator[Path | IO[bytes]]:
 def open_output(
     args: argparse.Namespace, files: TableFiles, kind: str, schema: pa.Schema
 ) -> Iterator[ParquetWriter | TextWriter]:
-    """A writer of rows to the output, which takes its place only when all are written; CSV as DATA is delimited."""
+    """Open a writer of rows, which replaces the output only when all are written; CSV is delimited as DATA is."""
     delimiter = files.csv_delimiter if kind.startswith(".csv") else None
     options: dict[str, Any] = {"decimal": args.decimal, "escape_formulas": args.escape_formulas}
     with destination(args.output) as place, open_writer(place, kind, schema, delimiter=delimiter, **options) as writer:
@@ -322,7 +322,7 @@ def report_formulas(args: argparse.Namespace, formulas: Mapping[str, int]) -> No
 
 
 def output_suffixes(model: FittedModel) -> list[str]:
-    """What tells the columns of several outputs apart: the targets, or their numbers where these have no names."""
+    """Return suffixes for the columns of several outputs: names of the targets, or numbers if they have no names."""
     if model.target_ndim == 1:
         return [""]
     names = () if model.encoder is None else model.encoder.targets
@@ -330,7 +330,7 @@ def output_suffixes(model: FittedModel) -> list[str]:
 
 
 def free_names(taken: Sequence[str], wanted: Iterable[str]) -> list[str]:
-    """Names for added columns: underscores are appended until a name is free."""
+    """Choose names for added columns: underscores are appended until a name is free."""
     names: list[str] = []
     for name in wanted:
         while name in taken or name in names:

@@ -27,7 +27,7 @@ _KERNEL, _NEIGHBOR_KERNEL = "rbf", "matern32"
 _LEVEL = 0.95
 _SHOWN_INPUTS = 5
 _ENDS = {"interrupt": "an interrupt", "time limit": "the time limit"}
-_LARGE_FILE = 100 * 10**6  # bytes
+LARGE_FILE = 100 * 10**6  # bytes
 
 
 def add_parser(subparsers: Subparsers, summary: str) -> None:
@@ -126,7 +126,7 @@ def add_parser(subparsers: Subparsers, summary: str) -> None:
         "--max-seconds",
         type=common.seconds,
         metavar="S",
-        help="end the fit after about so many seconds, with the best model so far; not reproducible",
+        help="end the fit after about this many seconds, with the best model so far; not reproducible",
     )
     parser.add_argument(
         "--keep-interrupted",
@@ -201,7 +201,7 @@ def run(args: argparse.Namespace) -> int:
     if held_out is not None:
         summary["holdout"] = _score(model, held_out, train, args.target)
     size = file_bytes(model.model_)
-    if size > _LARGE_FILE and not args.quiet:  # before it fills the disk
+    if size > LARGE_FILE and not args.quiet:  # before it fills the disk
         say(f"Writing {args.output}, about {format_bytes(size)}", error=True)
     model.save(output)
     common.ignore_interrupts()
@@ -213,7 +213,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         say(json_text(summary))
     elif not args.quiet:
-        _print(summary)
+        print_summary(summary)
     return 0
 
 
@@ -239,7 +239,7 @@ def _new_model(args: argparse.Namespace) -> GPRegressor:
 
 
 def _why_early(model: GPRegressor) -> str | None:
-    """What ended the fit before it was done, if anything did."""
+    """Return what ended the fit early, if anything did."""
     status = model.fit_status_
     return "interrupt" if status["interrupted"] else "time limit" if status["timed_out"] else None
 
@@ -306,7 +306,7 @@ def _description(model: GPRegressor, train: Source) -> dict[str, Any]:
     }
 
 
-def _print(summary: dict[str, Any]) -> None:
+def print_summary(summary: dict[str, Any]) -> None:
     frequencies = f", {summary['frequencies']} frequencies" if summary["frequencies"] else ""
     say(f"Fitted {summary['estimator']} ({summary['kernel']}{frequencies}) in {summary['seconds']:.1f} s")
     say()

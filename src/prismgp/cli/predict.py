@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
     kind = ".csv" if to_stdout else file_format(args.output)
     files = common.open_path(args, args.data)
     if not to_stdout:
-        common.check_output(args, files)
+        common.check_output_path(args, files)
     model = load_model(args.model, device=args.device)
     if model.conformal is not None and not args.no_noise:
         model.conformal.check(args.level)
@@ -230,7 +230,7 @@ class _Prediction:
         return table
 
     def summary(self) -> dict[str, Any]:
-        """What was done."""
+        """Summarise what was done."""
         conformal = self.model.conformal if self.include_noise else None
         return {
             "columns": self.columns,

@@ -15,12 +15,12 @@ import pyarrow as pa
 
 from prismgp._types import AnyArray
 from prismgp.cli import Parser, Subparsers, common, say
-from prismgp.cli.rows import TableRows, read_rows
+from prismgp.cli.rows import TableRows, read_table_rows
 from prismgp.data import TableFiles, quote_names
 from prismgp.data.encodings import NUMBER
 from prismgp.estimators import ExactGPRegressor, GPRegressor, load
 from prismgp.exceptions import DataError
-from prismgp.plots import choose_rows
+from prismgp.plots import sample_rows
 from prismgp.plots.style import require_matplotlib
 from prismgp.report import examine, model_page, render
 
@@ -30,6 +30,7 @@ _ROWS = 16_384  # of a file at a time
 
 def add_parser(subparsers: Subparsers, summary: str) -> None:
     """Declare the command."""
+    # Commands are declared in the same shape, as argparse asks for it; no words are shared.
     parser: Parser = subparsers.add_parser(
         "report",
         help=summary,
@@ -60,7 +61,7 @@ def add_parser(subparsers: Subparsers, summary: str) -> None:
         type=common.positive,
         default=_REPORTED,
         metavar="N",
-        help="report on so many rows, a random choice, if there are more (default: %(default)s)",
+        help="report on at most this many rows, chosen at random (default: %(default)s)",
     )
     parser.add_argument(
         "--seconds",
@@ -82,12 +83,12 @@ def run(args: argparse.Namespace) -> int:
     model: GPRegressor = load(args.model, device=args.device)
     began = time.perf_counter()
     targets, output = _choose_target(args, model, files)
-    table = read_rows(args, model, files, targets, with_noise=train_files is None)
+    table = read_table_rows(args, model, files, targets, with_noise=train_files is None)
     fitted, held_out = _split(args, table)
     is_fit = args.holdout is None and train_files is None and _is_fit(model, fitted)
     if train_files is not None:
-        fitted = read_rows(args, model, train_files, targets)
-    chosen = held_out.select(choose_rows(len(held_out.numbers), args.rows, np.random.default_rng(0)))
+        fitted = read_table_rows(args, model, train_files, targets)
+    chosen = held_out.select(sample_rows(len(held_out.numbers), args.rows, np.random.default_rng(0)))
     training, note = _training(args, model, fitted if is_fit or args.holdout is not None or args.train else None)
     try:
         found = examine(
@@ -128,7 +129,7 @@ def _open(args: argparse.Namespace) -> tuple[TableFiles, TableFiles | None]:
     require_matplotlib()
     files = common.open_path(args, args.data)
     train = None if args.train is None else common.open_second(args, args.train)
-    common.check_output(args, files)
+    common.check_output_path(args, files)
     if train is not None:
         common.writable(args.output, inputs=[str(each.path) for each in train.files])
     return files, train
@@ -197,7 +198,7 @@ def _raw_inputs(files: TableFiles, rows: TableRows) -> Any:
 def _training(
     args: argparse.Namespace, model: GPRegressor, rows: TableRows | None
 ) -> tuple[tuple[Any, Any] | None, str]:
-    """The rows of the fit, for a certificate, or why there is none."""
+    """Return the rows of the fit, for a certificate, or the reason why there is no certificate."""
     if args.no_certificate:
         return None, "It was not asked for."
     if isinstance(model, ExactGPRegressor):

@@ -56,7 +56,7 @@ class TableRows:
         return {"X": self.inputs, "y": self.target, **weights}
 
 
-def read_rows(
+def read_table_rows(
     args: argparse.Namespace,
     model: GPRegressor,
     files: TableFiles,
@@ -65,7 +65,7 @@ def read_rows(
     with_target: bool = True,
     with_noise: bool = True,
 ) -> TableRows:
-    """All rows of a table with the inputs and targets of a model, and the columns of noise that the options name."""
+    """Read all rows of a table: inputs and targets of a model, and the columns of noise that the options name."""
     fitted = model.model_
     noise = NoiseColumns(args.weight_column, args.noise_column) if with_target and with_noise else NoiseColumns()
     absent = [name for name in noise.names if name not in files.names]

@@ -12,7 +12,17 @@ import pyarrow as pa
 
 from prismgp._types import AnyArray
 from prismgp.active import CRITERIA, Selected, select_rows
-from prismgp.cli import Parser, Subparsers, common, json_text, printable, say, show_progress, terminal_width, ticking
+from prismgp.cli import (
+    Parser,
+    Subparsers,
+    common,
+    json_text,
+    printable,
+    say,
+    show_progress,
+    show_seconds,
+    terminal_width,
+)
 from prismgp.data import FileSource, MappedSource, Source, TableFiles, TableReader
 from prismgp.data.formats import file_format
 from prismgp.exceptions import DataError, PrismGPWarning
@@ -24,6 +34,7 @@ _CELL_WIDTH = 16  # of a column that is printed
 
 def add_parser(subparsers: Subparsers, summary: str) -> None:
     """Declare the command."""
+    # Commands are declared in the same shape, as argparse asks for it; no words are shared.
     parser: Parser = subparsers.add_parser(
         "suggest",
         help=summary,
@@ -81,11 +92,11 @@ def run(args: argparse.Namespace) -> int:
     kind = ".csv" if args.output in (None, "-") else file_format(args.output)
     files = common.open_path(args, args.data)
     if args.output is not None and not to_stdout:
-        common.check_output(args, files)
+        common.check_output_path(args, files)
     model = load_model(args.model, device=args.device)
     began = time.perf_counter()
     reader = _reader(args, model, files)
-    with warnings.catch_warnings(), ticking("selecting", shown=show_progress(args)):
+    with warnings.catch_warnings(), show_seconds("selecting", shown=show_progress(args)):
         warnings.simplefilter("once", PrismGPWarning)  # every pass over the table would repeat them
         reference = None
         if args.reference is not None:

@@ -251,21 +251,21 @@ def expansion_error(p: int, d: int, norm: float, fourth_norm: float, delta: floa
 
 
 def uniform_net(d: int, diameter: float, largest: int, room: float, delta: float) -> int | None:
-    """The smallest p for which S15 gives ``|E_in| <= room``; None where none does."""
+    """Return the smallest p for which S15 gives ``|E_in| <= room``; None if there is no such p."""
     if largest < 2 or diameter == 0.0:
         return 1
     return _smallest(lambda p: (largest - 1) * entry_error(p, d, diameter, delta) <= room)
 
 
 def uniform_expansion(d: int, norm: float, fourth_norm: float, room: float, delta: float) -> int | None:
-    """The smallest p for which S16 gives ``|E_in| <= room``; None where none does."""
+    """Return the smallest p for which S16 gives ``|E_in| <= room``; None if there is no such p."""
     if norm == 0.0:
         return 1
     return _smallest(lambda p: expansion_error(p, d, norm, fourth_norm, delta) <= room)
 
 
 def _smallest(enough: Callable[[int], bool]) -> int | None:
-    """The p at which ``enough`` becomes true, by doubling and bisection."""
+    """Find the p at which ``enough`` becomes true, by doubling and bisection."""
     high = 1
     while not enough(high):
         high *= 2

@@ -115,18 +115,18 @@ class Ending:
         return "interrupted" if self.interrupted else "stopped by the time limit"
 
     def check(self, seconds: float = 0.0) -> None:
-        """End the stage if something that takes so long would end after the time limit."""
+        """End the stage if something that takes this many seconds would end after the time limit."""
         if time.perf_counter() + seconds > self._deadline:
             self._over = self._record.timed_out = True
         if self.over:
             raise FitEndedError
 
     def allow(self) -> _Block:
-        """A block that the end of the stage leaves, for what follows it."""
+        """Return a context manager that the end of the stage leaves, so that the code after it runs."""
         return _Block(self)
 
     def insist(self, compute: Callable[[], T]) -> T:
-        """What a model cannot do without; an interrupt that is kept repeats it."""
+        """Compute a result that the model needs; if an interrupt is to keep the model, compute it again."""
         try:
             return compute()
         except KeyboardInterrupt:

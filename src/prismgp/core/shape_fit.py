@@ -172,6 +172,7 @@ def _fit_all(z: Array, w: Array, names: list[tuple[str, float]]) -> dict[tuple[s
 
 
 def _fit_student(z: Array, w: Array) -> StudentShape:
+    # Slow to import, and predictions do not need it.
     from scipy.optimize import minimize_scalar
 
     def loss(inverse: float) -> float:
@@ -183,6 +184,7 @@ def _fit_student(z: Array, w: Array) -> StudentShape:
 
 
 def _fit_skewed(z: Array, w: Array) -> SkewedShape:
+    # Slow to import, and predictions do not need it.
     from scipy.optimize import minimize
 
     def loss(theta: Array) -> float:

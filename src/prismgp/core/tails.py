@@ -32,7 +32,7 @@ _HALVINGS = 80
 
 
 def tail_share(rows: int, weights: Array | None = None) -> float:
-    """The share of the tails after so many held-out rows, which may have weights, (rows,)."""
+    """Return the share of the tails, learned from held-out rows, which may have weights, (rows,)."""
     return 1.0 / ((rows if weights is None else effective_rows(weights)) + 1.0)
 
 

@@ -53,7 +53,7 @@ def check_unique(names: Iterable[str], what: str, where: str = "") -> None:
 
 
 def raise_problems(problems: Sequence[str]) -> None:
-    """One error for all problems of a table; none if there are none."""
+    """Raise one error for all problems of a table, if there are any."""
     if problems:
         raise DataError(problems[0] if len(problems) == 1 else f"{len(problems)} problems: {'; '.join(problems)}")
 

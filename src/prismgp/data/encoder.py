@@ -250,7 +250,7 @@ class TableEncoder:
 
     @cached_property
     def indicators(self) -> npt.NDArray[np.intp]:
-        """For every input the place of the one that says whether it is missing, (d,); -1: there is none."""
+        """For every input, the column of its missing indicator, (d,); -1 if it has no indicator."""
         widths = [len(each.fill) for each in self._learned]
         ends = np.cumsum(widths)
         found = np.full(int(ends[-1]), -1)

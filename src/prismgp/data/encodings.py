@@ -79,7 +79,7 @@ class Encoding(ABC):
 
     @property
     def fill(self) -> list[float]:
-        """What replaces NaN in each input where a cell is missing as it was in training; NaN: nothing does."""
+        """The value of each input in place of NaN where a cell is missing; NaN for inputs that stay unknown."""
         return []
 
     @abstractmethod

@@ -54,7 +54,7 @@ def from_parquet(
         times are imputed by the median of the training rows, with an indicator; missing categories are a category.
         Rows in which a target is missing are left out, unless they are an error. Infinity is always an error.
     max_categories : int, default 30
-        Each of up to so many categories has an indicator. Columns with more are encoded by the effect of each
+        Each of up to this many categories has an indicator. Columns with more are encoded by the effect of each
         category on the target, shrunken and out of fold, and by its frequency.
     weight : str, optional
         Column with the weights of the rows, the ``sample_weight`` of :meth:`SSGPRegressor.fit`; not an input.

@@ -90,7 +90,7 @@ class Moments:
 
     @property
     def largest(self) -> Array:
-        """The largest magnitude in every column; not a number where a cell is none."""
+        """The largest magnitude in every column; NaN if a cell of the column is NaN."""
         return np.maximum(-self._low, self._high)
 
 

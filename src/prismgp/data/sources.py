@@ -115,7 +115,7 @@ class Source(ABC):
         return self.in_memory or self.are_few(self.n_rows)
 
     def are_few(self, rows: int) -> bool:
-        """Whether so many rows take little memory."""
+        """Return whether this number of rows takes little memory."""
         return 8 * rows * (self.n_inputs + self.n_outputs + self.n_noise) <= KEPT_BYTES
 
     def subsamples(self, sizes: list[int], rng: np.random.Generator) -> list[ArraySource]:

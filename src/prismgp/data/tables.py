@@ -3,8 +3,10 @@
 A stream of a CSV file is text, cell for cell as in the file. Nothing is inferred, so no type can change between blocks,
 and cells that are only passed through come out as they went in.
 
-``pyarrow.dataset`` is not used. Its scanner holds whole row groups in memory (62 MB where the reader here takes 2 MB),
-sorts files by another order than that of their folders, and its errors name neither the file nor the column.
+``pyarrow.dataset`` is not used. Its scanner needs more memory: for 10^6 rows of 8 columns in one row group, the peak
+over the start of the process was 30 MB with the reader here, 127 MB with a scanner with buffered streams and no
+read-ahead, and 186 MB with one as it is by default. It also finds and orders the files of a folder by rules of its own,
+and its errors name neither the file nor the column.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ def search_folders() -> Iterator[Path]:
 
 
 def find(path: str) -> Path | None:
-    """The file in the data folder or in the cache, or None."""
+    """Find the file in the data folder or in the cache; None if it is in neither."""
     return next((folder / path for folder in search_folders() if (folder / path).is_file()), None)
 
 
@@ -91,7 +91,7 @@ class Resource:
 
 
 def fetch(resource: Resource) -> Path:
-    """The file, from the data folder, the cache, or the network; an error that says what to do if there is none."""
+    """Return the file, from the data folder, the cache or the network; if none has it, the error says what to do."""
     found = find(resource.path)
     wanted = resource.sha256
     if found is not None:
@@ -160,7 +160,7 @@ def _download(resource: Resource, address: str) -> str | None:
 
 
 def sha256_of(path: Path) -> str:
-    """Checksum of a file, in hexadecimal digits."""
+    """Compute the checksum of a file, in hexadecimal digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -23,13 +23,13 @@ from prismgp.core.ending import ON_INTERRUPT, Ending
 from prismgp.core.kernels import KERNELS
 from prismgp.core.models import Predictor
 from prismgp.data import MISSING, ArraySource, MappedSource, Source, StandardisedRows, Standardiser, merge_copies
-from prismgp.estimators.documented import Documented
 from prismgp.estimators.predictions import Predictions
 from prismgp.estimators.sources import (
     Labels,
     adopt_rows,
     adopt_source,
     as_source,
+    draw_background,
     forget_fit,
     match_inputs,
     match_rows,
@@ -38,12 +38,12 @@ from prismgp.estimators.sources import (
     open_checkpoint,
 )
 from prismgp.exceptions import DataError, PrismGPWarning
-from prismgp.model import FittedModel, draw_background, save_model
+from prismgp.model import FittedModel, save_model
 
 _TOO_FEW = 10  # rows
 
 
-class GPRegressor(Documented, Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type: ignore[misc]
+class GPRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type: ignore[misc]
     """Common part of the regressors. Subclasses fit; the fitted model, ``model_``, predicts.
 
     scikit-learn reads the parameters of an estimator off its own constructor, so the constructors of the subclasses
@@ -82,7 +82,7 @@ class GPRegressor(Documented, Predictions, MultiOutputMixin, RegressorMixin, Bas
     # -- fitting ---------------------------------------------------------------------------------
 
     def _check_parameters(self) -> None:
-        """Constructor arguments are checked here, not in the constructor."""
+        """Check the constructor arguments, which the constructor only stores."""
         name = type(self).__name__
         check_choice(name, "kernel", self.kernel, tuple(KERNELS))
         check_number(name, "max_iter", self.max_iter, low=1, integer=True)
@@ -92,7 +92,7 @@ class GPRegressor(Documented, Predictions, MultiOutputMixin, RegressorMixin, Bas
         self._check_computation()
 
     def _check_computation(self) -> None:
-        """Those arguments that count after a fit too."""
+        """Check the arguments that are used after a fit too."""
         name = type(self).__name__
         check_choice(name, "missing", self.missing, MISSING)
         check_device(name, self.device)
@@ -111,7 +111,7 @@ class GPRegressor(Documented, Predictions, MultiOutputMixin, RegressorMixin, Bas
     def _training_rows(
         self, X: Any, y: Any, sample_weight: Any = None, noise_variance: Any = None, labels: Labels = no_labels
     ) -> StandardisedRows:
-        """Checked rows of a new fit; everything learned before is dropped first."""
+        """Check the rows of a new fit, after dropping everything that was learned before."""
         began = time.perf_counter()
         self._check_parameters()
         _, device = self._compute()  # is it there? Saving and loading must work without
@@ -128,7 +128,7 @@ class GPRegressor(Documented, Predictions, MultiOutputMixin, RegressorMixin, Bas
         return self._rows(source, standardiser)
 
     def _warn_of_data(self, source: Source) -> None:
-        """Say what no model can learn from these rows."""
+        """Warn of what no model can learn from these rows."""
         if not self.optimize:  # what the user gives is not learned
             return
         if source.n_rows < _TOO_FEW:
@@ -141,7 +141,7 @@ class GPRegressor(Documented, Predictions, MultiOutputMixin, RegressorMixin, Bas
         warnings.warn(message, PrismGPWarning, stacklevel=4)
 
     def _check_size(self, source: Source, device: torch.device) -> None:
-        """Refuse what memory cannot hold."""
+        """Refuse a fit that does not fit into memory."""
 
     def _learns_lengthscales(self) -> bool:
         return bool(self.optimize)
@@ -159,7 +159,7 @@ class GPRegressor(Documented, Predictions, MultiOutputMixin, RegressorMixin, Bas
         training: bool = False,
         labels: Labels = no_labels,
     ) -> tuple[Source, int]:
-        """Checked rows, encoded, and the dimension of y; those of a fit, or those for a fitted model.
+        """Check and encode rows, of a fit or for a fitted model; also returns the dimension of y.
 
         ``noise`` are weights and known noise variances of the rows; rows of weight zero are left out. ``training``:
         the rows are those of the fit again.
@@ -286,7 +286,7 @@ class GPRegressor(Documented, Predictions, MultiOutputMixin, RegressorMixin, Bas
         status: dict[str, Any] | None = None,
         **record: Any,
     ) -> Self:
-        """Hold what a fit has found, after the callback has seen it; a fit that ended early says so."""
+        """Store the result of a fit, after the callback has seen it; warn if the fit ended early."""
         status = {**(status or {}), **context.status()}
         model = self._as_model(predictor, rows, stages, history, status=status, **record)
         context.report("final", model.n_rows, lambda: model)
@@ -296,7 +296,7 @@ class GPRegressor(Documented, Predictions, MultiOutputMixin, RegressorMixin, Bas
         return self
 
     def _adopt(self, model: FittedModel) -> None:
-        """Hold a fitted model, and publish what it has learned."""
+        """Store a fitted model, and set the attributes that it has learned."""
         self.model_ = model
         self.lengthscale_ = model.lengthscale
         self.signal_variance_ = self._per_output(model.signal_variance)
@@ -360,7 +360,7 @@ class GPRegressor(Documented, Predictions, MultiOutputMixin, RegressorMixin, Bas
 
     @classmethod
     def _from_model(cls, model: FittedModel) -> Self:
-        """An estimator around a model read from a file."""
+        """Make an estimator of a model read from a file."""
         estimator = cls(**model.arguments)
         estimator._check_parameters()
         encoder = model.encoder

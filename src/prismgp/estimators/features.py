@@ -15,13 +15,12 @@ from prismgp._validate import check_choice, check_inputs, check_number
 from prismgp.core.features import projection, spectral_features
 from prismgp.core.kernels import FREQUENCY_KINDS, KERNELS, draw_frequencies, get_kernel
 from prismgp.data import ArraySource, Source, StandardisedRows, Standardiser
-from prismgp.estimators.documented import Documented
 from prismgp.estimators.sources import adopt_source, forget_fit, match_inputs, match_source
 
 CHUNK_ROWS = 8_192
 
 
-class SpectralFeatures(Documented, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+class SpectralFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Random Fourier features whose inner products approximate a stationary kernel.
 
     ``transform(x) . transform(x')`` estimates ``k(x, x')`` without bias, every row has norm one, and

@@ -19,8 +19,7 @@ from threadpoolctl import threadpool_limits
 
 from prismgp._system import available_bytes, format_bytes
 from prismgp._types import AnyArray, Array, Tensor
-from prismgp._validate import check_choice, check_number
-from prismgp.core.features import GATINGS, Gating
+from prismgp.core.features import Gating
 from prismgp.core.gating import ClusterMoments, Gate, RuleGate, hard_gates, soft_gates
 from prismgp.core.kernels import Parameters
 from prismgp.core.row_noise import RowNoise
@@ -34,21 +33,8 @@ _DIGITS = {torch.float64: 12, torch.float32: 6}  # that survive standardising a 
 _TINY = 1e-300
 
 
-def check_gating(name: str, gating: Any, partition: Any, n_components: Any) -> None:
-    """Of the arguments, what can be said without the rows."""
-    check_choice(name, "gating", gating, GATINGS)
-    check_number(name, "n_components", n_components, low=1, integer=True)
-    if partition is not None and gating == "none":
-        raise DataError(
-            f'{name}: partition is given, but gating="none" makes no use of it; '
-            'set gating="hard" or gating="soft", or leave partition out'
-        )
-
-
 def given_labels(partition: Any, n: int, d: int) -> AnyArray | None:
-    """Labels of the training rows, numbered from 0 without gaps, (n,); None where none are given."""
-    if partition is None:
-        return None
+    """Return the labels of the training rows, numbered from 0 without gaps, (n,); None where a clusterer is given."""
     if hasattr(partition, "predict"):
         _check_clusterer(_unfreeze(partition), d)
         return None
@@ -82,12 +68,10 @@ def fit_gate(
     rng: np.random.Generator,
     start: Parameters,
 ) -> Gating:
-    """The gate that the arguments ask for; labels are taken from the rows.
+    """Make the gate, "hard" or "soft", that the arguments ask for; labels are taken from the rows.
 
     Distances between rows are measured in the length-scales of ``start``; only their ratios matter.
     """
-    if kind == "none":
-        return Gating()
     # Of an input that never varied, a length-scale given in its units would undo the scale that makes it vanish.
     lengthscale = np.where(rows.standardiser.constant_inputs, start.lengthscale.max(), start.lengthscale)
     relative = torch.as_tensor(lengthscale / lengthscale.min())
@@ -124,7 +108,7 @@ _Labelled = tuple[Tensor, Tensor, Tensor | None]  # rows, their labels, and thei
 
 
 def _with_labels(chunks: Chunks, labels: AnyArray) -> Iterator[_Labelled]:
-    """One pass over the rows with their labels."""
+    """Iterate over the rows with their labels, once."""
     start = 0
     for x, y in chunks:
         noise = RowNoise.split(y, chunks.n_outputs)[1]
@@ -138,7 +122,7 @@ def _rule(kind: str, rows: Callable[[], Iterator[_Labelled]], n_clusters: int, r
 
 
 def _gate_of_labels(kind: str, chunks: Chunks, labels: AnyArray, relative: Tensor) -> tuple[RuleGate, dict[str, Any]]:
-    """A rule for new rows; the training rows keep their labels under hard gates."""
+    """Learn a rule for new rows from labels; the training rows keep their labels under hard gates."""
     pairs = partial(_with_labels, chunks, labels)
     gate = _rule(kind, pairs, int(labels.max()) + 1, relative)
     differ = gate.disagreement(pairs())
@@ -178,7 +162,7 @@ def _gate_of_clusterer(
 def _find(
     kind: str, n_components: int, rows: StandardisedRows, relative: Tensor, rng: np.random.Generator
 ) -> tuple[RuleGate, dict[str, Any]]:
-    """Clusters by k-means on a subsample, with inputs in length-scales."""
+    """Find clusters by k-means on a subsample, with inputs in length-scales."""
     from sklearn.cluster import KMeans  # takes memory and time to load; predictions do not need it
 
     sample = rows if rows.n_rows <= CLUSTERING_ROWS else rows.subsamples([CLUSTERING_ROWS], rng)[0]
@@ -203,12 +187,12 @@ def _find(
 
 
 def _unfreeze(partition: Any) -> Any:
-    """Without the wrapper that keeps it fitted when cloned."""
+    """Return the clusterer without the wrapper that keeps it fitted when cloned."""
     return partition.estimator if isinstance(partition, FrozenEstimator) else partition
 
 
 def _check_clusterer(clusterer: Any, d: int) -> None:
-    """It must be fitted, and to as many inputs."""
+    """Check that the clusterer is fitted, to the same number of inputs."""
     name = type(clusterer).__name__
     if hasattr(clusterer, "fit"):
         try:
@@ -226,7 +210,7 @@ def _check_clusterer(clusterer: Any, d: int) -> None:
 
 
 def _probabilities(clusterer: Any) -> Callable[[Any], Any] | None:
-    """Its method that gives those of the clusters, where it has one."""
+    """Return the method of a clusterer that computes the probabilities of its clusters; None if it has none."""
     for name in ("predict_proba", "responsibilities"):
         method: Callable[[Any], Any] | None = getattr(clusterer, name, None)
         if method is not None:
@@ -235,7 +219,7 @@ def _probabilities(clusterer: Any) -> Callable[[Any], Any] | None:
 
 
 def _to_rule(clusterer: Any, kind: str, standardiser: Standardiser) -> RuleGate | None:
-    """The clusterer as a rule (G2), where it is one; exact types, since a subclass may assign otherwise."""
+    """Convert a clusterer to a rule (G2) if it follows one; exact types, since a subclass may assign otherwise."""
     from sklearn.cluster import KMeans, MiniBatchKMeans  # loaded when asked for
     from sklearn.mixture import GaussianMixture  # the same
 
@@ -256,7 +240,7 @@ def _to_rule(clusterer: Any, kind: str, standardiser: Standardiser) -> RuleGate 
 
 @dataclass(frozen=True)
 class ClustererGate:
-    """Gates by a clusterer that is no rule of ours: it is asked about every row, in the user's units.
+    """Gates by a clusterer that is not one of the rules (G2): it predicts every row, in the user's units.
 
     Rows go back to these units rounded to the digits that survive, so that grids stay grids.
     """

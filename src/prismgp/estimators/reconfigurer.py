@@ -17,7 +17,6 @@ from prismgp._validate import check_choice, check_device, check_inputs, check_nu
 from prismgp.context import FitContext
 from prismgp.core.ending import ON_INTERRUPT, Ending
 from prismgp.data import ArraySource, Source, StandardisedRows, Standardiser, prefetch
-from prismgp.estimators.documented import Documented
 from prismgp.estimators.sources import (
     adopt_source,
     apply_where_rows_are,
@@ -34,7 +33,7 @@ CHUNK_ROWS = 8_192
 _STATUS = ("held_out_rows", "steps", "best_step", "message")
 
 
-class Reconfigurer(Documented, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+class Reconfigurer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Map the inputs to a latent space where they form compact, well separated clusters.
 
     A variational auto-encoder whose latent prior is a mixture of Gaussians on a sphere, fitted without
@@ -62,7 +61,7 @@ class Reconfigurer(Documented, ClassNamePrefixFeaturesOutMixin, TransformerMixin
     max_steps : int, default 2000
         Steps of Adam.
     patience : int or None, default 500
-        Stop after so many steps without a better objective on the held-out tenth of the rows; None: do
+        Stop after this many steps without a better objective on the held-out tenth of the rows; None: do
         all steps. The best state seen is kept in any case.
     device : {"cpu", "cuda", "auto"} or a numbered GPU such as "cuda:1", default "cpu"
     random_state : int, RandomState or None, default None
@@ -111,6 +110,7 @@ class Reconfigurer(Documented, ClassNamePrefixFeaturesOutMixin, TransformerMixin
     _vae: MixtureVAE
     _standardiser: Standardiser
 
+    # Parameters that regressors have as well are repeated: scikit-learn reads them off an estimator's own constructor.
     def __init__(
         self,
         n_components: int = 8,
@@ -233,7 +233,7 @@ class Reconfigurer(Documented, ClassNamePrefixFeaturesOutMixin, TransformerMixin
         compute_device(self.device)
 
     def _at_latent_points(self, method: str, X: Any, compute: Callable[[Tensor], Tensor]) -> AnyArray:
-        """What the method computes at the means of ``q(z | x)``, in float64, a bounded number of rows at a time.
+        """Apply a function to the means of ``q(z | x)``, in float64, a bounded number of rows at a time.
 
         The result has the precision of X, or is of integers. Rows on a cluster are passed to the method there.
         """

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from sklearn.base import BaseEstimator
 
-from prismgp._types import AnyArray
+from prismgp._types import AnyArray, Array
 from prismgp._validate import check_fit_data, check_inputs, check_row_noise
 from prismgp._version import __version__
 from prismgp.checkpoint import Checkpoint
@@ -38,12 +38,13 @@ from prismgp.exceptions import DataError
 
 # On the result of a fit; one that ends early keeps only what the whole fit has too.
 _WITHOUT_EFFECT = ("verbose", "checkpoint", "max_seconds", "on_interrupt")
+_BACKGROUND_ROWS = 512
 _LONG = 16  # numbers; longer arrays are told apart by a digest
-Labels = Callable[[int, int], AnyArray | None]  # the clusters of so many rows with so many inputs, where given
+Labels = Callable[[int, int], AnyArray | None]  # from n and d to the clusters of the rows, if given
 
 
 def no_labels(n: int, d: int) -> None:
-    """No clusters are given."""
+    """Return None: no clusters are given."""
 
 
 def as_source(
@@ -55,9 +56,9 @@ def as_source(
     *,
     reset: bool = False,
 ) -> tuple[Any, Any]:
-    """Dask collections as one source, and nothing beside it; all else passes. ``reset``: they are to be fitted.
+    """Convert Dask collections to one source, which holds targets, weights and noise variances of its rows too.
 
-    A source holds weights and noise variances of its rows itself.
+    Anything else is returned as it is. ``reset``: the rows are those of a fit.
     """
     if is_collection(X):
         encoder = None if reset else getattr(estimator, "table_encoder_", None)
@@ -79,7 +80,7 @@ def as_source(
 
 
 def apply_where_rows_are(estimator: BaseEstimator, source: Source, method: str, **options: Any) -> Any:
-    """An array, or a tuple of arrays, with an entry for each row, computed shard by shard where the rows are."""
+    """Apply a method to the rows, shard by shard where they are; an array, or a tuple of arrays, of n entries."""
     parts = _match_columns(estimator, source).map(partial(getattr(estimator, method), **options))
     if isinstance(parts[0], tuple):
         return tuple(np.concatenate(each) for each in zip(*parts, strict=True))
@@ -90,7 +91,7 @@ def apply_where_rows_are(estimator: BaseEstimator, source: Source, method: str, 
 
 
 def adopt_source(estimator: BaseEstimator, source: Source, y: Any, *, needs_target: bool = True) -> Source:
-    """A source to be fitted, encoded; names and number of its columns become the estimator's.
+    """Check and encode a source to be fitted; names and number of its columns become the estimator's.
 
     Small ones come into memory.
     """
@@ -108,20 +109,20 @@ def adopt_source(estimator: BaseEstimator, source: Source, y: Any, *, needs_targ
 
 
 def _encoder_of_numbers(estimator: Any, width: int) -> TableEncoder:
-    """For rows of so many numbers, some of which are missing."""
+    """Make the encoder for rows of ``width`` numbers, some of which are missing."""
     names = getattr(estimator, "feature_names_in_", None)
     columns = [f"x{k}" for k in range(width)] if names is None else [str(name) for name in names]
     return TableEncoder.numeric(columns, positional=names is None)
 
 
 def learn_rows(estimator: BaseEstimator, rows: Source, encoder: TableEncoder) -> Source:
-    """The rows of a fit, encoded; what the encoder learns from them becomes the estimator's."""
+    """Encode the rows of a fit; what the encoder learns from them becomes the estimator's."""
     estimator.table_encoder_ = encoder.learn(rows)
     return encode_rows(rows, estimator.table_encoder_, training=True)
 
 
 def encode_rows(rows: Source, encoder: TableEncoder, *, training: bool = False) -> Source:
-    """Rows as they are read, encoded as inputs of a model."""
+    """Encode rows, as they are read, as inputs of a model."""
     if encoder.is_identity:
         return rows
     encoded = MappedSource(rows, encoder.encode_training if training else encoder.encode, encoder.n_features)
@@ -129,10 +130,10 @@ def encode_rows(rows: Source, encoder: TableEncoder, *, training: bool = False) 
 
 
 def adopt_rows(estimator: Any, X: Any, y: Any, noise: tuple[Any, Any], labels: Labels) -> tuple[Source, int]:
-    """Checked arrays or frames to be fitted, encoded where they are not just numbers, and the dimension of y.
+    """Check arrays or frames to be fitted, encode them if they are not just numbers; also the dimension of y.
 
-    ``noise`` are weights and known noise variances of the rows; ``labels`` returns the clusters of so many rows with so
-    many inputs, if they are given.
+    ``noise`` are weights and known noise variances of the rows; ``labels`` returns the clusters of n rows with d
+    inputs, if they are given.
     """
     encoder = batch = None
     if is_frame(X) and needs_encoder(X):
@@ -156,13 +157,34 @@ def adopt_rows(estimator: Any, X: Any, y: Any, noise: tuple[Any, Any], labels: L
     return (rows if encoder is None else learn_rows(estimator, rows, encoder)), target.ndim
 
 
+def draw_background(source: Source, encoder: TableEncoder | None) -> Array:
+    """Draw a random sample of the rows of a fit, (m, d), in which no cell is missing.
+
+    Missing numbers are replaced by those of other rows, so that the sample has what they may have been. A prediction
+    fills unknown cells from it (``model/unknown.py``).
+    """
+    size = min(source.n_rows, _BACKGROUND_ROWS)
+    # In C order, as files hold it: sums and products of another order round otherwise.
+    x = np.array(source.subsamples([size], np.random.default_rng(0))[0].x, dtype=np.float64, order="C")
+    for indicator in np.unique(encoder.indicators) if encoder is not None else ():
+        known = np.flatnonzero(x[:, indicator] == 0.0)
+        if indicator < 0 or not len(known):
+            continue
+        own = np.flatnonzero(encoder.indicators == indicator) if encoder is not None else np.empty(0, np.intp)
+        missing = np.flatnonzero(x[:, indicator] != 0.0)
+        donors = known[np.arange(len(missing)) % len(known)]
+        x[np.ix_(missing, own)] = x[np.ix_(donors, own)]
+        x[missing, indicator] = 0.0
+    return x
+
+
 # -- rows for an estimator that is fitted --------------------------------------------------------
 
 
 def match_source(
     estimator: BaseEstimator, source: Source, y: Any = None, *, needs_target: bool = False, training: bool = False
 ) -> Source:
-    """A source for an estimator that is fitted: its columns must be those it knows, and are encoded as it does.
+    """Check and encode a source for a fitted estimator: the columns must be those of the fit.
 
     ``training``: the rows are those of the fit.
     """
@@ -204,7 +226,7 @@ def match_rows(
     *,
     training: bool = False,
 ) -> tuple[Source, int]:
-    """Checked arrays or frames for an estimator that is fitted, encoded, and the dimension of y."""
+    """Check and encode arrays or frames for a fitted estimator; also returns the dimension of y."""
     encoder = getattr(estimator, "table_encoder_", None)
     x, target = check_fit_data(estimator, _read(estimator, X), y, reset=False, allow_nan=_allows_nan(estimator))
     rows = ArraySource(x, target.reshape(len(target), -1), labels(*x.shape))
@@ -215,7 +237,7 @@ def match_rows(
 
 
 def match_inputs(estimator: Any, X: Any) -> AnyArray:
-    """Checked inputs for an estimator that is fitted, encoded; not finite where a cell is unknown."""
+    """Check and encode inputs for a fitted estimator; not finite where a cell is unknown."""
     encoder = getattr(estimator, "table_encoder_", None)
     x = check_inputs(estimator, _read(estimator, X), allow_nan=_allows_nan(estimator))
     return x if encoder is None or encoder.is_identity else encoder.encode(x)
@@ -226,7 +248,7 @@ def _allows_nan(estimator: Any) -> bool:
 
 
 def _read(estimator: Any, X: Any) -> Any:
-    """A frame as the estimator's encoder reads it; all else passes."""
+    """Read a frame by the estimator's encoder; return anything else as it is."""
     encoder = getattr(estimator, "table_encoder_", None)
     if not is_frame(X):
         if encoder is not None and not encoder.is_numeric:
@@ -251,7 +273,7 @@ def _numbers_only_error(names: list[str]) -> DataError:
 
 
 def input_blocks(estimator: Any, X: Any, rows: int) -> AnyArray | Iterator[AnyArray]:
-    """Checked inputs of an estimator that is fitted: one array, or blocks of so many rows of a source."""
+    """Check inputs of a fitted estimator; return one array, or blocks of this number of rows of a source."""
     if isinstance(X, Source):
         return (x for x, _ in prefetch(match_source(estimator, X).blocks(rows)))
     return match_inputs(estimator, X)
@@ -277,7 +299,7 @@ def _check_targets(source: Source, y: Any, *, needs_target: bool) -> None:
 
 
 def open_checkpoint(model: BaseEstimator, source: Source) -> Checkpoint:
-    """The checkpoint that the estimator's ``checkpoint`` names, if it names one, begun or continued."""
+    """Begin or continue the checkpoint that the estimator's ``checkpoint`` names, if it names one."""
     path = model.checkpoint
     if path is None:
         return Checkpoint()
@@ -289,13 +311,13 @@ def open_checkpoint(model: BaseEstimator, source: Source) -> Checkpoint:
     arguments = {key: value for key, value in model.get_params(deep=False).items() if key not in _WITHOUT_EFFECT}
     identity = {key: _identify(value) for key, value in arguments.items()}
     rows = {"rows": source.n_rows, "inputs": source.n_inputs, "outputs": source.n_outputs, "data": source.digest}
-    code = {"prismgp": __version__, "code": _digest_code()}
+    code = {"prismgp": __version__, "code": digest_code()}
     return Checkpoint(path, {"estimator": name, **code, **identity, **rows})
 
 
 @cache
-def _digest_code() -> str:
-    """Of the source of PrismGP: other code would not repeat what a checkpoint holds."""
+def digest_code() -> str:
+    """Compute a digest of the source of PrismGP: other code would not repeat what a checkpoint holds."""
     found, root = hashlib.sha256(), Path(__file__).parents[1]
     for file in sorted(root.rglob("*.py")):
         found.update(f"{file.relative_to(root).as_posix()} ".encode() + file.read_bytes())
@@ -303,7 +325,7 @@ def _digest_code() -> str:
 
 
 def _identify(value: Any) -> Any:
-    """An argument as JSON that differs where the argument does."""
+    """Convert an argument to JSON that differs where the argument does."""
     if isinstance(value, str | bool | int | float | None):
         return value
     if hasattr(value, "get_params"):

@@ -12,13 +12,15 @@ from sklearn.utils.validation import check_is_fitted
 from prismgp._system import Streams, limit_blas_threads
 from prismgp._types import Device, DtypeName, GatingKind, KernelName, Missing, OnInterrupt, RandomState
 from prismgp._validate import check_choice, check_number
+from prismgp.core.features import GATINGS
 from prismgp.core.fit import SSGPSettings, fit_ssgp
 from prismgp.core.kernels import FREQUENCY_KINDS, get_kernel
 from prismgp.core.models import Predictor
 from prismgp.data import Source, StandardisedRows
 from prismgp.estimators.base import UpdatableRegressor
-from prismgp.estimators.gating import check_gating, fit_gate, given_labels
-from prismgp.exceptions import PrismGPWarning
+from prismgp.estimators.gating import fit_gate, given_labels
+from prismgp.estimators.sources import Labels, no_labels
+from prismgp.exceptions import DataError, PrismGPWarning
 from prismgp.model import FittedModel
 
 
@@ -82,7 +84,7 @@ class SSGPRegressor(UpdatableRegressor):
         File that remembers how far the fit has come: the same fit, begun again after it was killed, goes on from
         there, with the same result. It stays after the fit; remove it when the model is saved.
     max_seconds : float or None, default None
-        End the fit after about so many seconds, with the best model so far. The steps of the optimiser and of the
+        End the fit after about this many seconds, with the best model so far. The steps of the optimiser and of the
         training fit into that time; then follows the last pass over the rows, for which time is kept. Such a fit
         cannot be reproduced.
     on_interrupt : {"raise", "keep"}, default "raise"
@@ -194,7 +196,7 @@ class SSGPRegressor(UpdatableRegressor):
             Known variance of the error of each target, in the target's units squared, which adds to the learned noise
             in the fit; predictions have the learned noise alone. For one target.
         """
-        rows = self._training_rows(X, y, sample_weight, noise_variance, partial(given_labels, self.partition))
+        rows = self._training_rows(X, y, sample_weight, noise_variance, _labels_of(self.partition))
         context = self._context(rows)
         streams = Streams(self.random_state)
         settings = SSGPSettings(
@@ -208,11 +210,13 @@ class SSGPRegressor(UpdatableRegressor):
             n_restarts=self.n_restarts,
             dtype=self.dtype,
         )
-        clusters, rng = (self.gating, self.partition, self.n_components), streams.generator("partition")
-        gate = partial(fit_gate, *clusters, rows, self.n_frequencies, rng)
+        gates: dict[str, Any] = {}
+        if self.gating != "none":
+            clusters, rng = (self.gating, self.partition, self.n_components), streams.generator("partition")
+            gates["gate"] = partial(fit_gate, *clusters, rows, self.n_frequencies, rng)
         with limit_blas_threads(), context, context.progress("eval"):
             start = rows.start(learn=self.optimize, **self._start_values())
-            fit = fit_ssgp(rows, start, settings, streams, gate=gate, callback=context)
+            fit = fit_ssgp(rows, start, settings, streams, callback=context, **gates)
         if self.optimize and fit.no_better_than_noise:
             warnings.warn(
                 "the fit explains no more than noise would: its log evidence is higher than that of noise around a "
@@ -228,14 +232,19 @@ class SSGPRegressor(UpdatableRegressor):
         check_is_fitted(self)
         # Soft gates go by the rule, for training rows too.
         partition = self.partition if self.model_.arguments["gating"] == "hard" else None
-        labels = partial(given_labels, partition)
-        return self.read_rows(X, y, sample_weight, noise_variance, training=True, labels=labels)
+        return self.read_rows(X, y, sample_weight, noise_variance, training=True, labels=_labels_of(partition))
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
         name = type(self).__name__
         check_number(name, "n_frequencies", self.n_frequencies, low=1, integer=True)
-        check_gating(name, self.gating, self.partition, self.n_components)
+        check_choice(name, "gating", self.gating, GATINGS)
+        check_number(name, "n_components", self.n_components, low=1, integer=True)
+        if self.partition is not None and self.gating == "none":
+            raise DataError(
+                f'{name}: partition is given, but gating="none" makes no use of it; '
+                'set gating="hard" or gating="soft", or leave partition out'
+            )
         if isinstance(self.frequencies, str):
             check_choice(name, "frequencies", self.frequencies, FREQUENCY_KINDS)
 
@@ -243,3 +252,8 @@ class SSGPRegressor(UpdatableRegressor):
         model = super()._as_model(predictor, rows, *args, **record)
         # The gate is in the file; labels of training rows, or a clusterer, are not.
         return replace(model, arguments={**model.arguments, "partition": None})
+
+
+def _labels_of(partition: Any) -> Labels:
+    """Return the function that checks and numbers the labels of a partition."""
+    return no_labels if partition is None else partial(given_labels, partition)

@@ -5,7 +5,6 @@ from prismgp.model.export import PredictModule
 from prismgp.model.file import FORMAT_VERSION, file_bytes, load_model, save_model
 from prismgp.model.fitted import FittedModel
 from prismgp.model.process import FittedProcess
-from prismgp.model.unknown import draw_background
 
 __all__ = [
     "FORMAT_VERSION",
@@ -13,7 +12,6 @@ __all__ = [
     "FittedModel",
     "FittedProcess",
     "PredictModule",
-    "draw_background",
     "file_bytes",
     "load_model",
     "rows_needed",

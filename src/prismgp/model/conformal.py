@@ -39,7 +39,7 @@ class Conformal:
         return cls(np.sort(scores, axis=0)[_kept_ranks(rows, kept_scores(rows)) - 1], rows)
 
     def check(self, coverage: float) -> None:
-        """Refuse a coverage that so few rows cannot guarantee."""
+        """Refuse a coverage that the number of rows cannot guarantee."""
         if _upper_rank(self.rows, coverage) > self.rows:
             most = math.floor(1000 * (self.rows - 1) / (self.rows + 1)) / 1000
             remedy = f"conformalize with more, or ask for a coverage of at most {most:g}" if most > 0 else "give more"
@@ -60,12 +60,12 @@ class Conformal:
 
 
 def rows_needed(coverage: float) -> int:
-    """The fewest held-out rows with which the coverage can be guaranteed."""
+    """Return the fewest held-out rows with which the coverage can be guaranteed."""
     return math.ceil(2 / (1 - _exact(coverage))) - 1
 
 
 def kept_scores(n: int) -> int:
-    """How many scores of n rows are kept, m."""
+    """Return how many scores of n rows are kept, m."""
     return min(n, MOST_SCORES)
 
 
@@ -75,7 +75,7 @@ def _upper_rank(n: int, coverage: float) -> int:
 
 
 def _exact(coverage: float) -> Fraction:
-    """The number that was meant: 0.95, not the float beside it, which may round a rank up."""
+    """Return the decimal number that was meant, such as 0.95, as its float may round a rank up."""
     return Fraction(repr(float(coverage)))
 
 

@@ -64,7 +64,7 @@ def write_tensors(path: str | PathLike[str], text: str, tensors: dict[str, Tenso
     with atomic_path(path, size) as temporary, temporary.open("wb") as file:
         file.write(head)
         for name in order:
-            for piece in _pieces(tensors[name]):
+            for piece in split_bytes(tensors[name]):
                 digest.update(piece)
                 file.write(piece)
         file.seek(digest_place(head).start)
@@ -83,11 +83,11 @@ def read_tensors(path: Path) -> tuple[str, dict[str, Tensor]]:
         total = stamp[0]
         head = _read_head(file, total)
         place = digest_place(head)
-        if _digest(file, head, place) != head[place]:
+        if digest_file(file, head, place) != head[place]:
             raise ModelFileError("checksum mismatch: the file is damaged")
         header = json.loads(head[8:])
         text = header.pop("__metadata__")["prismgp"]
-        entries = _entries(header, total - len(head))
+        entries = read_entries(header, total - len(head))
         # One map for all: it keeps the file, and lives as long as a tensor does.
         large = any(entry.stop - entry.start > _MAPPED for entry in entries)
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) if large else None
@@ -101,13 +101,13 @@ def read_tensors(path: Path) -> tuple[str, dict[str, Tensor]]:
 
 
 def _stamp(file: BufferedReader) -> tuple[int, int]:
-    """What changes with the contents of a file."""
+    """Return size and time of a file, which change with its contents."""
     about = os.fstat(file.fileno())
     return about.st_size, about.st_mtime_ns
 
 
 def digest_place(head: bytes | bytearray) -> slice:
-    """Where the 64 digits of the digest stand in a file, from its first bytes, the header included."""
+    """Find the 64 digits of the digest in a file, from its first bytes, the header included."""
     if len(head) < 8:
         raise ModelFileError("too short for a model file")
     size = int.from_bytes(head[:8], "little")
@@ -154,8 +154,8 @@ def _size(tensor: Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
-def _pieces(tensor: Tensor) -> Iterator[memoryview]:
-    """The numbers in their order, a block at a time."""
+def split_bytes(tensor: Tensor) -> Iterator[memoryview]:
+    """Split the bytes of a tensor into blocks, in order."""
     flat = tensor.detach().reshape(-1)
     step = _BLOCK // tensor.element_size()
     for start in range(0, len(flat), step):
@@ -172,8 +172,8 @@ def _read_head(file: BufferedReader, total: int) -> bytes:
     return first + file.read(size) if size <= min(_MAX_HEADER, total - 8) else first
 
 
-def _digest(file: BufferedReader, head: bytes, place: slice) -> bytes:
-    """Of a file that has been read to the end of its header."""
+def digest_file(file: BufferedReader, head: bytes, place: slice) -> bytes:
+    """Compute the digest of a file that has been read to the end of its header."""
     digest = hashlib.sha256(head[: place.start])
     digest.update(ZEROS)
     digest.update(head[place.stop :])
@@ -182,8 +182,8 @@ def _digest(file: BufferedReader, head: bytes, place: slice) -> bytes:
     return digest.hexdigest().encode()
 
 
-def _entries(header: dict[str, Any], room: int) -> list[_Entry]:
-    """The tensors that a header describes, which fill the room behind it without gaps."""
+def read_entries(header: dict[str, Any], room: int) -> list[_Entry]:
+    """Read the entries of a header; the tensors must fill the room behind it without gaps."""
     entries = [_entry(name, **about) for name, about in header.items()]
     end = 0
     for entry in sorted(entries, key=lambda entry: (entry.start, entry.stop)):
@@ -222,7 +222,7 @@ def _tensor(file: BufferedReader, mapped: mmap.mmap | None, entry: _Entry, begin
 
 
 def _finite(tensor: Tensor) -> bool:
-    """Whether all numbers are; by the extremes of blocks, which takes no memory."""
+    """Return whether all numbers are finite; by the extremes of blocks, which takes no memory."""
     flat = tensor.view(-1)
     parts = (flat[start : start + _BLOCK] for start in range(0, len(flat), _BLOCK))
     return all(math.isfinite(extreme) for part in parts for extreme in part.aminmax())
@@ -250,5 +250,5 @@ def take_parameters(tensors: dict[str, Tensor], prefix: str, inputs: int, q: int
 
 
 def under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Those whose names begin with the prefix, without it."""
+    """Select the tensors whose names begin with the prefix, and remove it."""
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}

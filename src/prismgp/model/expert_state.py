@@ -67,7 +67,7 @@ def local_tensors(model: NeighborModel | LocalMixture) -> dict[str, Tensor]:
 
 
 def local_config(model: NeighborModel | LocalMixture) -> dict[str, Any]:
-    """What the tensors do not say of the neighbour GPs."""
+    """Return what is not in the tensors of the neighbour GPs, as plain data."""
     gps = _gps(model)
     for gp in gps:
         if fault := _fault(gp):  # a file that could not be read must not be written
@@ -159,9 +159,8 @@ def _entries(config: dict[str, Any]) -> list[dict[str, Any]]:
             raise ModelFileError(f"kernel {entry['kernel']!r:.40} is unknown to this version")
         if not all(type(entry[name]) is int and 0 <= entry[name] < len(entries) for name in ("coordinates", "targets")):
             raise ModelFileError("the file does not say which rows are the neighbours")
-        degrees = entry.get("degrees")
-        if degrees is not None and not (type(degrees) is float and 2.0 < degrees <= _LARGEST):
-            raise ModelFileError(f"a neighbour GP has {degrees!r:.40} degrees of freedom")
+        if not isinstance(entry.get("degrees"), float | None):
+            raise ModelFileError(f"a neighbour GP has {entry['degrees']!r:.40} degrees of freedom")
     return entries
 
 
@@ -193,7 +192,7 @@ def _build_gps(
         if (i, width) not in columns:
             columns[i, width] = whole[:, :width].contiguous()  # no copy of the widest
         noise = _build_row_noise(tensors.get(f"near.row_noise.{number}"), rows, q)
-        degrees = entry.get("degrees") or math.inf
+        degrees = math.inf if entry.get("degrees") is None else entry["degrees"]
         rows_of = columns[i, width], targets, entry["n_neighbors"], noise
         gp = LocalGP(KERNELS[entry["kernel"]], own, *rows_of, degrees=degrees)
         if fault := _fault(gp):
@@ -214,7 +213,7 @@ def _build_row_noise(columns: Tensor | None, rows: int, q: int) -> RowNoise | No
 
 
 def _fault(gp: LocalGP) -> str:
-    """Why a neighbour GP could not predict finite numbers, or not in the memory that there is; else nothing."""
+    """Return why a neighbour GP cannot predict finite numbers, or not in the available memory; else an empty text."""
     if not (2.0 < gp.degrees <= _LARGEST or math.isinf(gp.degrees)):
         return f"the neighbours have {gp.degrees:g} degrees of freedom"
     if gp.k > _MOST_NEIGHBORS:
@@ -370,7 +369,7 @@ def _build_vae(tensors: dict[str, Tensor]) -> MixtureVAE:
 
 
 def _check_count(tensors: dict[str, Tensor], needed: int, what: str) -> None:
-    """Compare what sizes ask for with the numbers there are, before anything is allocated."""
+    """Compare the sizes with how many numbers the file has, before anything is allocated."""
     if needed > sum(tensor.numel() for tensor in tensors.values()):
         raise ModelFileError(f"the tensors do not make up {what}")
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -144,11 +145,9 @@ class _AllRows(LocalGP):
 
     posterior: _InverseFactors | None = None
 
-    def predict(self, points: Tensor) -> Conditionals:
-        assert self.posterior is not None
-        mean, variance = self.posterior.predict(self.round(points).double(), variance=True)
-        assert variance is not None
-        return Conditionals(mean, variance, torch.as_tensor(self.params.noise).to(mean).expand_as(mean))
+    @cached_property
+    def whole(self) -> ExactPosterior | None:
+        return self.posterior
 
 
 @dataclass(frozen=True)

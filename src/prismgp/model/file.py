@@ -49,12 +49,12 @@ def save_model(model: FittedModel, path: str | PathLike[str]) -> None:
 
 
 def file_bytes(model: FittedModel) -> int:
-    """Size of the model's file, without writing it."""
+    """Return the size of the model's file, without writing it."""
     return count_bytes(*_contents(model))
 
 
 def load_model(path: str | PathLike[str], *, device: str | None = None) -> FittedModel:
-    """Read a model written by :func:`save_model`; what is no such file, or damaged, raises ModelFileError.
+    """Read a model written by :func:`save_model`; a damaged file, or one of another kind, raises ModelFileError.
 
     Without a device it computes where it did when it was saved, or on the CPU, with a warning, when there is no such
     device here.
@@ -67,7 +67,7 @@ def load_model(path: str | PathLike[str], *, device: str | None = None) -> Fitte
 
 @contextmanager
 def _readable(path: str | PathLike[str]) -> Iterator[Path]:
-    """Whatever is wrong with the file at the path becomes a ModelFileError that names it."""
+    """Turn every error about the file at the path into a ModelFileError that names it."""
     try:
         yield Path(path)
     except OSError as error:
@@ -79,7 +79,7 @@ def _readable(path: str | PathLike[str]) -> Iterator[Path]:
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """What a file says and the numbers it holds, after its checksum."""
+    """Read text and tensors of a file, after checking its checksum."""
     text, tensors = read_tensors(path)
     config: dict[str, Any] = json.loads(text, parse_constant=_refuse_constant)
     version = config["format_version"]
@@ -96,7 +96,7 @@ def _contents(model: FittedModel) -> tuple[str, dict[str, Tensor]]:
 
 
 def _config_of(model: FittedModel) -> dict[str, Any]:
-    """What is no array."""
+    """Return all but the arrays of a model, as plain data."""
     return {
         "format_version": FORMAT_VERSION,
         "estimator": model.kind,
@@ -133,7 +133,7 @@ def _tensors_of(model: FittedModel) -> dict[str, Tensor]:
 
 
 def _build(config: dict[str, Any], tensors: dict[str, Tensor], device: str | None) -> FittedModel:
-    """A model from checked bytes; a mismatch anywhere raises."""
+    """Build a model from the contents of a file; raise an error if anything does not match."""
     kind, arguments = config["estimator"], dict(config["arguments"])
     n, d, q, ndim, n_iter = (_count(config, name) for name in ("rows", "inputs", "outputs", "target_ndim", "n_iter"))
     if ndim not in (1, 2) or (ndim == 1 and q != 1):
@@ -257,7 +257,7 @@ def _build_relevance(kind: str, tensors: dict[str, Tensor], params: Parameters, 
 
 
 def _device(saved: Any, asked: str | None) -> str:
-    """Where a model computes: as asked for, or where it did when it was saved if there is such a device here."""
+    """Choose the device of a model: the one asked for, or that of the saved model if it is present."""
     if not is_device(saved):
         raise ModelFileError(f"device {saved!r:.40} is unknown to this version")
     if asked is not None:
@@ -275,7 +275,7 @@ def _device(saved: Any, asked: str | None) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A constructor argument as JSON; a generator object has no place in a file and becomes null."""
+    """Convert a constructor argument to JSON; a generator cannot be stored and becomes null."""
     if isinstance(value, np.ndarray | np.generic) or hasattr(value, "__array__"):
         return np.asarray(value).tolist()
     if isinstance(value, list | tuple):
@@ -291,4 +291,4 @@ def _count(config: dict[str, Any], name: str) -> int:
 
 
 def _refuse_constant(name: str) -> Any:
-    raise ModelFileError(f"{name} is no number of JSON")
+    raise ModelFileError(f"{name} is not a number in JSON")

@@ -81,7 +81,7 @@ class FittedModel:
         return found._with_predictor(predictor, {**record, **(status or {})})
 
     def _limited_inputs(self) -> list[dict[str, Any]]:
-        """Inputs with limits, in the user's units; None where there is none on that side."""
+        """Inputs with limits, in the user's units; None if there is no limit on that side."""
         if self.predictor.limits is None:
             return []
         limits = self.predictor.limits.cpu().numpy()
@@ -156,7 +156,7 @@ class FittedModel:
         return standardise(x, s.x_shift, s.x_scale, dtype=self.dtype, device=self.device)
 
     def target_to_model(self, y: AnyArray) -> Tensor:
-        """Targets, (n, q), in the model's units, float64; columns behind them, which say how noisy rows are, go."""
+        """Targets, (n, q), in the model's units, float64; the columns of the rows' noise behind them are left out."""
         s = self.standardiser
         return torch.as_tensor((y[:, : self.n_outputs] - s.y_shift) / s.y_scale, dtype=torch.float64).to(self.device)
 

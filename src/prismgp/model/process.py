@@ -15,7 +15,7 @@ from prismgp.model.fitted import FittedModel
 
 @dataclass(frozen=True)
 class FittedProcess:
-    """What :class:`prismgp.core.process.Process` says, in the units of the rows and targets of the fit, in float64."""
+    """A :class:`prismgp.core.process.Process` in the units of the rows and targets of the fit, in float64."""
 
     process: Process
     standardiser: Standardiser

@@ -54,7 +54,7 @@ def predictor_tensors(predictor: Predictor) -> dict[str, Tensor]:
 
 
 def predictor_config(predictor: Predictor) -> dict[str, Any]:
-    """What the tensors do not say; JSON."""
+    """Return what is not in the tensors, as plain data for JSON."""
     if isinstance(predictor, SpectralModel):
         return _spectral_config(predictor)
     if isinstance(predictor, NeighborModel):
@@ -76,7 +76,7 @@ def build_predictor(
     d: int,
     dtype: torch.dtype,
 ) -> Predictor:
-    """The model of n rows with d inputs from what the two functions above gave; a mismatch raises ModelFileError."""
+    """Build the model of n rows with d inputs from its tensors and config; a mismatch raises ModelFileError."""
     if kind == "exact":
         return _build_exact(tensors, params, arguments["kernel"], log_evidence, n=n, d=d)
     if kind == "ssgp":
@@ -192,7 +192,7 @@ def _build_limits(tensors: dict[str, Tensor], d: int) -> Tensor:
 
 
 def _mixture_config(mixture: Mixture) -> list[dict[str, Any]]:
-    """What the tensors do not say, for every expert."""
+    """Return what is not in the tensors, for every expert."""
     return [
         {
             "name": expert.name,

@@ -16,11 +16,10 @@ import torch
 
 from prismgp._types import AnyArray, Array, Tensor
 from prismgp.core.normal import Marginals
-from prismgp.data import Source, TableEncoder
+from prismgp.data import TableEncoder
 
 Compute: TypeAlias = Callable[[AnyArray], tuple[Array, ...]]  # of rows: arrays whose first axis they are
 
-BACKGROUND_ROWS = 512
 DRAWS = 24  # rows of the background that an unknown cell takes its values from
 _SMOOTHING = 0.1  # of the variance of the draws; a third of the usual for normal kernels, as cells may be uniform
 _FEWEST = 2  # degrees of freedom
@@ -28,7 +27,7 @@ _EQUALLY_NEAR, _TINY = 1e-9, 1e-290  # relative to the largest of the numbers, a
 
 
 def by_rows(x: AnyArray, known: Compute, unknown: Compute, *, step: int) -> tuple[Array, ...]:
-    """What one function computes of the rows that are known, and another one of those with unknown cells.
+    """Apply one function to the rows that are known, and another one to those with unknown cells.
 
     There are some of the latter, of which the second one gets at most ``step`` at a time.
     """
@@ -50,38 +49,18 @@ def marginals_of_unknown(
     encoder: TableEncoder | None,
     predict: Callable[[AnyArray], Marginals],
 ) -> Marginals:
-    """The distribution of rows with unknown cells, (n, d), from what the model predicts at known rows (M2)."""
+    """Compute the distribution of rows with unknown cells, (n, d), from predictions at known rows (M2)."""
 
     def draw(rows: AnyArray) -> tuple[Marginals, Array]:
         filled, factor = fill_from(rows, background, scale)
         return predict(filled.reshape(-1, filled.shape[2])), factor
 
     if encoder is None or not encoder.has_indicators:
-        return average(*draw(x))
+        return average_draws(*draw(x))
     # Where training had missing cells too, it has taught their mean: that of the imputed row, with its indicator.
     # What the cell may be counts for the spread, without the indicator.
     draws, factor = draw(encoder.forget_indicators(x))
-    return average(draws, factor, draw(encoder.impute(x))[0])
-
-
-def draw_background(source: Source, encoder: TableEncoder | None) -> Array:
-    """A random sample of the rows of a fit, (m, d), in which no cell is missing.
-
-    Missing numbers are replaced by those of other rows, so that the sample has what they may have been.
-    """
-    size = min(source.n_rows, BACKGROUND_ROWS)
-    # In C order, as files hold it: sums and products of another order round otherwise.
-    x = np.array(source.subsamples([size], np.random.default_rng(0))[0].x, dtype=np.float64, order="C")
-    for indicator in np.unique(encoder.indicators) if encoder is not None else ():
-        known = np.flatnonzero(x[:, indicator] == 0.0)
-        if indicator < 0 or not len(known):
-            continue
-        own = np.flatnonzero(encoder.indicators == indicator) if encoder is not None else np.empty(0, np.intp)
-        missing = np.flatnonzero(x[:, indicator] != 0.0)
-        donors = known[np.arange(len(missing)) % len(known)]
-        x[np.ix_(missing, own)] = x[np.ix_(donors, own)]
-        x[missing, indicator] = 0.0
-    return x
+    return average_draws(draws, factor, draw(encoder.impute(x))[0])
 
 
 def fill_from(x: AnyArray, background: Array, scale: Array) -> tuple[Array, Array]:
@@ -116,7 +95,7 @@ def fill_from(x: AnyArray, background: Array, scale: Array) -> tuple[Array, Arra
 
 
 def _factor_of_one_more(count: int) -> float:
-    """The mean squared distance of one more value from the mean of so many, over the mean square of their deviations.
+    """Mean squared distance of one more value from the mean of ``count``, over the mean square of their deviations.
 
     It is (J + 1) / (J - 1) for J independent values of one distribution.
     """
@@ -125,7 +104,7 @@ def _factor_of_one_more(count: int) -> float:
 
 
 def _factor_of_new(levels: int) -> float:
-    """The same for one more of so many levels, for intervals of 95%.
+    """Return the same factor for one more of this number of levels, for intervals of 95%.
 
     These are as those of Student's t: the exponential is the squared ratio of its quantile to the normal one, within a
     per cent.
@@ -134,8 +113,8 @@ def _factor_of_new(levels: int) -> float:
     return float(_factor_of_one_more(degrees + 1) * np.exp(2.4 / degrees + 1.55 / degrees**2))
 
 
-def average(draws: Marginals, factor: Array, anchor: Marginals | None = None) -> Marginals:
-    """The mixture of the predictions at several draws of each row, which come draw by draw (M2).
+def average_draws(draws: Marginals, factor: Array, anchor: Marginals | None = None) -> Marginals:
+    """Mix the predictions at several draws of each row, which come draw by draw (M2).
 
     ``factor`` multiplies the spread of the draws, (n,). ``anchor``: what training taught of rows in which the cell is
     missing, also draw by draw. Then the mixture is moved to its mean, and is never narrower than it.

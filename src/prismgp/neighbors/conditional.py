@@ -130,7 +130,7 @@ def solve_output(
 
 
 class Conditionals(NamedTuple):
-    """What the neighbours say of points, all (m, q), float64."""
+    """Predictions at points from their neighbours, all (m, q), float64."""
 
     mean: Tensor
     variance: Tensor  # of the function

@@ -274,6 +274,7 @@ class Tree:
     attempts = 3
 
     def __init__(self, space: Space) -> None:
+        # Imported here for the weight of start-up: brute force does without.
         from scipy.spatial import cKDTree
 
         self.space = space
@@ -311,6 +312,7 @@ class Lists:
     attempts = 3
 
     def __init__(self, space: Space) -> None:
+        # From the optional extra "ann".
         import faiss
 
         n, d = space.n, space.d

@@ -291,7 +291,7 @@ def predict_examples(gp: LocalGP, examples: Examples, *, surprise: bool = False)
 
 
 def draw_examples(gp: LocalGP, rng: np.random.Generator) -> Examples:
-    """Some rows, each alone in its group: only the row itself is no neighbour of it."""
+    """Draw some rows as examples, each alone in its group: all rows but the row itself may be its neighbours."""
     n, device = gp.n_rows, gp.coordinates.device
     index = np.arange(n) if n <= _MOST_EXAMPLES else np.sort(rng.choice(n, _MOST_EXAMPLES, replace=False))
     own = torch.as_tensor(index).to(device)

@@ -5,7 +5,7 @@ Every display has ``from_estimator``, which computes its numbers and draws them,
 """
 
 from prismgp.plots.certificate import draw_certificate
-from prismgp.plots.columns import InputTable, choose_rows
+from prismgp.plots.columns import InputTable, sample_rows
 from prismgp.plots.inputs import Dependence, PartialDependenceDisplay, RelevanceDisplay
 from prismgp.plots.quality import CalibrationDisplay, Curve, HistoryDisplay, ResidualsDisplay
 from prismgp.plots.style import EXACT, FAINT, FIGURE_FORMATS, INK, OURS, drawing_style, figure_format
@@ -24,8 +24,8 @@ __all__ = [
     "PartialDependenceDisplay",
     "RelevanceDisplay",
     "ResidualsDisplay",
-    "choose_rows",
     "draw_certificate",
     "drawing_style",
     "figure_format",
+    "sample_rows",
 ]

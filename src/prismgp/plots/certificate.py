@@ -227,7 +227,7 @@ def _limits(axes: Any, bands: _Bands) -> None:
 
 
 def _nothing(certificate: Certificate) -> Any:
-    """There is nothing to draw but the reason."""
+    """Draw the reason why there is nothing else to draw."""
 
     from matplotlib.figure import Figure  # the report extra
 

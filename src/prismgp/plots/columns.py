@@ -118,6 +118,6 @@ def _read_scale(column: InputColumn, cells: Any) -> AnyArray | None:
     return found
 
 
-def choose_rows(n: int, most: int, rng: np.random.Generator) -> AnyArray:
-    """All rows, or a random choice, in order."""
+def sample_rows(n: int, most: int, rng: np.random.Generator) -> AnyArray:
+    """Return the numbers of all rows, or of a random choice of them, in order."""
     return np.arange(n) if n <= most else np.sort(rng.permutation(n)[:most])

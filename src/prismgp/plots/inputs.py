@@ -16,7 +16,7 @@ from prismgp._validate import central_levels, check_choice, check_number, check_
 from prismgp.core.normal import normal_quantile
 from prismgp.exceptions import DataError
 from prismgp.metrics import rmse
-from prismgp.plots.columns import InputTable, choose_rows
+from prismgp.plots.columns import InputTable, sample_rows
 from prismgp.plots.style import FAINT, INK, OURS, finish, get_axes, label, require_matplotlib
 
 _MOST_PANELS = 12
@@ -116,7 +116,7 @@ class RelevanceDisplay:
         table, target, rng = InputTable(estimator, X), np.asarray(y), np.random.default_rng(random_state)
         if len(table) < 2 or len(target) != len(table):
             raise DataError(f"{len(table)} rows of X and {len(target)} of y; at least two of each, as many, are needed")
-        rows = choose_rows(len(table), max_rows, rng)
+        rows = sample_rows(len(table), max_rows, rng)
         chosen = target[rows]
         if output is not None:
             check_output("from_estimator", output, target.size // len(target))
@@ -270,7 +270,7 @@ class PartialDependenceDisplay:
         if asked is None and len(table.names) > _MOST_PANELS:
             raise DataError(f"there are {len(table.names)} columns; name up to {_MOST_PANELS} of them with features=")
         columns = range(len(table.names)) if asked is None else [table.index(each) for each in asked]
-        rows = choose_rows(len(table), max_rows, np.random.default_rng(random_state))
+        rows = sample_rows(len(table), max_rows, np.random.default_rng(random_state))
         curves = []
         for column in columns:
             grid, scale = _choose_values(table, column, grid_size)

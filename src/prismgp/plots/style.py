@@ -59,7 +59,7 @@ def require_matplotlib() -> None:
 
 
 def figure_format(path: str | PathLike[str]) -> str:
-    """The format a figure's path asks for; an error where it cannot be drawn."""
+    """Return the format of a figure by its path; raise an error if it cannot be drawn."""
     suffix = Path(path).suffix.lower()
     if suffix not in FIGURE_FORMATS:
         raise DataError(f"{path}: unsupported figure type; use one of {', '.join(FIGURE_FORMATS)}")
@@ -78,7 +78,7 @@ def get_axes(ax: Any, size: tuple[float, float] = (6.4, 4.2)) -> Any:
 
 
 def finish(axes: Any, grid: str) -> None:
-    """A faint grid behind all else, and large numbers that can be read; ``grid`` is "x", "y" or "both"."""
+    """Draw a faint grid behind everything, and format large numbers; ``grid`` is "x", "y" or "both"."""
     from matplotlib.ticker import MaxNLocator, ScalarFormatter  # the report extra
 
     axes.set_axisbelow(True)
@@ -90,7 +90,7 @@ def finish(axes: Any, grid: str) -> None:
 
 
 def label(text: object, longest: int = _LONGEST_LABEL) -> str:
-    """Text of the user's data as a label: one line, not too long, and no dollar sign begins a formula."""
+    """Make a label of text of the user's data: one line, not too long, and no dollar sign begins a formula."""
     line = "".join(each if each.isprintable() else "?" for each in " ".join(str(text).split()))
     line = line if len(line) <= longest else f"{line[: longest - 1]}…"
     return line.replace("$", r"\$") or "?"

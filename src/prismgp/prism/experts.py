@@ -88,7 +88,7 @@ class Expert:
         return replace(solved, noise_scale=self.noise_scale, judge=judge)
 
     def row_trust(self, x: Tensor, y: Tensor) -> Tensor:
-        """Weights of rows of the posterior, (n,): those far from what the others say of them count less.
+        """Compute weights of rows of the posterior, (n,): rows far from what the others predict for them count less.
 
         ``w = min(1, (t + 1) / (t + z^2))``, z the standardised leave-one-out residual and t the degrees of freedom of a
         Student's t: one step of its likelihood's maximisation by weights (Lange, Little and Taylor, 1989).  (W3)

@@ -105,7 +105,7 @@ class PrismSettings:
         return [field.name for field in fields(cls)]
 
     def value(self, name: str, rows: int = 0) -> Any:
-        """A setting, or what the recipe has for it with so many rows."""
+        """Return a setting, or the default of the recipe for this number of rows."""
         given = getattr(self, name)
         if given is not None:
             return given

@@ -111,7 +111,7 @@ class JointRecipe:
         return result
 
     def _localise(self, result: JointFit, held_out: Indices, streams: Streams, context: FitContext) -> None:
-        """Let neighbours model what the mixture leaves, where the held-out rows say so."""
+        """Add neighbours that model what the mixture leaves, if they improve predictions of the held-out rows."""
         assert result.without is not None
         stage = LocalStage(
             rows=self.rows,
@@ -217,7 +217,7 @@ class JointRecipe:
     def _show(
         self, task: MemberTraining, values: Sequence[float], scale: float, context: FitContext, share: _NetworkTime
     ) -> None:
-        """Show a step, and give members up that there is no time for."""
+        """Show a step, and drop the members that there is no time for."""
         text = None if not values else f"held-out NLPD of the best member {min(values) + scale:.4f}"
         context.advance(text, to=sum(each.steps for each in task.results) - 1, total=task.expected_steps)
         if share.ending.limited and task.steps in (_PROBE_FROM, _PROBE_STEPS) and self.rows.device.type == "cuda":
@@ -308,7 +308,7 @@ class JointRecipe:
         result.residuals = (target - mean) / np.sqrt(total * chosen.temperature)
 
     def _judge(self, expert: Expert, examples: Examples, context: FitContext) -> Judged:
-        """What an expert says of the held-out rows; rows that a member cannot explain count less if that is better."""
+        """Predict the held-out rows by an expert; rows that a member cannot explain count less if that is better."""
         judged = examples.judge(expert, scaled=expert is not self.plain)
         if not isinstance(expert.map, RevisedMap) or context.ending.left <= 0.0 or not examples.are_far(judged):
             return judged
@@ -325,7 +325,7 @@ class JointRecipe:
         return replace(again, expert=replace(weighed, noise_scale=again.expert.noise_scale))
 
     def _inform(self, result: JointFit, x: Tensor) -> list[Expert]:
-        """The plain SSGP with the noise of the best member that has one: sometimes that is all there is to learn."""
+        """Return the plain SSGP with the noise of the best member that has a noise head; sometimes that is enough."""
         noisy = [number for number, network in result.networks.items() if network.noise_head is not None]
         if not noisy:
             return []
@@ -370,7 +370,7 @@ class _NetworkTime:
         self._began = time.perf_counter()
 
     def members(self, count: int) -> int:
-        """Called after the first steps of so many members: how many there is time for, of which the passes are kept."""
+        """Return how many members there is time for, after their first steps; reserve the time of their passes."""
         if not (self.ending.limited and count):
             return count
         seconds = (time.perf_counter() - self._began) / ((_PROBE_STEPS - _PROBE_FROM) * -(-count // self.lanes))

@@ -1,4 +1,4 @@
-"""Held-out rows, what an expert says of them, and whether all rows should count the same in its posterior."""
+"""Held-out rows, their predictions by an expert, and whether all rows should count the same in its posterior."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def weigh_rows(judge: Expert, pairs: Sequence[tuple[Tensor, Tensor]]) -> tuple[E
 
 @dataclass(frozen=True)
 class Judged:
-    """An expert, the same with a posterior that does not know the held-out rows, and what that says of them."""
+    """An expert, the same expert without the held-out rows in its posterior, and its predictions of these rows."""
 
     expert: Expert
     without: Expert
@@ -86,13 +86,13 @@ class Examples:
         return None if self.noise is None else np.asarray(self.noise.weight.cpu().numpy())
 
     def judge(self, expert: Expert, *, scaled: bool = True) -> Judged:
-        """Let an expert whose posterior knows the rows predict them without that; its noise is scaled to suit them."""
+        """Predict the rows by an expert after removing them from its posterior; scale its noise to fit them."""
         expert = replace(expert, noise_scale=np.ones(self.n_outputs))
         judged = self.meet(expert.without(self._pairs(expert), self.n_outputs), scaled=scaled)
         return replace(judged, expert=replace(expert, noise_scale=judged.without.noise_scale))
 
     def meet(self, expert: Expert, *, scaled: bool = True) -> Judged:
-        """Let an expert whose posterior does not know the rows predict them."""
+        """Predict the rows by an expert whose posterior does not contain them."""
         expert = replace(expert, noise_scale=np.ones(self.n_outputs))
         found = HeldOut.join([expert.held_out(x) for x, _ in self._pairs(expert)]).at_rows(self.noise)
         if scaled:

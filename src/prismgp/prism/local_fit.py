@@ -88,7 +88,7 @@ class _Judged(NamedTuple):
         return cls(*(each.cpu().numpy() for each in parts))
 
     def spread(self, gp: LocalGP, degrees: float) -> HeldOut:
-        """The same with so many degrees of freedom."""
+        """Return the same with this number of degrees of freedom."""
         factor = spread_factor(torch.as_tensor(self.surprise), gp.k, degrees).numpy()
         return HeldOut(self.mean, factor * self.variance, factor * self.noise)
 
@@ -249,7 +249,7 @@ class LocalStage:
     def _recall(
         self, view: View, gp: LocalGP, learn: Callable[[Recorder], tuple[Parameters, _Judged]], context: FitContext
     ) -> tuple[Parameters, _Judged]:
-        """What the checkpoint knows of a view, or else what is learned now."""
+        """Return a view from the checkpoint, or learn it."""
 
         def read(saved: Saved) -> tuple[Parameters, _Judged]:
             tensors = saved[0]

@@ -8,8 +8,8 @@ the evidence (B1) of a new random batch, and the objective R5 of the re-configur
 evidence of all rows at once would be the wrong objective for a network: it rewards features that have
 memorised the rows. A batch has to be explained by features made from other rows.
 
-Row m of every tensor here is about member m, and nothing is computed across rows: what becomes of a member does not
-depend on who else is trained. A GPU takes the step of all members at once; on a CPU members are computed one by one,
+Row m of every tensor here is about member m, and nothing is computed across rows: the result of a member does not
+depend on the other members. A GPU takes the step of all members at once; on a CPU members are computed one by one,
 several of them side by side (:class:`prismgp.core.threads.Workers`).
 """
 
@@ -278,6 +278,8 @@ class Members:
         output = NetworkOutput(present["latent"], present["phi"], present.get("gates"), present.get("log_noise"))
         return output, ElboTerms(**found, alpha=self.alpha, beta=self.beta) if found else None
 
+    # Neither torch's optimisers nor its AveragedModel fit here: a member is a row of one tensor and has a rate of its
+    # own, and on a GPU the step is replayed as a CUDA graph, in which rates and shares must be tensors.
     def _adam(self, state: MemberTensors, gradient: Tensor, numbers: Tensor) -> None:
         """Update members by Adam with decoupled weight decay."""
         rate, bias, square_bias, share = (column[:, None] for column in numbers.unbind(1))

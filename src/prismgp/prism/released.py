@@ -118,6 +118,7 @@ class ReleasedTraining(TrainingTask):
     higher_is_better = True
     criterion = "number of steps"
 
+    # The same shape as VAETraining: both declare what the loop asks of a task, with other values.
     def __init__(
         self,
         model: ReleasedModel,

@@ -8,6 +8,9 @@ number doubles if the held-out density still improves much, up to a limit; and t
 follows for a while. So few rows are trained on for some hundred steps, and rows that still teach something for as long
 as they do.
 
+The loop is not that of ``vae/training.py``, which trains one network: here all members take each step together, and
+each has checks, an end and a learning rate of its own.
+
 All random numbers are drawn on the CPU, from streams of the member's own.
 """
 
@@ -169,8 +172,10 @@ class MemberTraining:
                     found.append(self.rows.draw(self._context_rows, ahead["context"]))
         return found
 
+    # A schedule of torch sets the rate of a whole optimiser; here each member, a row of one tensor, has its own, whose
+    # end may move.
     def _learning_rate(self, course: _Course, step: int) -> float:
-        """Of a step, counted from one; a time limit makes it fall sooner."""
+        """Return the learning rate of a step, counted from one; a time limit makes it fall sooner."""
         angle = math.pi * max((step - 1) / course.end, self.ending.share)
         return _LEARNING_RATE * min(1.0, step / _WARM_UP) * 0.5 * (1.0 + math.cos(angle))
 
@@ -277,7 +282,7 @@ class MemberTraining:
     # -- the end -------------------------------------------------------------------------------------
 
     def review(self, course: _Course) -> None:
-        """Say how a member goes on after a check."""
+        """Decide after a check whether the training of a member goes on, and for how long."""
         step, value = course.scores[-1]
         patience = math.inf
         if self.settings.patience is not None:
@@ -294,17 +299,17 @@ class MemberTraining:
                 course.end = min(2 * course.end, self.settings.max_steps)
 
     def end(self, course: _Course, message: str) -> None:
-        """End the training of a member, which is over."""
+        """End the training of a member that needs no more steps."""
         course.result.message, course.result.early = message, False
         self.leave([course])
 
     def drop(self, courses: Sequence[_Course]) -> None:
-        """Give members up."""
+        """Stop training members that there is no time for."""
         self.dropped += courses
         self.leave(courses)
 
     def leave(self, courses: Sequence[_Course]) -> None:
-        """Go on without some members."""
+        """Remove members from those that take steps."""
         if not courses:
             return
         kept = [m for m, course in enumerate(self.active) if course not in courses]

@@ -142,7 +142,7 @@ class RowsOnWorkers(TrainingRows):
 def open_rows(
     sample: Source, standardiser: Standardiser, held_out: Indices, device: torch.device, *, step_rows: int
 ) -> TrainingRows:
-    """The rows of a sample for steps that read so many of them, wherever the sample is."""
+    """Return the rows of a sample, wherever it is, for steps that read this many of them."""
     if sample.distributed:
         return RowsOnWorkers(sample, standardiser, held_out, device, step_rows=step_rows)
     rows = sample.load()

@@ -74,7 +74,7 @@ def _measure(found: Certificate) -> str:
         return "Too little was computed to bound the distance from the exact GP."
     points = "the test point" if len(share) == 1 else f"half of the {len(share):,} test points"
     far = f", within {_amount(most)} it at 95%" if len(share) > 1 and np.isfinite(most) else ""
-    return f"The exact GP's mean is within {_amount(half)} the noise std of ours at {points}{far}."
+    return f"The exact GP's mean is within {_amount(half)} the noise std of this model's at {points}{far}."
 
 
 def _amount(share: float) -> str:

@@ -16,6 +16,7 @@ from prismgp._validate import check_output
 from prismgp.certificates import Certificate, certify
 from prismgp.core.normal import normal_quantile
 from prismgp.exceptions import DataError, PrismGPWarning
+from prismgp.metrics import coverage, rmse
 from prismgp.plots import (
     CalibrationDisplay,
     HistoryDisplay,
@@ -23,7 +24,7 @@ from prismgp.plots import (
     PartialDependenceDisplay,
     RelevanceDisplay,
     ResidualsDisplay,
-    choose_rows,
+    sample_rows,
 )
 
 __all__ = ["Examination", "Group", "Measure", "certify_quickly", "examine"]
@@ -189,7 +190,7 @@ def examine(
             estimator, table.rows, features=known, random_state=random_state, target=target, **of_output
         )
     residual = observed - mean
-    groups = find_groups(table, residual, (lower <= observed) & (observed <= upper))
+    groups = find_groups(table, observed, mean, lower, upper)
     certificate = None
     if training is not None:
         progress("bounding the distance from the exact GP")
@@ -208,7 +209,7 @@ def examine(
         lower,
         upper,
         measure(observed, mean, log_density, lower, upper),
-        _by_certainty(residual, std),
+        _by_certainty(observed, mean, std),
         groups[:shown],
         len(groups),
         np.argsort(-np.abs(residual) / std, kind="stable")[:shown],
@@ -223,16 +224,19 @@ def examine(
 
 
 def measure(y: Array, mean: Array, log_density: Array, lower: Array, upper: Array) -> list[Measure]:
-    """Scores of predictions, of their means alone and with their error bars, beside those of a constant."""
+    """Score predictions, their means alone and with their error bars, beside those of a constant."""
     n, spread = len(y), float(y.std())
     off, half = np.abs(y - y.mean()), normal_quantile(0.5 + LEVEL / 2) * spread
-    inside = (lower <= y) & (y <= upper)
+
+    def standard_error(values: AnyArray) -> float:
+        return float(values.std(ddof=1) / np.sqrt(n))
 
     def average(values: AnyArray) -> tuple[float, float]:
-        return float(values.mean()), float(values.std(ddof=1) / np.sqrt(n))
+        return float(values.mean()), standard_error(values)
 
     square, square_error = average(np.square(y - mean))
-    root = float(np.sqrt(square))
+    root = rmse(y, mean)
+    covered, covered_error = coverage(y, lower, upper), standard_error((lower <= y) & (y <= upper))
     explained = 1.0 - square / spread**2 if spread else float("nan")
     # A constant normal distribution has the entropy of its own variance.
     entropy = 0.5 * float(np.log(2 * np.pi * spread**2)) + 0.5 if spread else -float("inf")
@@ -241,31 +245,30 @@ def measure(y: Array, mean: Array, log_density: Array, lower: Array, upper: Arra
         Measure("Mean absolute error", *average(np.abs(y - mean)), float(off.mean()), False),
         Measure("Explained variance", explained, square_error / spread**2 if spread else 0.0, 0.0, False),
         Measure("NLPD", *average(-log_density), entropy, True),
-        Measure("95% intervals cover", *average(inside.astype(float)), float((off <= half).mean()), True),
+        Measure("95% intervals cover", covered, covered_error, coverage(off, np.zeros(n), np.full(n, half)), True),
         Measure("95% intervals, mean width", *average(upper - lower), 2 * half, True),
     ]
 
 
-def _by_certainty(residual: Array, std: Array) -> list[tuple[float, float]]:
-    """RMSE of the rows with the smallest std, for several shares of all rows."""
-    squares = np.square(residual)[np.argsort(std, kind="stable")]
+def _by_certainty(y: Array, mean: Array, std: Array) -> list[tuple[float, float]]:
+    """Compute the RMSE of the rows with the smallest std, for several shares of all rows."""
+    order = np.argsort(std, kind="stable")
     found = []
     for share in (0.25, 0.5, 0.75, 0.9, 1.0):
-        count = max(1, round(share * len(squares)))
-        found.append((share, float(np.sqrt(squares[:count].mean()))))
+        rows = order[: max(1, round(share * len(order)))]
+        found.append((share, rmse(y[rows], mean[rows])))
     return found
 
 
-def find_groups(table: InputTable, residual: Array, inside: AnyArray) -> list[Group]:
-    """Groups of rows by the cells of one column: fifths of a scale, or a category; the largest RMSE first."""
+def find_groups(table: InputTable, y: Array, mean: Array, lower: Array, upper: Array) -> list[Group]:
+    """Group rows by the cells of one column: fifths of a scale, or a category; the largest RMSE first."""
     found = []
-    least = max(_SMALLEST_GROUP, int(np.ceil(_SMALLEST_SHARE * len(residual))))
+    least = max(_SMALLEST_GROUP, int(np.ceil(_SMALLEST_SHARE * len(y))))
     for column, name in enumerate(table.names):
         for cells, rows in _split(table, column):
-            if least <= len(rows) < len(residual):
-                error, share = residual[rows], float(inside[rows].mean())
-                root = float(np.sqrt(np.mean(np.square(error))))
-                found.append(Group(name, cells, len(rows), root, float(error.mean()), share))
+            if least <= len(rows) < len(y):
+                root, bias = rmse(y[rows], mean[rows]), float(np.mean(y[rows] - mean[rows]))
+                found.append(Group(name, cells, len(rows), root, bias, coverage(y[rows], lower[rows], upper[rows])))
     return sorted(found, key=lambda group: -group.rmse)
 
 
@@ -296,8 +299,8 @@ def _has_history(estimator: Any) -> bool:
 def certify_quickly(
     estimator: Any, X: Any, y: Any, table: InputTable, *, seconds: float, random_state: int = 0
 ) -> Certificate:
-    """Bounds of the distance from the exact GP at up to 200 of the rows; `prismgp.certify` has no limit."""
-    rows = choose_rows(len(table), CERTIFIED_ROWS, np.random.default_rng(random_state))
+    """Bound the distance from the exact GP at up to 200 of the rows; `prismgp.certify` has no limit."""
+    rows = sample_rows(len(table), CERTIFIED_ROWS, np.random.default_rng(random_state))
     options: dict[str, Any] = {"parts": "predictions", "seconds": seconds, "random_state": random_state}
     return certify(estimator, X, y, table.take(rows), **options)
 
@@ -306,7 +309,7 @@ def certify_quickly(
 
 
 def format_cell(value: Any) -> str:
-    """A cell of the user's table in few characters."""
+    """Format a cell of the user's table in few characters."""
     if value is None or value is pd.NaT or (isinstance(value, float) and np.isnan(value)) or value is pd.NA:
         return "missing"
     if isinstance(value, np.datetime64 | pd.Timestamp):

@@ -33,7 +33,7 @@ _COLOURS = {
 
 
 def to_html(page: Page) -> str:
-    """The page as HTML; the same page is the same text.
+    """Format the page as HTML; equal pages give equal text.
 
     Drawings become data URIs of ``img`` elements, so whatever a drawing holds cannot run in the page;
     all text is escaped, and the page's own policy forbids scripts and requests.
@@ -54,7 +54,7 @@ def to_html(page: Page) -> str:
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {"data_uri": _data_uri, "paragraphs": paragraphs}
+    environment.filters |= {"data_uri": to_data_uri, "paragraphs": paragraphs}
     folder = files("prismgp.report")
     template = environment.from_string((folder / "template.html").read_text(encoding="utf-8"))
     style = (folder / "style.css").read_text(encoding="utf-8")
@@ -76,12 +76,13 @@ def render(page: Page, path: str | PathLike[str]) -> None:
         temporary.write_bytes(html)
 
 
-def _data_uri(svg: str) -> str:
+def to_data_uri(svg: str) -> str:
+    """Encode a figure as an address that contains it."""
     return "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()
 
 
 def _anchors(titles: Iterable[str]) -> list[str]:
-    """Readable and different; links to them stay good when a section is added."""
+    """Make readable anchors, all different, that stay the same when a section is added."""
     found: list[str] = []
     for title in titles:
         plain = unicodedata.normalize("NFKD", title).encode("ascii", "ignore").decode().lower()
@@ -97,7 +98,7 @@ def _anchors(titles: Iterable[str]) -> list[str]:
 
 
 def to_svg(figure: Any) -> str:
-    """A matplotlib figure as SVG without paper, with colours for light and dark pages.
+    """Convert a matplotlib figure to SVG without background, with colours for light and dark pages.
 
     The same drawing is the same text. Words stay words, so that any script is shown in the reader's fonts.
 

@@ -1,9 +1,14 @@
-"""Training of networks: rows in batches, one loop with checks on held-out rows, and its state in a checkpoint.
+"""Training of networks: rows in batches, a loop with checks on held-out rows, and its state in a checkpoint.
 
-:func:`run_training` is the loop of every training here. A :class:`TrainingTask` says what a step is and what a check
-measures; the loop counts the steps, checks every few of them, keeps the network of the best check, stops early, and
-saves and restores the state. All random numbers are drawn on the CPU, so a seed means the same batches, noise and
-initial values on every device.
+:func:`run_training` is the loop that trains one network: the mixture VAE, and the model of the authors' released code
+(``prism/released.py``). A :class:`TrainingTask` says what a step is and what a check measures; the loop counts the
+steps, checks every few of them, keeps the network of the best check, stops early, and saves and restores the state. All
+random numbers are drawn on the CPU, so a seed means the same batches, noise and initial values on every device.
+
+Two other trainings have loops of their own. The members of a PrismGP (``prism/train.py``) share one tensor, end at
+different steps, and take steps that are recorded on a GPU and replayed. The metric of a neighbour GP
+(``neighbors/fit.py``) has an analytic gradient, no network and no held-out rows, and the neighbours are searched again
+every few steps.
 """
 
 from __future__ import annotations

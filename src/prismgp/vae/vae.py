@@ -107,6 +107,7 @@ class VAETraining(TrainingTask):
     higher_is_better = True
     criterion = "objective on held-out rows"
 
+    # The same shape as ReleasedTraining: both declare what the loop asks of a task, with other values.
     def __init__(
         self,
         vae: MixtureVAE,
