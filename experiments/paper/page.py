@@ -114,8 +114,9 @@ def _claims_section(found: list[Claim]) -> Section:
         return Section("The paper's claims", text="Nothing to compare yet.")
     text = (
         "Revised minus SSGP, or relative to the full GP: mean difference, paired over the runs, and standard error. "
-        "A difference counts when it exceeds two standard errors; a single run has none, so it can "
-        "only show what it shows. Refuted: worse at one p or more."
+        "A difference counts when it exceeds 2.78 standard errors of five runs, which chance does in 5% of cases; a "
+        "single run has none, so it can only show what it shows. Refuted: worse at one p or more. More frequencies "
+        "than the 64 that the paper plots are not judged."
     )
     facts = [(each.statement, f"{each.verdict[:1].upper()}{each.verdict[1:]}. {each.evidence}.") for each in found]
     return Section("The paper's claims", text=text, facts=facts)

@@ -15,6 +15,7 @@ from experiments.paper.page import page
 from experiments.paper.plan import make_plan
 from experiments.paper.summary import (
     HEADER,
+    Paired,
     best_scores,
     claims,
     groups,
@@ -217,7 +218,7 @@ class TestSummaries:
 
 class TestClaims:
     def test_confirmed_and_refuted(self) -> None:
-        found = verdicts(a_run(0.2, -0.1))
+        found = verdicts(a_run(0.2, -0.15))
         assert found["Revised, the two stages as printed: lower RMSE than the SSGP at each p"] == "refuted"
         assert found["Revised, the two stages as printed: lower NLPD than the SSGP at each p"] == "refuted"
         assert found["Revised, ours, one model: lower RMSE than the SSGP at each p"] == "confirmed"
@@ -265,6 +266,30 @@ class TestClaims:
         assert gap.evidence.startswith("gap +0.2150, then +0.1015; change -0.1135 (±")
         cost = seen[f"{name}: the embedding adds at most 10% to the time of the fit"]
         assert cost.verdict == "confirmed"  # the made-up times are equal
+
+    def test_more_frequencies(self) -> None:
+        """An SSGP that gains a quarter and passes the full GP, and one that gains nothing."""
+        results = {}
+        for run in range(5):
+            errors = {("ssgp", 16): 0.8, ("ssgp", 64): 0.6, ("ssgp", 128): 9.0, ("exact", None): 0.62}
+            errors |= {("released_ssgp", 16): 0.9 + 0.001 * run, ("released_ssgp", 64): 0.901}
+            errors |= {("paper", 16): 0.7, ("paper", 64): 0.5, ("paper", 128): 99.0}
+            results |= {f"{m}-{p}-{run}": made_up(m, p, run, rmse + 1e-5 * run) for (m, p), rmse in errors.items()}
+        found = {claim.statement: claim for claim in claims(groups(results))}
+        marginal = "from p = 16 to 64 the RMSE falls by less than 5%"
+        assert (found[f"SSGP: {marginal}"].verdict, found[f"SSGP: {marginal}"].evidence[:6]) == ("refuted", "-25.0%")
+        assert found[f"SSGP, as released: {marginal}"].verdict == "confirmed"
+        near = "from p = 16 to 64 the RMSE falls towards that of the full GP"
+        assert found[f"SSGP: {near}"].verdict == "confirmed"
+        assert found[f"SSGP: {near}"].evidence.startswith("+29.0%, then -3.2%; change of the RMSE -25.0%")
+        assert found[f"SSGP, as released: {near}"].verdict == "undecided"
+        # More frequencies than the paper plots are not judged.
+        assert found["Revised, the two stages as printed: lower RMSE than the SSGP at each p"].verdict == "confirmed"
+
+    def test_a_difference_must_exceed_what_chance_does(self) -> None:
+        pair = Paired(16, 2.5, 1.0, 5)  # 2.78 standard errors of five runs
+        assert (pair.verdict, Paired(16, 2.8, 1.0, 5).verdict) == ("level", "higher")
+        assert Paired(16, -4.0, 1.0, 3).verdict == "level"
 
     def test_spaces(self) -> None:
         checks = [{"form": "sufficient", "name": "in-cluster V", "margin": 0.01, "holds": False}]
