@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from experiments.page import Figure, Highlight, Notice, Page, Section, Table, certificate_section, to_svg
+from experiments.paper.claims import Claim, claims
 from experiments.paper.figures import captioned_figures
 from experiments.paper.plan import EXPERIMENTS, MODELS, PaperExperiment, title_of
-from experiments.paper.summary import HEADER, Claim, Group, best_scores, claims, groups, published_rows, table_rows
+from experiments.paper.summary import HEADER, Group, best_scores, groups, published_rows, table_rows
 from experiments.results import Record, Study
 
 __all__ = ["page"]

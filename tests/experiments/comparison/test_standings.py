@@ -257,8 +257,10 @@ def test_the_main_table_says_what_the_fits_had():
     found += [result("exact", dataset="beijing", rows=9, rows_used=4, threads=2)]  # by its own limit
     remarks = main_table(keyed(*found))[1].splitlines()
     assert remarks == [
-        "- Threads: 3 of 7 fits had one, the others two. One: HistGradientBoosting 1 of 1; LightGBM 1 of 1; "
-        "NGBoost 1 of 3.",
+        (
+            "- Threads: 3 of 7 fits had one, the others two. One: HistGradientBoosting 1 of 1; LightGBM 1 of 1; "
+            "NGBoost 1 of 3."
+        ),
         "- At a time: up to 4 fits on one machine; of 2 fits that is not recorded.",
         "- Ended at three quarters of the time limit: NGBoost on energy (2 of 3).",
         "- Boosting that went on to the last of 3,000 rounds: LightGBM on energy (1 of 3).",

@@ -10,20 +10,19 @@ import pytest
 
 from experiments.internals import CAMPAIGN_SECONDS, simulate
 from experiments.paper import EXPERIMENTS, REPRODUCE
+from experiments.paper.claims import Paired, claims, space_claims
 from experiments.paper.data import load, prepare
 from experiments.paper.page import page
 from experiments.paper.plan import make_plan
 from experiments.paper.summary import (
     HEADER,
-    Paired,
     best_scores,
-    claims,
     groups,
     over_iterations,
     over_time,
-    space_claims,
     table_rows,
 )
+from experiments.paper.tables import all_claims
 from experiments.plan import Parser, Plan, write_outputs
 from experiments.results import Study
 from experiments.scores import LEVELS
@@ -286,6 +285,15 @@ class TestClaims:
         # More frequencies than the paper plots are not judged.
         assert found["Revised, the two stages as printed: lower RMSE than the SSGP at each p"].verdict == "confirmed"
 
+    def test_times_of_different_devices_are_not_compared(self) -> None:
+        results = a_run(0.2, -0.1)
+        cost = "the embedding adds at most 10% to the time of the fit"
+        assert sum(cost in each for each in verdicts(results)) == 2
+        moved = {
+            key: {**each, "device": "cuda" if each["model"] == "prism1" else "cpu"} for key, each in results.items()
+        }
+        assert [each for each in verdicts(moved) if cost in each] == [f"Revised, the two stages as printed: {cost}"]
+
     def test_a_difference_must_exceed_what_chance_does(self) -> None:
         pair = Paired(16, 2.5, 1.0, 5)  # 2.78 standard errors of five runs
         assert (pair.verdict, Paired(16, 2.8, 1.0, 5).verdict) == ("level", "higher")
@@ -356,3 +364,27 @@ def test_published_values_are_of_models_there_are() -> None:
             assert model in experiment.models
             assert p is None or p in experiment.frequencies
             assert 0.5 < rmse < 1.0
+
+
+def test_one_table_has_all_claims(tmp_path) -> None:
+    assert len(all_claims(tmp_path).splitlines()) == 2  # nothing is there yet
+    for name, rows in (("abalone", 80), ("gas10k-simulated", 80), ("gas4m-simulated", 800)):
+        study = Study(tmp_path, name)
+        for key, each in a_run(0.2, -0.15, runs=3).items():
+            longer = 2.0 * rows / 80 if each["model"] == "prism1" else 0.1 if each["model"] == "paper" else 0.0
+            study.put(key, {**each, "rows": rows, "fit_seconds": 3.0 + longer})
+    silhouettes = {"inputs": 0.2, "latent, 4 columns": 0.6, "latent, 2 columns": 0.5}
+    spaces = Study(tmp_path, "spaces")
+    for k in range(3):
+        moved = {name: value + (0.01 * k if name != "inputs" else 0.0) for name, value in silhouettes.items()}
+        spaces.put(f"space-{k}", {"kind": "space", "sample": k, "silhouettes": moved})
+        spaces.put(f"output-{k}", {"kind": "output", "rmse": {"latent": 0.7, "reconstruction": 0.71 + 0.001 * k}})
+    lines = all_claims(tmp_path).splitlines()
+    assert "| **abalone (Figure 1)** |  |  |  |" in lines
+    assert "| lower RMSE than the SSGP at each p | refuted, +0.201, +0.201 | - | confirmed, -0.151, -0.151 |" in lines
+    linear = "the time that the embedding adds is at most linear in the rows"
+    assert f"| {linear} | confirmed, 0, 0 s | - | confirmed, 2, 20 s |" in lines
+    figure = "K-means clusters separate better, latent, 4 columns (Figure 3)"
+    assert f"| {figure} | confirmed, 0.20-0.20 to 0.60-0.62 | - | - |" in lines
+    assert lines[-1].endswith("(appendix C) | refuted, +0.011 | - | - |")
+    assert not any("NLPD" in line for line in lines)
