@@ -30,7 +30,7 @@ from experiments.benchmarks.variants import VARIANTS_OF_PRISM
 from experiments.comparison import BENCH
 from experiments.machine import ROOT, atomic_path, format_bytes
 from experiments.page import render
-from experiments.paper import REPRODUCE
+from experiments.paper import REPRODUCE, all_claims
 from experiments.paper.spaces import SPACES
 from experiments.parts import collect_stale, read_acknowledged, stale_table
 from experiments.plan import Experiment, Parser, run, say, write_outputs
@@ -184,6 +184,8 @@ def published_tables(folder: Path) -> str:
             study = Study.read(folder, name)
             text = re.sub("^#", "##", _experiment_of(study).markdown(study), flags=re.MULTILINE)
             parts.append(f"{text.rstrip()}\n\n<!-- end of {name} -->")
+    if (folder / "abalone.jsonl").is_file():
+        parts.append(f"## All claims of the paper\n\n{all_claims(folder)}\n<!-- end of claims -->")
     stale = stale_table(collect_stale(folder), read_acknowledged())
     return "\n\n".join([*parts, f"## Results made by older code\n\n{stale}"])
 

@@ -28,7 +28,7 @@ from typing import IO
 
 from tqdm import tqdm
 
-from experiments.machine import ROOT, peak_bytes, provenance, usable_cores
+from experiments.machine import ROOT, code_version, peak_bytes, provenance, usable_cores
 from experiments.results import Record, Study
 
 __all__ = ["Job", "Limits", "Running", "carry_out", "perform", "start"]
@@ -127,8 +127,9 @@ def carry_out(
 ) -> list[Job]:
     """Carry out the jobs whose results are not stored; returns those that have none at the end.
 
-    A job that fails or takes too long is stored with "failed", its message, and the others go on. An interrupt
-    (Ctrl-C, or a request to terminate) stops the jobs in flight; what is finished stays, and the same call continues.
+    A job that fails or takes too long is stored with "failed", its message, and with the commit and the digest that
+    results have, and the others go on. An interrupt (Ctrl-C, or a request to terminate) stops the jobs in flight; what
+    is finished stays, and the same call continues.
 
     Parameters
     ----------
@@ -244,7 +245,8 @@ def _collect(study: Study, item: Running, limits: Limits, digest: Callable[[Reco
     reason = lines[-1] if lines else f"exit status {status}"
     if late:
         reason = f"timed out after {limits.job_seconds:g} s"
-    result = {**item.job.order, "failed": reason, "timed_out": late, "exit_status": status, "log": lines}
+    failure = {"failed": reason, "timed_out": late, "exit_status": status, "log": lines}
+    result = {**code_version(), **item.job.order, **failure}
     before, parts = study.get(item.job.key), digest(result)
     # A repetition that fails does not replace a result, unless that was made by other code.
     if before is None or "failed" in before or before.get("parts") != parts:

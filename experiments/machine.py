@@ -22,6 +22,7 @@ __all__ = [
     "Lock",
     "atomic_path",
     "available_bytes",
+    "code_version",
     "format_bytes",
     "peak_bytes",
     "provenance",
@@ -55,8 +56,12 @@ def provenance(packages: tuple[str, ...] = ()) -> dict[str, Any]:
             versions[name] = version(name)
         except PackageNotFoundError:
             continue
-    about = {"prismgp": prismgp.__version__, "commit": _commit(), "source": source_digest()}
-    return {**about, "machine": machine, "versions": versions}
+    return {**code_version(), "machine": machine, "versions": versions}
+
+
+def code_version() -> dict[str, Any]:
+    """Version, commit and digest of the package; all that is known of a job that did not end by itself."""
+    return {"prismgp": prismgp.__version__, "commit": _commit(), "source": source_digest()}
 
 
 def usable_cores() -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from os import PathLike
 from pathlib import Path
@@ -90,6 +90,16 @@ class Study:
         if not _KEY.fullmatch(key) or key == _ABOUT:
             raise ValueError(f"{key!r} cannot be the key of a result")
         self._records[key] = self._append(key, record)
+
+    def remove(self, keys: Iterable[str]) -> None:
+        """Leave out results that are in no plan any more, and write the file anew."""
+        gone = set(keys)
+        if absent := gone - self._records.keys():
+            raise ValueError(f"no results of {', '.join(sorted(absent))}")
+        self._records = {key: record for key, record in self._records.items() if key not in gone}
+        if self.about:
+            self.about = {**self.about, "planned": [key for key in self.about["planned"] if key not in gone]}
+        self.compact()
 
     def compact(self) -> int:
         """Write the file anew with one line for each key; the bytes that were saved."""

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from experiments.benchmarks.suite import Run, Suite, closing, describe, failed, finished
-from experiments.page import markdown_table
+from experiments.page import errors_of_chance, markdown_table
 from experiments.plan import Experiment
 from experiments.results import Record, Study
 
@@ -28,11 +28,11 @@ SUITE = Suite(
 )
 _READINGS = {"with neighbours": "whole", "without": "spectrum"}  # which scores of a result; the whole are its own
 _SCORES = {"rmse": "RMSE", "nlpd": "NLPD"}
-_CHANCE = 2.78  # standard errors; by chance, one difference of five seeds in forty is larger
+_CHANCE = errors_of_chance(len(SEEDS))
 INTRODUCTION = (
     "Means over five seeds of RMSE and NLPD of a normal distribution, all settings but p the defaults. *Largest rise*: "
     "from the best of the smaller p to a larger one, mean of the five differences and their standard error; it is "
-    f"beyond chance where it exceeds {_CHANCE} standard errors. Without neighbours: of the same "
+    f"beyond chance where it exceeds {_CHANCE:.2f} standard errors. Without neighbours: of the same "
     "fits. Made by `python -m experiments frequencies`."
 )
 

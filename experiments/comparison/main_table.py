@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +16,8 @@ from experiments.results import Record
 __all__ = ["main_table"]
 
 OLD = "†"
+_ROUNDS = 3_000  # of boosting, at most
+_PATIENCE = {"trees": 0}  # rounds after the best one that are not used; scikit-learn keeps them
 _SETS = [name for name, shape in DATASETS.items() if shape.default]
 # Of some entries a second reading of the same fit is the one to compare.
 _READINGS = {"xgpr-2048": "corrected"}
@@ -85,7 +88,8 @@ def main_table(results: Mapping[str, Record]) -> list[str]:
             f"three is there, a dash where none is; {OLD} where a result is from before digests were stored. "
             f"Bold: best of a complete column. {LABELS['exact']} gets at most {ENTRIES['exact'].max_rows:,} rows; "
             "the heads have training rows."
-        )
+        ),
+        "\n".join(f"- {remark}" for remark in _remarks(cells)),
     ]
     for score in _SCORES:
         lines = [[_label(entry), *(cells[name, entry].text(score) for name in _SETS)] for entry in MAIN]
@@ -96,6 +100,57 @@ def main_table(results: Mapping[str, Record]) -> list[str]:
         header = ["", *(f"{name}, {_thousands(DATASETS[name].rows)}" for name in _SETS)]
         parts += [f"**{score.title}**", markdown_table(header, lines)]
     return parts
+
+
+def _remarks(cells: Mapping[tuple[str, str], _Cell]) -> Iterator[str]:
+    """What the fits had, and where they ended early."""
+    everything = [(name, entry, record) for (name, entry), cell in cells.items() for record in cell.done]
+    if not everything:
+        yield "No fit is there yet."
+        return
+    one = Counter(entry for _, entry, record in everything if record.get("threads") == 1)
+    total = Counter(entry for _, entry, _ in everything)
+    shares = (f"{_short(entry)} {one[entry]} of {total[entry]}" for entry in MAIN if one[entry])
+    yield f"Threads: {sum(one.values())} of {len(everything)} fits had one, the others two. One: {'; '.join(shares)}."
+    beside = [record["jobs"] for _, _, record in everything if record.get("jobs")]
+    if beside:
+        unknown = len(everything) - len(beside)
+        yield f"At a time: up to {max(beside)} fits on one machine; of {unknown} fits that is not recorded."
+    late = _by_entry(
+        (name, entry) for name, entry, record in everything if record.get("facts", {}).get("ended_by_time")
+    )
+    if late:
+        yield f"Ended at three quarters of the time limit: {late}."
+    least = {entry: _ROUNDS - _PATIENCE.get(entry, 100) for entry in MAIN}
+    last = _by_entry((name, entry) for name, entry, record in everything if _rounds(record) >= least[entry])
+    if last:
+        yield f"Boosting that went on to the last of {_ROUNDS:,} rounds: {last}."
+    fewer = {
+        (name, entry): record["rows_used"]
+        for name, entry, record in everything
+        if ENTRIES[entry].max_rows is None and record.get("rows_used", np.inf) < record.get("rows", 0)
+    }
+    if fewer:
+        texts = (f"{_short(entry)} {rows:,} rows of {name}" for (name, entry), rows in fewer.items())
+        yield f"Memory allowed fewer rows: {'; '.join(texts)}."
+
+
+def _by_entry(found: Iterable[tuple[str, str]]) -> str:
+    """Entries with their data sets, and the number of splits where there are several."""
+    counts = Counter(found)
+    sets: dict[str, list[str]] = {}
+    for (name, entry), count in counts.items():
+        splits = DATASETS[name].splits
+        sets.setdefault(entry, []).append(f"{name} ({count} of {splits})" if splits > 1 else name)
+    return "; ".join(f"{_short(entry)} on {', '.join(sets[entry])}" for entry in MAIN if entry in sets)
+
+
+def _rounds(record: Record) -> int:
+    return int(record.get("facts", {}).get("trees", 0))
+
+
+def _short(entry: str) -> str:
+    return LABELS[entry].split(", ")[0]
 
 
 def _reading(record: Record | None) -> Record | None:

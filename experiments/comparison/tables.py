@@ -104,9 +104,11 @@ def progress(study: Study) -> str:
 
 
 def skipped_lines(study: Study) -> list[tuple[str, str]]:
-    """What was left out and why, entries with the same reason together."""
+    """What was left out and why, entries with the same reason together; not what was measured after all."""
     by_reason: dict[tuple[str, str], list[str]] = {}
-    for each in study.about["skipped"].values():
+    for key, each in study.about["skipped"].items():
+        if study.get(key) is not None:
+            continue
         where = by_reason.setdefault((LABELS[each["entry"]], each["skipped"]), [])
         if each["dataset"] not in where:
             where.append(each["dataset"])

@@ -3,7 +3,7 @@
 from experiments.internals import drawing_style
 from experiments.page.figures import draw_calibration, draw_curves, draw_embedding, draw_pareto
 from experiments.page.style import MODEL_STYLES, PALETTE, draw_svg, drawing, model_styles, save_png, to_svg
-from experiments.page.tables import best_cells, markdown_table
+from experiments.page.tables import best_cells, errors_of_chance, markdown_table
 from prismgp.report import (
     Figure,
     Highlight,
@@ -34,6 +34,7 @@ __all__ = [
     "draw_svg",
     "drawing",
     "drawing_style",
+    "errors_of_chance",
     "markdown_table",
     "model_styles",
     "render",

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 
+from scipy.stats import t
+
 from prismgp.exceptions import DataError
 
-__all__ = ["best_cells", "markdown_table"]
+__all__ = ["best_cells", "errors_of_chance", "markdown_table"]
 
 
 def best_cells(
@@ -53,3 +55,15 @@ def markdown_table(header: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
     """A table in Markdown, without a line break at its end."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def errors_of_chance(runs: int) -> float:
+    """How many standard errors the mean of paired differences must exceed, so that chance does so in 5% of cases.
+
+    Examples
+    --------
+    >>> from experiments.page import errors_of_chance
+    >>> round(errors_of_chance(5), 2)
+    2.78
+    """
+    return float(t.ppf(0.975, runs - 1))

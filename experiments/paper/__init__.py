@@ -5,11 +5,11 @@ from __future__ import annotations
 from experiments.paper.figures import figures
 from experiments.paper.page import page
 from experiments.paper.plan import EXPERIMENTS, EXTRAS, MODELS, add_options, make_plan
-from experiments.paper.summary import markdown
+from experiments.paper.tables import all_claims, markdown
 from experiments.plan import Experiment
 from experiments.results import Record
 
-__all__ = ["EXPERIMENTS", "EXTRAS", "MODELS", "REPRODUCE"]
+__all__ = ["EXPERIMENTS", "EXTRAS", "MODELS", "REPRODUCE", "all_claims"]
 
 
 def _describe(result: Record) -> str:

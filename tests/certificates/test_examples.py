@@ -25,7 +25,7 @@ def load(name: str) -> ModuleType:
 def test_printed_statements(capsys: pytest.CaptureFixture[str]) -> None:
     load("printed_statements").main()
     text = capsys.readouterr().out
-    assert text.count(", printed: ") == 25
+    assert text.count(", printed: ") == 27
     # The page quotes what the script says.
     assert text in (FOLDER.parent / "docs" / "what-is-proved.md").read_text(encoding="utf-8")
 

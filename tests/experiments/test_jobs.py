@@ -11,7 +11,7 @@ import pytest
 
 from experiments import plan as plan_module
 from experiments.jobs import Job, Limits, _next, carry_out
-from experiments.machine import Lock
+from experiments.machine import Lock, code_version
 from experiments.plan import Experiment, Plan
 from experiments.results import Study
 from prismgp.exceptions import PrismGPError
@@ -24,9 +24,10 @@ unix = pytest.mark.skipif(sys.platform == "win32", reason="signals of Unix")
 def test_results_failures_and_time_limits(tmp_path, jobs, capfd, monkeypatch):
     study = Study(tmp_path, "s")
     plan = [Job("good", f"{jobs}:double", {"x": 4}), Job("bad", f"{jobs}:fail", {"x": 1})]
-    assert carry_out(study, plan, Limits(2, 1), describe=lambda result: f"is {result['twice']}") == plan[1:]
+    done = carry_out(study, plan, Limits(2, 1), describe=lambda result: f"is {result['twice']}", digest=lambda _: "abc")
+    assert done == plan[1:]
     slow_job = Job("slow", f"{jobs}:sleep", {"seconds": 600})
-    assert carry_out(study, [slow_job], Limits(job_seconds=1), show=False) == [slow_job]
+    assert carry_out(study, [slow_job], Limits(job_seconds=1), digest=lambda _: "abc", show=False) == [slow_job]
     good, bad, slow = (study.get(key) for key in ("good", "bad", "slow"))
     assert (good["twice"], good["x"], good["warnings"]) == (8, 4, [])
     assert good["peak_bytes"] > 2**20
@@ -36,6 +37,10 @@ def test_results_failures_and_time_limits(tmp_path, jobs, capfd, monkeypatch):
     assert not bad["timed_out"]
     assert slow["timed_out"]
     assert slow["failed"] == "timed out after 1 s"
+    for outcome in (bad, slow):  # a failure says as well what code it is of
+        assert {name: outcome[name] for name in code_version()} == code_version()
+        assert outcome["parts"] == "abc"
+    assert good["commit"] == code_version()["commit"]
     said = capfd.readouterr().err
     assert "good: is 8" in said
     assert "bad: FAILED: RuntimeError" in said
@@ -57,7 +62,7 @@ def test_results_failures_and_time_limits(tmp_path, jobs, capfd, monkeypatch):
     assert lines()[: len(before)] == before
     assert len(lines()) == len(before) + 2
     broken = [Job("good", f"{jobs}:fail", {"x": 1})]
-    assert carry_out(study, broken, force=True, show=False) == broken
+    assert carry_out(study, broken, force=True, digest=lambda _: "abc", show=False) == broken
     assert study.get("good")["twice"] == 8  # a failed repetition does not replace a result
 
 

@@ -88,6 +88,21 @@ def test_objects_that_repeat_are_stored_once(tmp_path):
     assert Study(tmp_path, "s").records == again.records
 
 
+def test_results_of_no_plan_can_be_removed(tmp_path):
+    study = Study(tmp_path, "s")
+    study.begin(**{**ASKED, "planned": ["a", "b", "c"]})
+    machine = {"processor": "abacus" * 30}
+    for key in ("a", "b", "c"):
+        study.put(key, {"machine": machine, "key_of": key})
+    study.compact()
+    study.remove(["a"])  # to which the others refer
+    again = Study(tmp_path, "s")
+    assert again.records == {key: {"machine": machine, "key_of": key} for key in ("b", "c")}
+    assert again.about == {**study.about, "planned": ["b", "c"]}
+    with pytest.raises(ValueError, match="no results of a"):
+        again.remove(["a", "b"])
+
+
 def test_a_reference_to_nothing_is_an_error(tmp_path):
     study = Study(tmp_path, "s")
     study.path.write_text('{"key":"b","machine":{"@as":"a"}}\n')

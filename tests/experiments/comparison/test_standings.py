@@ -11,7 +11,7 @@ from experiments.comparison.main_table import main_table
 from experiments.comparison.page import agreement_section
 from experiments.comparison.plan import AGREEMENT, plan_jobs
 from experiments.comparison.standings import beaten_by, collect, points_of, summarise, where_others_win
-from experiments.comparison.tables import COLUMNS, best_of, losses, markdown, rank
+from experiments.comparison.tables import COLUMNS, best_of, losses, markdown, rank, skipped_lines
 from experiments.plan import write_outputs
 from experiments.results import Study
 from experiments.scores import LEVELS
@@ -245,3 +245,35 @@ def test_the_main_table_shows_means_time_outs_and_what_is_missing():
     assert shaped["→ PrismGP, p = 32"]["energy"] == "0.000"
     assert shaped["xGPR 2,048, std corrected"]["flights"] == "0.050"
     assert table_of(parts, "NLPD of the normal distribution")["xGPR 2,048, std corrected"]["flights"] == "0.100"
+
+
+def test_the_main_table_says_what_the_fits_had():
+    def boosted(entry, split, **facts):
+        return result(entry, split=split, threads=1 + split, jobs=2 + split, facts=facts)
+
+    found = [boosted("ngboost", split, trees=400, ended_by_time=split > 0) for split in range(3)]
+    found += [boosted("lightgbm", 0, trees=2_990, ended_by_time=False), boosted("trees", 0, trees=2_990)]
+    found += [result("nystroem-2048-validated", dataset="beijing", rows=9, rows_used=4, threads=2)]
+    found += [result("exact", dataset="beijing", rows=9, rows_used=4, threads=2)]  # by its own limit
+    remarks = main_table(keyed(*found))[1].splitlines()
+    assert remarks == [
+        (
+            "- Threads: 3 of 7 fits had one, the others two. One: HistGradientBoosting 1 of 1; LightGBM 1 of 1; "
+            "NGBoost 1 of 3."
+        ),
+        "- At a time: up to 4 fits on one machine; of 2 fits that is not recorded.",
+        "- Ended at three quarters of the time limit: NGBoost on energy (2 of 3).",
+        "- Boosting that went on to the last of 3,000 rounds: LightGBM on energy (1 of 3).",
+        "- Memory allowed fewer rows: Nystroem 2,048 + BayesianRidge 4 rows of beijing.",
+    ]
+    assert main_table({})[1] == "- No fit is there yet."
+
+
+def test_what_was_measured_after_all_is_not_left_out(tmp_path):
+    left_out = {"dataset": "pol", "split": 0, "entry": "exact", "skipped": "takes at most 10,000 rows"}
+    plan = plan_jobs(["energy"], [ENTRIES["linear"]], OPTIONS)
+    study = begin(tmp_path, plan)
+    study.about["skipped"] = {"pol-s0-exact": left_out}
+    assert skipped_lines(study) == [(LABELS["exact"], "takes at most 10,000 rows (pol)")]
+    study.put("pol-s0-exact", result("exact", dataset="pol"))
+    assert skipped_lines(study) == []

@@ -10,19 +10,19 @@ import pytest
 
 from experiments.internals import CAMPAIGN_SECONDS, simulate
 from experiments.paper import EXPERIMENTS, REPRODUCE
+from experiments.paper.claims import Paired, claims, space_claims
 from experiments.paper.data import load, prepare
 from experiments.paper.page import page
 from experiments.paper.plan import make_plan
 from experiments.paper.summary import (
     HEADER,
     best_scores,
-    claims,
     groups,
     over_iterations,
     over_time,
-    space_claims,
     table_rows,
 )
+from experiments.paper.tables import all_claims
 from experiments.plan import Parser, Plan, write_outputs
 from experiments.results import Study
 from experiments.scores import LEVELS
@@ -217,7 +217,7 @@ class TestSummaries:
 
 class TestClaims:
     def test_confirmed_and_refuted(self) -> None:
-        found = verdicts(a_run(0.2, -0.1))
+        found = verdicts(a_run(0.2, -0.15))
         assert found["Revised, the two stages as printed: lower RMSE than the SSGP at each p"] == "refuted"
         assert found["Revised, the two stages as printed: lower NLPD than the SSGP at each p"] == "refuted"
         assert found["Revised, ours, one model: lower RMSE than the SSGP at each p"] == "confirmed"
@@ -265,6 +265,39 @@ class TestClaims:
         assert gap.evidence.startswith("gap +0.2150, then +0.1015; change -0.1135 (±")
         cost = seen[f"{name}: the embedding adds at most 10% to the time of the fit"]
         assert cost.verdict == "confirmed"  # the made-up times are equal
+
+    def test_more_frequencies(self) -> None:
+        """An SSGP that gains a quarter and passes the full GP, and one that gains nothing."""
+        results = {}
+        for run in range(5):
+            errors = {("ssgp", 16): 0.8, ("ssgp", 64): 0.6, ("ssgp", 128): 9.0, ("exact", None): 0.62}
+            errors |= {("released_ssgp", 16): 0.9 + 0.001 * run, ("released_ssgp", 64): 0.901}
+            errors |= {("paper", 16): 0.7, ("paper", 64): 0.5, ("paper", 128): 99.0}
+            results |= {f"{m}-{p}-{run}": made_up(m, p, run, rmse + 1e-5 * run) for (m, p), rmse in errors.items()}
+        found = {claim.statement: claim for claim in claims(groups(results))}
+        marginal = "from p = 16 to 64 the RMSE falls by less than 5%"
+        assert (found[f"SSGP: {marginal}"].verdict, found[f"SSGP: {marginal}"].evidence[:6]) == ("refuted", "-25.0%")
+        assert found[f"SSGP, as released: {marginal}"].verdict == "confirmed"
+        near = "from p = 16 to 64 the RMSE falls towards that of the full GP"
+        assert found[f"SSGP: {near}"].verdict == "confirmed"
+        assert found[f"SSGP: {near}"].evidence.startswith("+29.0%, then -3.2%; change of the RMSE -25.0%")
+        assert found[f"SSGP, as released: {near}"].verdict == "undecided"
+        # More frequencies than the paper plots are not judged.
+        assert found["Revised, the two stages as printed: lower RMSE than the SSGP at each p"].verdict == "confirmed"
+
+    def test_times_of_different_devices_are_not_compared(self) -> None:
+        results = a_run(0.2, -0.1)
+        cost = "the embedding adds at most 10% to the time of the fit"
+        assert sum(cost in each for each in verdicts(results)) == 2
+        moved = {
+            key: {**each, "device": "cuda" if each["model"] == "prism1" else "cpu"} for key, each in results.items()
+        }
+        assert [each for each in verdicts(moved) if cost in each] == [f"Revised, the two stages as printed: {cost}"]
+
+    def test_a_difference_must_exceed_what_chance_does(self) -> None:
+        pair = Paired(16, 2.5, 1.0, 5)  # 2.78 standard errors of five runs
+        assert (pair.verdict, Paired(16, 2.8, 1.0, 5).verdict) == ("level", "higher")
+        assert Paired(16, -4.0, 1.0, 3).verdict == "level"
 
     def test_spaces(self) -> None:
         checks = [{"form": "sufficient", "name": "in-cluster V", "margin": 0.01, "holds": False}]
@@ -331,3 +364,27 @@ def test_published_values_are_of_models_there_are() -> None:
             assert model in experiment.models
             assert p is None or p in experiment.frequencies
             assert 0.5 < rmse < 1.0
+
+
+def test_one_table_has_all_claims(tmp_path) -> None:
+    assert len(all_claims(tmp_path).splitlines()) == 2  # nothing is there yet
+    for name, rows in (("abalone", 80), ("gas10k-simulated", 80), ("gas4m-simulated", 800)):
+        study = Study(tmp_path, name)
+        for key, each in a_run(0.2, -0.15, runs=3).items():
+            longer = 2.0 * rows / 80 if each["model"] == "prism1" else 0.1 if each["model"] == "paper" else 0.0
+            study.put(key, {**each, "rows": rows, "fit_seconds": 3.0 + longer})
+    silhouettes = {"inputs": 0.2, "latent, 4 columns": 0.6, "latent, 2 columns": 0.5}
+    spaces = Study(tmp_path, "spaces")
+    for k in range(3):
+        moved = {name: value + (0.01 * k if name != "inputs" else 0.0) for name, value in silhouettes.items()}
+        spaces.put(f"space-{k}", {"kind": "space", "sample": k, "silhouettes": moved})
+        spaces.put(f"output-{k}", {"kind": "output", "rmse": {"latent": 0.7, "reconstruction": 0.71 + 0.001 * k}})
+    lines = all_claims(tmp_path).splitlines()
+    assert "| **abalone (Figure 1)** |  |  |  |" in lines
+    assert "| lower RMSE than the SSGP at each p | refuted, +0.201, +0.201 | - | confirmed, -0.151, -0.151 |" in lines
+    linear = "the time that the embedding adds is at most linear in the rows"
+    assert f"| {linear} | confirmed, 0, 0 s | - | confirmed, 2, 20 s |" in lines
+    figure = "K-means clusters separate better, latent, 4 columns (Figure 3)"
+    assert f"| {figure} | confirmed, 0.20-0.20 to 0.60-0.62 | - | - |" in lines
+    assert lines[-1].endswith("(appendix C) | refuted, +0.011 | - | - |")
+    assert not any("NLPD" in line for line in lines)
