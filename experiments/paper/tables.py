@@ -93,7 +93,7 @@ def _linear_rows(folder: Path) -> Iterator[list[str]]:
 
 def _training_rows(studies: list[Study]) -> list[float]:
     found = [groups(study.records).get(("paper", _FEW)) for study in studies]
-    return [group.mean("rows") for group in found if group is not None]
+    return [group.mean("rows") for group in found if group is not None and group.devices == {"cpu"}]
 
 
 def _space_rows(folder: Path) -> Iterator[list[str]]:

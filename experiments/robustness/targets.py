@@ -107,13 +107,13 @@ def _seal_checkpoint(data: bytes) -> bytes:
     """With the checksum of what it holds, where it can be read at all."""
     import safetensors.torch
 
-    from prismgp.checkpoint import _digest  # the same, as a hostile writer would have it
+    from prismgp.checkpoint import digest_contents  # the same, as a hostile writer would have it
 
     try:
         size = int.from_bytes(data[:8], "little")
         text = json.loads(data[8 : 8 + size])["__metadata__"]["prismgp_checkpoint"]
         tensors = safetensors.torch.load(data)
-        return safetensors.torch.save(tensors, {"prismgp_checkpoint": text, "sha256": _digest(text, tensors)})
+        return safetensors.torch.save(tensors, {"prismgp_checkpoint": text, "sha256": digest_contents(text, tensors)})
     except (safetensors.SafetensorError, ValueError, KeyError, TypeError, RecursionError, MemoryError):
         return data
 
