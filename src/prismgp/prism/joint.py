@@ -286,7 +286,7 @@ class JointRecipe:
         experts = []
         for number, network in result.networks.items():
             network = network.with_frequencies(result.frequencies[number])
-            network = network.to(self.rows.device, self.rows.dtype).eval()
+            network = result.networks[number] = network.to(self.rows.device, self.rows.dtype).eval()
             (stats,) = context.cached_statistics(f"statistics {number}", partial(self._statistics, network))
             experts.append(Expert.of(f"member {number}", network, network.parameters_now(), stats))
         experts += context.ending.insist(partial(self._inform, result, x))
