@@ -233,8 +233,32 @@ def test_many_rows_train_some_of_many_frequencies(gating, noise, monkeypatch, tm
     assert expert.statistics.width == features.shape[1] == (72 if gating == "soft" else 24)
     wide.save(tmp_path / "model.prism")
     assert_same_predictions(load(tmp_path / "model.prism"), wide, x)
-    again = clone(wide).fit(x, y)  # from the checkpoint
-    assert_same_predictions(again, wide, x)
+    with monkeypatch.context() as patch:  # the networks come from the checkpoint
+        patch.delattr(joint, "train_members")
+        assert_same_predictions(clone(wide).fit(x, y), wide, x)
+    more = clone(wide).set_params(checkpoint=None).fit(x[:120], y[:120]).partial_fit(x[120:], y[120:])
+    assert [each.statistics.n for each in more.model_.predictor.experts] == [150] * len(more.model_.predictor.experts)
+
+
+def test_models_of_a_training_have_all_frequencies(monkeypatch):
+    """What a callback is shown is the mixture of that moment; the training goes on as if nobody looked."""
+    monkeypatch.setattr(recipes, "MANY_ROWS", 100)
+    monkeypatch.setattr(recipes, "TRAINED_WIDTH", 24)
+    x, y = data()
+    unseen, watched = model(n_frequencies=12, max_seconds=1e6), model(n_frequencies=12)
+    seen = []
+
+    def look(event):
+        if event.stage == "members":
+            seen.append(event.model())
+
+    watched._callback = look
+    watched.fit(x, y)
+    assert seen
+    found = [each for fit in seen for each in fit.predictor.experts if isinstance(each.map, RevisedMap)]
+    assert {each.map.sizes.frequencies for each in found} == {12}
+    assert [each["frequencies"] for each in watched.fit_status_["members"]] == [4, 4]
+    assert_same_predictions(unseen.fit(x, y), watched, x)
 
 
 def test_held_out_rows_join_the_posterior(fitted):

@@ -355,7 +355,7 @@ def test_hostile_files(files, tmp_path, kind, case):
         load_model(tmp_path / "m")
 
 
-@pytest.mark.parametrize("degrees", [2.0, 1e200, math.nan])
+@pytest.mark.parametrize("degrees", [2.0, 1e200, math.nan, -math.inf])
 def test_a_file_that_could_not_be_read_is_not_written(tmp_path, degrees):
     saved = neighbors()
     predictor = replace(saved.predictor, gp=replace(saved.predictor.gp, degrees=degrees))

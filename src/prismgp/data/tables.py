@@ -161,7 +161,8 @@ class TableFile:
             try:
                 column.validate(full=True)
             except pa.ArrowInvalid as error:
-                raise DataError(f"{self.name}: column {name!r} cannot be read, the file is damaged: {error}") from error
+                why = f"{error!s:.200}"  # it may quote cells at length
+                raise DataError(f"{self.name}: column {name!r} cannot be read, the file is damaged: {why}") from error
 
     def _stream(self) -> Any:
         assert self.text is not None

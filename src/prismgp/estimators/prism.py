@@ -82,10 +82,10 @@ class PrismGPRegressor(UpdatableRegressor):
     batch_size, max_steps, patience : int or None, default None
         Rows per step, most steps of a member, and steps without a better held-out density after which
         it stops. None: 504, 1,000 and 300; with more than 5,000 rows up to 2,000 steps, where the
-        held-out density still improves much; with more than 100,000 rows 4,096, 1,500 to 3,000 and 450,
-        and smaller batches again beyond 1,024 features; for the two stages as printed 256, 2,000 and 500. Patience
-        grows with the steps. The released recipe has batches of 200 rows, 512 with more than 100,000, 101 passes
-        of at most 51 batches, and no rows held out.
+        held-out density still improves much; with more than 100,000 rows 4,096, 1,500 to 3,000 and 450;
+        for the two stages as printed 256, 2,000 and 500. Patience grows with the steps. The released
+        recipe has batches of 200 rows, 512 with more than 100,000, 101 passes of at most 51 batches, and
+        no rows held out.
     dropout : float or None, default None
         Share of hidden values dropped in training; None: one member in four drops 5%, the others none.
     noise_model : {"auto", "constant", "input"}, default "auto"

@@ -159,7 +159,7 @@ def _entries(config: dict[str, Any]) -> list[dict[str, Any]]:
             raise ModelFileError(f"kernel {entry['kernel']!r:.40} is unknown to this version")
         if not all(type(entry[name]) is int and 0 <= entry[name] < len(entries) for name in ("coordinates", "targets")):
             raise ModelFileError("the file does not say which rows are the neighbours")
-        if not isinstance(entry.get("degrees"), float | None):
+        if not isinstance(entry.get("degrees"), float | None) or math.isinf(entry.get("degrees") or 0.0):
             raise ModelFileError(f"a neighbour GP has {entry['degrees']!r:.40} degrees of freedom")
     return entries
 
@@ -214,7 +214,7 @@ def _build_row_noise(columns: Tensor | None, rows: int, q: int) -> RowNoise | No
 
 def _fault(gp: LocalGP) -> str:
     """Return why a neighbour GP cannot predict finite numbers, or not in the available memory; else an empty text."""
-    if not (2.0 < gp.degrees <= _LARGEST or math.isinf(gp.degrees)):
+    if not (2.0 < gp.degrees <= _LARGEST or gp.degrees == math.inf):
         return f"the neighbours have {gp.degrees:g} degrees of freedom"
     if gp.k > _MOST_NEIGHBORS:
         return f"{gp.k:,} neighbours are more than {_MOST_NEIGHBORS:,}"

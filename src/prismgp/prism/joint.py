@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -253,6 +252,7 @@ class JointRecipe:
             {
                 "noise": noise,
                 "dropout": dropout,
+                "frequencies": self.trained_frequencies,  # that it was trained with
                 "steps": member.steps,
                 "best_step": member.best_step,
                 "held_out_nlpd": member.score if np.isfinite(member.score) else None,
@@ -271,8 +271,6 @@ class JointRecipe:
         now = JointFit(result.mixture, frequencies=result.frequencies)
         for member in members:
             self._add(now, member)
-        # Copies, because posteriors are computed in another precision than the training.
-        now.networks = {number: copy.deepcopy(network) for number, network in now.networks.items()}
         self._stack(now, held, FitContext())
         return now.mixture
 
@@ -285,6 +283,7 @@ class JointRecipe:
         target, result.row_weights = examples.targets, examples.weights
         experts = []
         for number, network in result.networks.items():
+            # A copy: the training may go on, and is in another precision.
             network = network.with_frequencies(result.frequencies[number])
             network = result.networks[number] = network.to(self.rows.device, self.rows.dtype).eval()
             (stats,) = context.cached_statistics(f"statistics {number}", partial(self._statistics, network))
@@ -335,7 +334,7 @@ class JointRecipe:
     def _time_statistics(self, network: RevisedMap) -> float:
         """Seconds that :meth:`_statistics` will take, from those of a few rows."""
         few = replace(self.rows, source=self.sample.take(np.arange(min(_PROBE_ROWS, self.sample.n_rows))))
-        network = copy.deepcopy(network).to(self.rows.device, self.rows.dtype).eval()
+        network = network.to(self.rows.device, self.rows.dtype).eval()
         probe = replace(self, rows=few)
         return time_twice(lambda: probe._statistics(network)) * self.rows.n_rows / few.n_rows
 

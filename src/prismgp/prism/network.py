@@ -1,6 +1,6 @@
 """The network of the revised SSGP.
 
-For a standardised input x, clip_inputs to +-10 standard deviations,
+For a standardised input x, clipped to +-10 standard deviations,
 
 - (V1) ``z = net(x * s)``: the latent input, L columns. The scale s of each input starts from the length-scales
   of a small exact GP, so that inputs which do not matter have small scales at the start;
@@ -102,9 +102,7 @@ class RevisedMap(torch.nn.Module):
         self.register_buffer("frequencies", torch.as_tensor(frequencies, dtype=torch.float32))
 
     def with_frequencies(self, frequencies: Array) -> RevisedMap:
-        """The same network with features of other frequencies, (p, L + d)."""
-        if len(frequencies) == self.sizes.frequencies:
-            return self
+        """A copy of the network with features of these frequencies, (p, L + d)."""
         network = copy.deepcopy(self)
         network.sizes = replace(self.sizes, frequencies=len(frequencies))
         network.frequencies = torch.as_tensor(frequencies).to(self.frequencies)
