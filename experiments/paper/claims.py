@@ -14,10 +14,10 @@ from experiments.page import errors_of_chance
 from experiments.paper.plan import MODELS
 from experiments.paper.summary import Group
 
-__all__ = ["Claim", "Paired", "claims", "space_claims"]
+__all__ = ["FEW", "RIVALS", "Claim", "Paired", "claims", "judge_lower", "space_claims"]
 
 CLOSE = 0.05  # of the full GP's error: within it, an error is "close"
-_FEW, _MANY = 16, 64  # frequencies: the paper's fewest and most
+FEW, _MANY = 16, 64  # frequencies: the paper's fewest and most
 _SEEN, _NOT_SEEN = "seen in this run", "not seen in this run"
 
 
@@ -116,7 +116,7 @@ def claims(found: Mapping[tuple[str, int | None], Group]) -> list[Claim]:
 
 def _comparison(statement: str, pairs: Sequence[Paired], topic: str, model: str) -> Claim:
     number = ", ".join(f"{each.mean:+.3f}" for each in pairs)
-    return Claim(statement, _beats(pairs), "; ".join(each.text() for each in pairs), topic, model, number)
+    return Claim(statement, judge_lower(pairs), "; ".join(each.text() for each in pairs), topic, model, number)
 
 
 def _list(shares: Iterable[float]) -> str:
@@ -153,18 +153,18 @@ def _yes(value: bool) -> str:
 
 def _few_against_many(found: Mapping[tuple[str, int | None], Group], model: str, rival: str) -> list[Claim]:
     """Figure 2a: the revised model with the fewest frequencies against the SSGP with four times as many."""
-    few, many = found.get((model, _FEW)), found.get((rival, _MANY))
+    few, many = found.get((model, FEW)), found.get((rival, _MANY))
     pair = None if few is None or many is None else _paired(few, many, "rmse")
     if pair is None:
         return []
-    statement = f"{_capital(MODELS[model])}, p = {_FEW}: lower RMSE than the {MODELS[rival]} with p = {_MANY}"
-    topic = f"with p = {_FEW} lower RMSE than the SSGP with p = {_MANY}"
+    statement = f"{_capital(MODELS[model])}, p = {FEW}: lower RMSE than the {MODELS[rival]} with p = {_MANY}"
+    topic = f"with p = {FEW} lower RMSE than the SSGP with p = {_MANY}"
     return [_comparison(statement, [pair], topic, model)]
 
 
 def _shrinking_gap(found: Mapping[tuple[str, int | None], Group], model: str, rival: str) -> list[Claim]:
     """Appendix D: the gap between the two gets smaller with p, from the smallest to the paper's largest."""
-    four = [found.get((name, p)) for p in (_MANY, _FEW) for name in (rival, model)]
+    four = [found.get((name, p)) for p in (_MANY, FEW) for name in (rival, model)]
     if any(each is None for each in four):
         return []
     runs = sorted(set.intersection(*(set(each.results) for each in four if each is not None)))
@@ -175,15 +175,15 @@ def _shrinking_gap(found: Mapping[tuple[str, int | None], Group], model: str, ri
     )
     gaps = few - few_revised, many - many_revised
     pair = Paired.of(_MANY, gaps[1] - gaps[0])
-    verdict = _beats([pair])
+    verdict = judge_lower([pair])
     if gaps[0].mean() <= 0:
         verdict = "refuted" if pair.error is not None else _NOT_SEEN  # there is no gap to shrink
-    statement = f"{_capital(MODELS[model])}: the gap to the {MODELS[rival]} shrinks from p = {_FEW} to {_MANY}"
+    statement = f"{_capital(MODELS[model])}: the gap to the {MODELS[rival]} shrinks from p = {FEW} to {_MANY}"
     change = pair.text().split(": ", 1)[1]
     text = f"gap {gaps[0].mean():+.4f}, then {gaps[1].mean():+.4f}; change {change}"
     first, last = (round(float(gap.mean()), 3) + 0.0 for gap in gaps)  # no negative zero
     number = f"{first:.3f} to {last:.3f}" if gaps[0].mean() > 0 else "there is none"
-    topic = f"the gap to the SSGP shrinks from p = {_FEW} to {_MANY}"
+    topic = f"the gap to the SSGP shrinks from p = {FEW} to {_MANY}"
     return [Claim(statement, verdict, text, topic, model, number)]
 
 
@@ -191,22 +191,22 @@ def _more_frequencies(found: Mapping[tuple[str, int | None], Group]) -> list[Cla
     """Section 4 and appendix D: with more frequencies the SSGP improves marginally, and comes near to the full GP."""
     out = []
     for model in dict.fromkeys(RIVALS.values()):
-        few, many, full = (found.get(key) for key in ((model, _FEW), (model, _MANY), ("exact", None)))
+        few, many, full = (found.get(key) for key in ((model, FEW), (model, _MANY), ("exact", None)))
         pair = None if few is None or many is None else _paired(many, few, "rmse", relative=True)
         if few is None or many is None or pair is None:
             continue
         name, change = _capital(MODELS[model]), f"{100 * pair.mean:+.1f}%" + _percent_error(pair)
-        statement = f"{name}: from p = {_FEW} to {_MANY} the RMSE falls by less than {MARGINAL:.0%}"
+        statement = f"{name}: from p = {FEW} to {_MANY} the RMSE falls by less than {MARGINAL:.0%}"
         number = f"{100 * pair.mean:+.1f}%"
-        topic = f"from p = {_FEW} to {_MANY} the RMSE of the SSGP falls by less than {MARGINAL:.0%}"
+        topic = f"from p = {FEW} to {_MANY} the RMSE of the SSGP falls by less than {MARGINAL:.0%}"
         out.append(Claim(statement, _is_marginal(pair), change, topic, model, number))
         ends = [None if full is None else _paired(group, full, "rmse", relative=True) for group in (few, many)]
         if ends[0] is not None and ends[1] is not None:
-            statement = f"{name}: from p = {_FEW} to {_MANY} the RMSE falls towards that of the full GP"
+            statement = f"{name}: from p = {FEW} to {_MANY} the RMSE falls towards that of the full GP"
             number = f"{100 * ends[0].mean:+.1f}%, then {100 * ends[1].mean:+.1f}%"
-            topic = f"from p = {_FEW} to {_MANY} the SSGP comes nearer to the full GP"
+            topic = f"from p = {FEW} to {_MANY} the SSGP comes nearer to the full GP"
             text = f"{number}; change of the RMSE {change}"
-            out.append(Claim(statement, _beats([pair]), text, topic, model, number))
+            out.append(Claim(statement, judge_lower([pair]), text, topic, model, number))
     return out
 
 
@@ -261,7 +261,8 @@ def _differences(
     return [pair for pair in pairs if pair is not None]
 
 
-def _beats(pairs: Sequence[Paired]) -> str:
+def judge_lower(pairs: Sequence[Paired]) -> str:
+    """Whether all differences are below zero beyond chance."""
     verdicts = {pair.verdict for pair in pairs}
     if any(pair.error is None for pair in pairs):
         return _SEEN if verdicts == {"lower"} else _NOT_SEEN

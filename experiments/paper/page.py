@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from experiments.page import Figure, Highlight, Notice, Page, Section, Table, certificate_section, to_svg
+from experiments.page import (
+    Figure,
+    Highlight,
+    Notice,
+    Page,
+    Section,
+    Table,
+    certificate_section,
+    errors_of_chance,
+    to_svg,
+)
 from experiments.paper.claims import Claim, claims
 from experiments.paper.figures import captioned_figures
 from experiments.paper.plan import EXPERIMENTS, MODELS, PaperExperiment, title_of
@@ -115,9 +125,9 @@ def _claims_section(found: list[Claim]) -> Section:
         return Section("The paper's claims", text="Nothing to compare yet.")
     text = (
         "Revised minus SSGP, or relative to the full GP: mean difference, paired over the runs, and standard error. "
-        "A difference counts when it exceeds 2.78 standard errors of five runs, which chance does in 5% of cases; a "
-        "single run has none, so it can only show what it shows. Refuted: worse at one p or more. More frequencies "
-        "than the 64 that the paper plots are not judged."
+        f"A difference counts when it exceeds {errors_of_chance(5):.2f} standard errors of five runs, which chance "
+        "does in 5% of cases; a single run has none, so it can only show what it shows. Refuted: worse at one p or "
+        "more. More frequencies than the 64 that the paper plots are not judged."
     )
     facts = [(each.statement, f"{each.verdict[:1].upper()}{each.verdict[1:]}. {each.evidence}.") for each in found]
     return Section("The paper's claims", text=text, facts=facts)

@@ -122,8 +122,8 @@ def table_rows(found: Mapping[Any, Group]) -> list[list[str]]:
                 MODELS[group.model],
                 "" if group.p is None else str(group.p),
                 str(len(group.results)),
-                with_error(group, "rmse"),
-                with_error(group, "nlpd"),
+                _with_error(group, "rmse"),
+                _with_error(group, "nlpd"),
                 f"{100 * group.mean('coverage'):.1f}%",
                 f"{group.mean('fit_seconds'):.1f}",
                 f"{group.mean('predict_seconds'):.2f}",
@@ -139,7 +139,7 @@ def best_scores(found: Mapping[Any, Group]) -> frozenset[tuple[int, int]]:
     return best_cells(scores)
 
 
-def with_error(group: Group, name: str) -> str:
+def _with_error(group: Group, name: str) -> str:
     error = group.error(name)
     return f"{group.mean(name):.4f}" + ("" if error is None else f" ± {error:.4f}")
 
@@ -157,5 +157,5 @@ def published_rows(found: Mapping[Any, Group], options: Mapping[str, Any]) -> li
         group = found.get((model, p))
         if group is not None:
             name = MODELS[model] if p is None else f"{MODELS[model]}, p = {p}"
-            rows.append([name, with_error(group, "rmse"), f"{rmse:.3f}"])
+            rows.append([name, _with_error(group, "rmse"), f"{rmse:.3f}"])
     return rows

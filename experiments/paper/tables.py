@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from experiments.page import markdown_table
-from experiments.paper.claims import RIVALS, Claim, Paired, claims, space_claims
+from experiments.paper.claims import FEW, RIVALS, Claim, Paired, claims, judge_lower, space_claims
 from experiments.paper.plan import title_of
 from experiments.paper.summary import HEADER, best_scores, groups, published_rows, table_rows
 from experiments.results import Study
@@ -25,7 +25,6 @@ STUDIES = {
     "gas4m-simulated": "gas array, 4,000,000 rows (Figures 2 a and 4 g to i)",
 }
 COLUMNS = ("paper", "released", "prism1")
-_FEW = 16
 _OF_SSGP = {"ssgp": "prism1", "released_ssgp": "released"}  # in whose column a claim about an SSGP stands
 
 
@@ -70,30 +69,27 @@ def _cell(claim: Claim | None) -> str:
 def _linear_rows(folder: Path) -> Iterator[list[str]]:
     """Section 3.3.2: what the embedding takes, the seconds beyond the SSGP's, is linear in the rows."""
     studies = [Study(folder, name) for name in STUDIES if name.startswith("gas") and "blocks" not in name]
+    on_cpu = [
+        {model: group for (model, p), group in groups(study.records).items() if p == FEW and group.devices == {"cpu"}}
+        for study in studies
+    ]
     cells = []
     for model, rival in RIVALS.items():
-        points = []
-        for study in studies:
-            found = groups(study.records)
-            own, other = found.get((model, _FEW)), found.get((rival, _FEW))
-            if own is not None and other is not None and own.devices == other.devices == {"cpu"}:
-                seconds = own.mean("fit_seconds") - other.mean("fit_seconds")
-                points.append((own.mean("rows"), seconds))
-        (least, first), (most, last) = (points[0], points[-1]) if points else ((0.0, 0.0), (0.0, 0.0))
-        if least == most:
+        points = [
+            (found[model].mean("rows"), found[model].mean("fit_seconds") - found[rival].mean("fit_seconds"))
+            for found in on_cpu
+            if model in found and rival in found
+        ]
+        if len(points) < 2:
             cells.append("-")
             continue
+        (least, first), (most, last) = points[0], points[-1]
         verdict = "confirmed" if last / first <= most / least else "refuted"
         cells.append(f"{verdict}, {', '.join(f'{seconds:.0f}' for _, seconds in points)} s")
-    rows = [f"{count:,.0f}" for count in _training_rows(studies)]
+    rows = [f"{found['paper'].mean('rows'):,.0f}" for found in on_cpu if "paper" in found]
     if len(rows) > 1:
-        yield [f"**gas array, {', '.join(rows)} training rows, p = {_FEW}**", "", "", ""]
+        yield [f"**gas array, {', '.join(rows)} training rows, p = {FEW}**", "", "", ""]
         yield ["the time that the embedding adds is at most linear in the rows", *cells]
-
-
-def _training_rows(studies: list[Study]) -> list[float]:
-    found = [groups(study.records).get(("paper", _FEW)) for study in studies]
-    return [group.mean("rows") for group in found if group is not None and group.devices == {"cpu"}]
 
 
 def _space_rows(folder: Path) -> Iterator[list[str]]:
@@ -105,15 +101,11 @@ def _space_rows(folder: Path) -> Iterator[list[str]]:
     yield ["**three samples of the gas array**", "", "", ""]
     for column, figure in (("latent, 4 columns", "Figure 3"), ("latent, 2 columns", "Figure 2 b, c")):
         before, after = (np.array([each[name] for each in samples]) for name in ("inputs", column))
-        verdict = {"lower": "confirmed", "higher": "refuted", "level": "undecided"}[
-            Paired.of(0, before - after).verdict
-        ]
+        verdict = judge_lower([Paired.of(0, before - after)])
         number = f"{before.min():.2f}-{before.max():.2f} to {after.min():.2f}-{after.max():.2f}"
         yield [f"K-means clusters separate better, {column} ({figure})", f"{verdict}, {number}", "-", "-"]
     outputs = [each["rmse"] for each in records if each.get("kind") == "output"]
     difference = Paired.of(0, np.array([each["reconstruction"] - each["latent"] for each in outputs]))
-    verdict = {"lower": "confirmed", "higher": "refuted", "level": "undecided"}[difference.verdict]
-    number = f"{difference.mean:+.3f}"
     yield ["**abalone**", "", "", ""]
     topic = "the reconstruction has a lower RMSE than the latent space (appendix C)"
-    yield [topic, f"{verdict}, {number}", "-", "-"]
+    yield [topic, f"{judge_lower([difference])}, {difference.mean:+.3f}", "-", "-"]
