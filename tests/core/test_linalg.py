@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from prismgp.core.numerics import factor, factor_all
+from prismgp.core.numerics import factor, factor_all, invert_lower
 from prismgp.exceptions import NumericalError
 
 
@@ -74,3 +74,13 @@ def test_several_matrices_are_factored_each_for_itself(rng):
     torch.testing.assert_close(found[0], factor(plain).lower, rtol=1e-14, atol=1e-14)
     torch.testing.assert_close(found[1], factor(repaired).lower)
     assert bool(torch.isnan(found[2]).all())
+
+
+@pytest.mark.parametrize("k", [1, 31, 32, 33, 100, 257])
+def test_triangular_matrices_are_inverted_by_blocks(rng, k):
+    a = torch.tensor(rng.normal(size=(3, k, k)))
+    lower = torch.linalg.cholesky(torch.eye(k, dtype=torch.float64) + 100.0 * a @ a.mT)
+    eye = torch.eye(k, dtype=torch.float64).expand_as(lower)
+    torch.testing.assert_close(
+        invert_lower(lower), torch.linalg.solve_triangular(lower, eye, upper=False), rtol=1e-10, atol=1e-13
+    )

@@ -23,6 +23,13 @@ from prismgp.core.process import ConditionedProcess, Functions, Joint, Process
 from prismgp.core.rows import Rows
 
 PREDICTION_ROWS = 2_048
+_CUDA_ROWS, _CUDA_BYTES = 2**15, 2**28  # of their features: few rows do not keep a GPU busy
+
+
+def cuda_rows(width: int) -> int:
+    """Rows of this many features to predict at a time on a GPU: a power of two."""
+    most = min(max(_CUDA_BYTES // (8 * width), 64), _CUDA_ROWS)
+    return 1 << (most.bit_length() - 1)
 
 
 class Predictor(ABC):
@@ -239,7 +246,9 @@ class SpectralModel(Predictor):
         weights = self.posterior.draw_weights(count, rng)
         return lambda x: self.posterior.functions(*self.features(x), weights)
 
-    def prediction_rows(self, device: torch.device) -> int:  # noqa: ARG002
+    def prediction_rows(self, device: torch.device) -> int:
+        if device.type == "cuda":
+            return cuda_rows(2 * len(self.base) * self.gating.widening)
         return max(1, PREDICTION_ROWS // self.gating.widening)
 
     def to(self, device: torch.device) -> SpectralModel:

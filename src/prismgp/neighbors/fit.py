@@ -37,6 +37,7 @@ _LOG_LENGTHSCALES = (math.log(1e-3), math.log(1e4))
 _LOG_SIGNAL = (math.log(1e-4), math.log(1e3))
 _MOST_LOG_NOISE = math.log(1e2)
 _START_RATIOS = (0.05, 0.5, 0.95)  # share of the noise in the variance, for the start
+_BETAS, _EPS = (0.9, 0.999), 1e-8  # of Adam
 _METRIC_SPREAD = 1.0  # prior standard deviation of the logarithm of a length-scale about its start
 
 
@@ -113,9 +114,7 @@ class _Fit:
         training, m, ending = self.training, len(self.examples), self.callback.ending
         self.params = self._start(starts)
         centre, prior = self.params.log_lengthscale, Prior.of(self.gp.n_rows, self.params)
-        vector = torch.as_tensor(self.params.pack()).clone().requires_grad_(True)
-        optimiser = torch.optim.Adam([vector], lr=training.learning_rate)
-        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, training.steps)
+        adam = _Adam(len(self.params.pack()))
         every = -(-training.steps // training.searches)
         batch = min(training.batch_rows, m)
         with ending.allow():
@@ -129,16 +128,10 @@ class _Fit:
                 ascent = replace(gradient, log_lengthscale=gradient.log_lengthscale - penalty).pack()
                 if prior is not None:
                     ascent = ascent + prior.log_density(self.params.pack())[1] / m
-                vector.grad = -torch.as_tensor(ascent)
                 self.callback.report("adam", batch, partial(self._model_at, self.params), total)
-                if ending.limited:
-                    share = max(step / training.steps, ending.share)
-                    optimiser.param_groups[0]["lr"] = training.learning_rate * 0.5 * (1 + math.cos(math.pi * share))
-                optimiser.step()
-                schedule.step()
-                self.params = self._limit(self.params.unpack(vector.detach().numpy()))
-                with torch.no_grad():
-                    vector.copy_(torch.as_tensor(self.params.pack()))
+                share = max(step / training.steps, ending.share)
+                rate = training.learning_rate * 0.5 * (1.0 + math.cos(math.pi * share))
+                self.params = self._limit(self.params.unpack(self.params.pack() + rate * adam.step(ascent)))
         return self.gp.with_parameters(self.params)
 
     def _model_at(self, params: Parameters) -> Any:
@@ -202,6 +195,22 @@ class _Fit:
             for each in limited:
                 values.append(self._evaluate(near, each)[0])
         return limited[int(np.argmax(values))] if values else self.gp.params
+
+
+class _Adam:
+    """Steps of Adam for a vector. The first optimiser of torch that a process makes loads its compiler: 1 s, 80 MB."""
+
+    def __init__(self, size: int) -> None:
+        self._first, self._second, self._steps = np.zeros(size), np.zeros(size), 0
+
+    def step(self, ascent: Array) -> Array:
+        """The direction of the next step, given the gradient of what is maximised."""
+        self._steps += 1
+        self._first += (1.0 - _BETAS[0]) * (ascent - self._first)
+        self._second += (1.0 - _BETAS[1]) * (ascent**2 - self._second)
+        first, second = self._first / (1.0 - _BETAS[0] ** self._steps), self._second / (1.0 - _BETAS[1] ** self._steps)
+        direction: Array = first / (np.sqrt(second) + _EPS)
+        return direction
 
 
 def log_density_and_gradient(

@@ -31,7 +31,7 @@ import torch
 
 from prismgp._types import Tensor
 from prismgp.core.kernels import Parameters
-from prismgp.core.numerics import Factor, factor, factor_all
+from prismgp.core.numerics import Factor, factor, factor_all, invert_lower
 from prismgp.core.row_noise import RowNoise
 from prismgp.prism.network import NetworkOutput
 
@@ -65,21 +65,17 @@ def _solve(products: Tensor, ratio: Tensor, right: Tensor, dtype: torch.dtype) -
     matrix = products * ratio[:, None, None]
     matrix.diagonal(dim1=-2, dim2=-1).add_(1.0)
     lower = factor_all(matrix)
+    logdet = 2.0 * lower.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+    if lower.is_cuda:  # where to solve takes as long for one right-hand side as for many, and ten times a product
+        root = invert_lower(lower)
+        half = root @ right
+        return _Solved(half, root.mT @ half, logdet, root.mT @ root)
     half = torch.linalg.solve_triangular(lower, right, upper=False)
     solution = torch.linalg.solve_triangular(lower.mT, half, upper=True)
-    logdet = 2.0 * lower.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-    return _Solved(half, solution, logdet, _inverse(lower, ratio, dtype))
-
-
-def _inverse(lower: Tensor, ratio: Tensor, dtype: torch.dtype) -> Tensor:
-    """Invert the factored matrices, (M, k, k), for a gradient."""
-    if lower.is_cuda:
-        eye = torch.eye(lower.shape[-1], dtype=lower.dtype, device=lower.device)
-        root: Tensor = torch.linalg.solve_triangular(lower, eye.expand_as(lower), upper=False)
-        return root.mT @ root
     # The factor has half the digits of the matrix's condition: its inverse may be in the network's precision, unless
     # the noise is very low. Transposed, which changes nothing but the order in memory: that of what it meets.
-    return torch.cholesky_inverse(lower.to(dtype) if bool(ratio.max() < _PRECISE) else lower).mT
+    inverse = torch.cholesky_inverse(lower.to(dtype) if bool(ratio.max() < _PRECISE) else lower).mT
+    return _Solved(half, solution, logdet, inverse)
 
 
 class _Density(torch.autograd.Function):

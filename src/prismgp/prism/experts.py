@@ -14,7 +14,7 @@ from prismgp._types import Array, Tensor
 from prismgp.core.evidence import solve_outputs
 from prismgp.core.features import Statistics, accumulate_features
 from prismgp.core.kernels import Parameters
-from prismgp.core.models import Predictor, SpectralModel
+from prismgp.core.models import PREDICTION_ROWS, Predictor, SpectralModel, cuda_rows
 from prismgp.core.normal import Marginals, normal_log_density
 from prismgp.core.numerics import Factor
 from prismgp.core.posterior import WeightPosterior
@@ -27,7 +27,7 @@ from prismgp.prism.stacking import HeldOut
 
 TRUST_DEGREES = 3.0  # of the Student's t that rows are thought to come from where some are far away
 _LEAST_NOISE_SHARE = 1e-6  # of the noise that a row's own variance leaves, below which rounding decides
-_PREDICTION_BYTES = {"cpu": 2**22, "cuda": 2**23}  # of the features of one chunk
+_PREDICTION_BYTES = 2**22  # of the features of one chunk, which a processor's cache holds
 
 
 @dataclass(frozen=True)
@@ -300,7 +300,9 @@ class Mixture(Predictor):
     def prediction_rows(self, device: torch.device) -> int:
         """Rows to predict at a time: a power of two, which divides larger ones that others may predict at a time."""
         widest = max(expert.statistics.width for expert in self.experts)
-        most = min(max(_PREDICTION_BYTES[device.type] // (8 * widest), 64), 2_048)
+        if device.type == "cuda":
+            return cuda_rows(widest)
+        most = min(max(_PREDICTION_BYTES // (8 * widest), 64), PREDICTION_ROWS)
         return 1 << (most.bit_length() - 1)
 
     def covariance(self, x: Tensor) -> Tensor:

@@ -48,7 +48,7 @@ _LEAST_GAIN = 0.1  # nats of held-out density by the second quarter of these ste
 _AVERAGE = 0.98  # share of the past in the running average of the weights
 _CONTEXT_ROWS = 4_096  # training rows behind the posterior of a check
 _WIDE_CONTEXT_ROWS = 2_048  # the same for wide features
-_CHUNK_ROWS = 2_048
+_CHUNK_ROWS = 2_048  # of them at a time, on a CPU
 _STATE_NAME = "training"  # of the state of a training in a checkpoint
 
 
@@ -183,15 +183,16 @@ class MemberTraining:
         """Factors on the values of the hidden layers, (M, n, h) each; none if no member drops any."""
         if not any(course.dropout for course in self.active):
             return ()
-        layers, device = [], self.rows.device
+        shares = send(torch.tensor([1.0 - course.dropout for course in self.active]), self.rows.device)
+        layers = []
         for width in self.members.sizes.hidden:
-            factors = torch.ones(len(self.active), n, width, dtype=torch.float32, device=device)
-            for m, course in enumerate(self.active):
+            kept = np.ones((len(self.active), n * width), dtype=np.bool_)
+            for course, own in zip(self.active, kept, strict=True):
                 if course.dropout:
                     drawn = np.frombuffer(course.draws["dropout"].bytes(2 * n * width), np.uint16)
-                    kept = torch.as_tensor(drawn >= round(course.dropout * 2**16)).reshape(n, width)
-                    factors[m] = send(kept, device).float() / (1.0 - course.dropout)
-            layers.append(factors)
+                    np.greater_equal(drawn, round(course.dropout * 2**16), out=own)
+            there = send(torch.as_tensor(kept).reshape(-1, n, width), self.rows.device)
+            layers.append(there / shares[:, None, None])
         return tuple(layers)
 
     def _draw_noise(self, n: int) -> Tensor:
@@ -264,7 +265,8 @@ class MemberTraining:
                 context, held = network(batch.x), network(self.held_x)
                 found = HeldOut.of(*batch_predict(params, context, batch.y, held, batch.row_noise))
                 return self.examples.scale(found.at_rows(self.examples.noise))[1]
-        chunks = [batch.take(slice(start, start + _CHUNK_ROWS)) for start in range(0, len(index), _CHUNK_ROWS)]
+        step = len(index) if batch.x.is_cuda else _CHUNK_ROWS
+        chunks = [batch.take(slice(start, start + step)) for start in range(0, len(index), step)]
         pairs = [(chunk.x, chunk.targets) for chunk in chunks]
         stats = accumulate_features(
             ((*network.features(x), y) for x, y in pairs), len(params.mean), float(params.noise[0])
