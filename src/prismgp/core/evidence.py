@@ -48,8 +48,7 @@ from prismgp.core.features import (
 from prismgp.core.gating import Gate
 from prismgp.core.kernels import Parameters
 from prismgp.core.numerics import Factor, factor
-from prismgp.core.row_noise import RowNoise
-from prismgp.core.rows import Chunked
+from prismgp.core.rows import Chunked, RowNoise
 
 _ROUNDING = 1e-3  # error of the eigenvalues of A above which float32 products are not good enough
 _STORE_BYTES = 64 * 2**20  # of features that are stored between the passes of an evaluation

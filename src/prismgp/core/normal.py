@@ -17,7 +17,6 @@ import torch
 from prismgp._types import Array, Tensor
 
 _STANDARD = NormalDist()
-NORMAL_95 = _STANDARD.inv_cdf(0.975)  # half-width of a central 95% interval, in standard deviations
 _ACCURACY = 1e-9  # of the last step of Newton's method, in the smallest standard deviation; its error is far less
 _MOST_STEPS = 200
 _HALVE_EVERY = 3  # steps; of the others, those of Newton's method that stay in the bracket are taken

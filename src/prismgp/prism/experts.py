@@ -19,7 +19,7 @@ from prismgp.core.normal import Marginals, normal_log_density
 from prismgp.core.numerics import Factor
 from prismgp.core.posterior import WeightPosterior
 from prismgp.core.process import Functions
-from prismgp.core.row_noise import RowNoise
+from prismgp.core.rows import RowNoise
 from prismgp.data import StandardisedRows
 from prismgp.prism.maps import FeatureMap, InformedMap, MapStatistics, PlainMap, ReconfiguredMap
 from prismgp.prism.network import RevisedMap
