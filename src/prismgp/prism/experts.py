@@ -11,13 +11,12 @@ import numpy as np
 import torch
 
 from prismgp._types import Array, Tensor
-from prismgp.core.evidence import solve_outputs
 from prismgp.core.features import Statistics, accumulate_features
 from prismgp.core.kernels import Parameters
 from prismgp.core.models import Predictor, SpectralModel
 from prismgp.core.normal import Marginals, normal_log_density
 from prismgp.core.numerics import Factor
-from prismgp.core.posterior import WeightPosterior
+from prismgp.core.posterior import WeightPosterior, solve_outputs
 from prismgp.core.process import Functions
 from prismgp.core.rows import RowNoise
 from prismgp.data import StandardisedRows
