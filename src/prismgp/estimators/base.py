@@ -15,8 +15,8 @@ import torch
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
-from prismgp._system import DTYPES, compute_device
-from prismgp._types import AnyArray, Array
+from prismgp._system import compute_device
+from prismgp._types import DTYPES, AnyArray, Array
 from prismgp._validate import check_choice, check_device, check_number
 from prismgp.context import FitContext, FitEvent
 from prismgp.core.kernels import KERNELS

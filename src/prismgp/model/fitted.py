@@ -126,6 +126,12 @@ class FittedModel:
         return self.predictor.params.lengthscale * self.predictor.kernel_input_scale(self.standardiser.x_scale)
 
     @property
+    def relative_lengthscale(self) -> Array | None:
+        """``input_lengthscale``, infinite for an ignored input."""
+        known = self.input_lengthscale
+        return None if known is None else np.where(self.standardiser.constant_inputs, np.inf, known)
+
+    @property
     def signal_variance(self) -> Array:
         return self.predictor.params.signal * self.standardiser.y_scale**2
 
