@@ -8,7 +8,7 @@ from scipy import integrate, stats
 
 import prismgp
 from prismgp import metrics
-from prismgp.core.normal import NORMAL_95
+from prismgp.core.normal import normal_quantile
 from prismgp.exceptions import DataError
 from prismgp.metrics import Scores
 
@@ -86,7 +86,8 @@ def test_batches_add_up_to_the_metrics() -> None:
     assert found["rows"] == 98
     assert found["rmse"] == pytest.approx(metrics.rmse(y, mean), rel=1e-14)
     assert found["nlpd"] == pytest.approx(metrics.nlpd(y, mean, std), rel=1e-14)
-    assert found["coverage"] == pytest.approx(metrics.coverage(y, mean - NORMAL_95 * std, mean + NORMAL_95 * std))
+    half = normal_quantile(0.975)
+    assert found["coverage"] == pytest.approx(metrics.coverage(y, mean - half * std, mean + half * std))
     assert set(first.to_dict(density=False)) == {"rows", "rmse"}
     assert Scores(0.95).to_dict() == {"rows": 0}
 

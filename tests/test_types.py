@@ -9,8 +9,7 @@ import numpy as np
 
 import prismgp
 from prismgp import GPRegressor, PrismGPRegressor, SSGPRegressor
-from prismgp._system import DTYPES
-from prismgp._types import AnyArray, DtypeName, KernelName, Recipe
+from prismgp._types import DTYPES, AnyArray, DtypeName, KernelName, Recipe
 from prismgp.core.kernels import KERNELS
 from prismgp.prism.fit import DEFAULTS
 

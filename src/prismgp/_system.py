@@ -13,16 +13,19 @@ from contextlib import contextmanager, suppress
 from functools import lru_cache
 from os import PathLike
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from threadpoolctl import ThreadpoolController, threadpool_limits
 
-from prismgp._types import RandomState
 from prismgp.exceptions import DataError, PrismGPError, TooLargeError
 
+if TYPE_CHECKING:  # torch takes a second to load, and not every command needs it
+    import torch
+
+    from prismgp._types import RandomState
+
 DEVICES = ("cpu", "cuda", "auto")  # and "cuda:1" and the like
-DTYPES = {"float64": torch.float64, "float32": torch.float32}
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # a disk, a quota, a limit on the size of files
 _FLOOR = 256 * 2**20  # bytes beside the loaded libraries
 _SQUARE = 200  # rows of matrices whose product needs buffers
@@ -97,9 +100,11 @@ def free_bytes(folder: Path) -> int | None:
     return found.f_bavail * found.f_frsize if found.f_blocks else None
 
 
-def available_bytes(device: torch.device) -> int:
-    """Return the bytes that can be allocated now on the device, respecting a container's limit."""
-    if device.type == "cuda":
+def available_bytes(device: torch.device | None = None) -> int:
+    """Return the bytes that can be allocated now on the device, None: the CPU, respecting a container's limit."""
+    if device is not None and device.type == "cuda":
+        import torch
+
         return int(torch.cuda.mem_get_info(device)[0])
     figures = (read_proc_bytes("/proc/meminfo", "MemAvailable"), bytes_within_cgroup(), bytes_within_limit())
     found = [value for value in figures if value is not None]
@@ -209,14 +214,16 @@ def too_large(error: BaseException | None, what: str) -> TooLargeError | None:
     torch says so by a RuntimeError, which on the CPU has no class of its own.
     """
     text = str(error)
-    failed = isinstance(error, MemoryError | torch.cuda.OutOfMemoryError) or (
+    failed = isinstance(error, MemoryError) or (
         isinstance(error, RuntimeError) and ("can't allocate memory" in text or "bad_alloc" in text)
     )
+    if "torch" in sys.modules:
+        failed = failed or isinstance(error, sys.modules["torch"].cuda.OutOfMemoryError)
     if not failed or isinstance(error, TooLargeError):
         return None
     asked = re.search(r"(?i)allocate ([\d.]+ ?[KMGTPE]i?B|\d+ bytes)", text)
     piece = "" if asked is None else f" (a piece of {asked[1]} was refused)"
-    there = format_bytes(available_bytes(torch.device("cpu")))
+    there = format_bytes(available_bytes())
     return TooLargeError(
         f"{what} needs more memory than there is{piece}, {there} are available; use fewer rows at a time, fewer "
         "columns or fewer frequencies, or raise the limit"
@@ -276,22 +283,6 @@ def _find_pools(n_modules: int) -> ThreadpoolController:  # noqa: ARG001
     return ThreadpoolController()
 
 
-def _settle_vector_math() -> None:
-    """Call exp, cos and sin once from a single thread.
-
-    Where two threads make a process's first call into MKL's vector functions at the same time, one of
-    them may get values that differ in the last bit (seen in about one process in fifteen, on a busy
-    machine). The optimiser would carry that into visible digits; a run would not repeat bit for bit.
-    """
-    for dtype in (torch.float32, torch.float64):
-        few = torch.linspace(0.0, 1.0, 64, dtype=dtype)
-        for function in (torch.exp, torch.cos, torch.sin):
-            function(few)
-
-
-_settle_vector_math()
-
-
 def is_device(name: object) -> bool:
     """Return whether this is the name of a device, which need not be present."""
     return isinstance(name, str) and (name in DEVICES or re.fullmatch(r"cuda:(0|[1-9]\d{0,3})", name) is not None)
@@ -305,6 +296,8 @@ def unknown_device(name: object) -> DataError:
 
 def compute_device(name: str) -> torch.device:
     """Return the device of this name; "auto" takes a GPU if there is one."""
+    import torch
+
     if not is_device(name):
         raise unknown_device(name)
     if name == "auto":

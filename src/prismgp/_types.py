@@ -50,3 +50,5 @@ NoiseModel: TypeAlias = Literal["auto", "constant", "input"]
 NoiseShapeChoice: TypeAlias = Literal["auto", "normal"]
 LocalChoice: TypeAlias = Literal["auto", "always", "never"]
 VAEOutput: TypeAlias = Literal["latent", "reconstruction"]
+
+DTYPES = {"float64": torch.float64, "float32": torch.float32}

@@ -267,14 +267,3 @@ def check_levels(q: Any) -> list[float]:
     if levels.ndim != 1 or not levels.size or not ((levels > 0.0) & (levels < 1.0)).all():
         raise DataError(f"q={q!r:.80} must be a sequence of numbers between 0 and 1, such as [0.05, 0.5, 0.95]")
     return [float(level) for level in levels]
-
-
-def central_levels(coverage: Any) -> list[float]:
-    """Return the probabilities at the ends of a central interval."""
-    real = isinstance(coverage, Real) and not isinstance(coverage, bool)
-    if not real or not 0.0 < coverage < 1.0:
-        raise DataError(f"coverage={coverage!r:.80} must be a number between 0 and 1, such as 0.95")
-    half = 0.5 * float(coverage)
-    if 0.5 + half >= 1.0:
-        raise DataError(f"coverage={coverage!r:.80} is 1 up to rounding: the interval would be infinite")
-    return [0.5 - half, 0.5 + half]

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +15,13 @@ import pytest
 import prismgp
 from prismgp import SSGPRegressor
 from prismgp.model import save_model
+from prismgp.model.container import read_tensors, write_tensors
 from tests.prism import small
 from tests.prism.test_local_files import neighbors
 
 from .conftest import Run
+
+Refused = Callable[..., str]
 
 
 def test_json(run: Run, model: Path) -> None:
@@ -93,3 +99,43 @@ def test_neighbors_alone(run: Run, tmp_path: Path) -> None:
 def test_models_without_neighbors(run: Run, model: Path) -> None:
     assert json.loads(run("info", model, "--json").out)["neighbors"] is None
     assert "Neighbours" not in run("info", model).out
+
+
+@pytest.mark.slow
+def test_torch_is_not_loaded(model: Path) -> None:
+    """Loading it takes a second."""
+    code = "import sys, prismgp.cli; print(prismgp.cli.main(sys.argv[1:]), 'torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code, "info", model], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("SSGPRegressor")
+    assert (done.stdout.splitlines()[-1], done.stderr) == ("0 False", "")
+
+
+def change_summary(model: Path, path: Path, **changes: object) -> None:
+    """Write the file with another summary; without changes, with none."""
+    text, tensors = read_tensors(model)
+    config = json.loads(text)
+    summary = config.pop("summary")
+    write_tensors(path, json.dumps({**config, "summary": {**summary, **changes}} if changes else config), tensors)
+
+
+def test_a_file_without_a_summary(run: Run, model: Path, tmp_path: Path) -> None:
+    change_summary(model, tmp_path / "m")
+    found, expected = (json.loads(run("info", path, "--json").out) for path in (tmp_path / "m", model))
+    differing = {name for name in expected if found[name] != expected[name]}
+    assert differing == {"file", "bytes"}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"mean": [1.0, 2.0]},
+        {"noise_std": "a lot"},
+        {"relative_lengthscale": [1.0]},
+        {"gating": {"kind": "hard", "clusters": "many"}},
+        {"neighbors": [{}]},
+        {"neighbors": 3},
+    ],
+)
+def test_a_summary_that_does_not_fit(refused: Refused, model: Path, tmp_path: Path, changes: dict[str, object]) -> None:
+    change_summary(model, tmp_path / "m", **changes)
+    assert str(tmp_path / "m") in refused("info", tmp_path / "m")

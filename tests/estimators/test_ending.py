@@ -15,7 +15,7 @@ from sklearn.model_selection import cross_val_score
 import prismgp
 from prismgp import ExactGPRegressor, NeighborGPRegressor, PrismGPRegressor, Reconfigurer, SSGPRegressor
 from prismgp import checkpoint as checkpoint_module
-from prismgp.core import ending
+from prismgp.core import rows
 from prismgp.exceptions import DataError, PrismGPWarning
 from prismgp.prism import local_fit
 
@@ -139,8 +139,8 @@ def test_time_limits(kind, ticks, monkeypatch, tmp_path):
         now[0] += 1
         return float(now[0])
 
-    monkeypatch.setattr(ending, "time", types.SimpleNamespace(perf_counter=tick))
-    monkeypatch.setattr(ending.Ending, "reserve", lambda *_: None)  # real seconds
+    monkeypatch.setattr(rows, "time", types.SimpleNamespace(perf_counter=tick))
+    monkeypatch.setattr(rows.Ending, "reserve", lambda *_: None)  # real seconds
     monkeypatch.setattr("prismgp.estimators.base.time", types.SimpleNamespace(perf_counter=lambda: 0.0))
     x, y = data()
     model = clone(MODELS[kind]).set_params(max_seconds=float(ticks))
@@ -180,14 +180,14 @@ def test_a_checkpoint_of_a_fit_that_ran_out_of_time_is_continued(tmp_path, monke
         if event.stage == "race":
             first_context[0].reserve(2e6)
 
-    original, first_context = ending.Ending.__init__, []
+    original, first_context = rows.Ending.__init__, []
 
     def remember(self, *arguments, **options):
         original(self, *arguments, **options)
         if arguments and arguments[0] == 1e6:
             first_context.append(self)
 
-    monkeypatch.setattr(ending.Ending, "__init__", remember)
+    monkeypatch.setattr(rows.Ending, "__init__", remember)
     first._callback = expire
     first.fit(x, y)
     assert first.fit_status_["timed_out"]

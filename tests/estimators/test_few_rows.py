@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from prismgp import ExactGPRegressor, NeighborGPRegressor, PrismGPRegressor, SSGPRegressor
-from prismgp.core.few_rows import FEW_ROWS, Prior, widen
-from prismgp.core.kernels import default_start
+from prismgp.core.kernels import FEW_ROWS, Prior, default_start, widen
 from prismgp.exceptions import PrismGPWarning
 
 MODELS = {

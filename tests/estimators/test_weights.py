@@ -188,7 +188,7 @@ def test_gradients_of_a_neighbour_density():
     import torch
 
     from prismgp.core.kernels import KERNELS, Parameters
-    from prismgp.core.row_noise import RowNoise
+    from prismgp.core.rows import RowNoise
     from prismgp.neighbors.fit import log_density_and_gradient
     from prismgp.neighbors.local import LocalGP
 

@@ -12,7 +12,7 @@ from scipy import integrate
 from scipy.stats import multivariate_t
 
 from prismgp.core.kernels import KERNELS, Parameters
-from prismgp.core.row_noise import RowNoise
+from prismgp.core.rows import RowNoise
 from prismgp.exceptions import TooLargeError
 from prismgp.neighbors import local
 from prismgp.neighbors.conditional import conditionals

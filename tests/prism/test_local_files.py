@@ -49,6 +49,7 @@ def neighbors(n=ROWS, d=2, q=1, dtype=torch.float32, k=7, seed=0):
         "matern32",
         1 if q == 1 else 2,
         -12.5,
+        input_lengthscale=params.lengthscale,
         status={**STATUS, "rows": n},
         arguments={"kernel": "matern32", "device": "cpu", "dtype": "float64"},
     )

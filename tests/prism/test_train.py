@@ -14,7 +14,7 @@ from sklearn.exceptions import NotFittedError
 
 import prismgp
 from prismgp._system import Streams
-from prismgp.core.ending import Ending
+from prismgp.core.rows import Ending
 from prismgp.core.threads import Workers
 from prismgp.exceptions import PrismGPWarning
 from prismgp.prism import MapStatistics, RevisedMap, batch_log_evidence

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from prismgp.core.ending import Ending
+from prismgp.core.rows import Ending
 from prismgp.exceptions import NumericalError
 from prismgp.vae import TrainingState, TrainingTask, draw_rows, run_training
 from tests.vae.small import MemoryStore

@@ -15,7 +15,7 @@ from prismgp.core.features import Statistics, limit_inputs, spectral_features
 from prismgp.core.gating import hard_gates
 from prismgp.core.kernels import Kernel, get_kernel
 from prismgp.core.models import ExactModel, Predictor, SpectralModel
-from prismgp.core.row_noise import RowNoise
+from prismgp.core.rows import RowNoise
 from prismgp.data import Source, merge_copies, standardise
 from prismgp.exceptions import DataError
 from prismgp.model import FittedModel

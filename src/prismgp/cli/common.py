@@ -22,7 +22,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from prismgp._system import atomic_path, is_device, name_errors, unknown_device
-from prismgp._types import Array
 from prismgp.cli import STDOUT, Parser, complain, printable
 from prismgp.data import MISSING, TableFiles, open_tables
 from prismgp.data.cells import DECIMALS, quote_names
@@ -340,9 +339,3 @@ def free_names(taken: Sequence[str], wanted: Iterable[str]) -> list[str]:
 
 
 # -- numbers -------------------------------------------------------------------------------------
-
-
-def relative_lengthscale(model: FittedModel) -> Array | None:
-    """Length-scales in standard deviations of the columns, if the model has them; infinite for an ignored column."""
-    known = model.input_lengthscale
-    return None if known is None else np.where(model.standardiser.constant_inputs, np.inf, known)

@@ -277,7 +277,7 @@ def _description(model: GPRegressor, train: Source) -> dict[str, Any]:
     status, encoder = model.fit_status_, model.table_encoder_
     names = encoder.feature_names
     ignored = set(status["ignored_inputs"])
-    relative = common.relative_lengthscale(model.model_)
+    relative = model.model_.relative_lengthscale
     # The shortest first: the function varies most along these.
     ranked = [] if relative is None else sorted(zip(names, relative.tolist(), strict=True), key=itemgetter(1))
 

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import argparse
 import math
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from prismgp._system import format_amount, format_bytes
-from prismgp.cli import Parser, Subparsers, common, json_text, one_line, print_rows, printable, say
-from prismgp.core.models import SpectralModel
-from prismgp.model import FORMAT_VERSION, FittedModel, load_model
-from prismgp.neighbors.model import NeighborModel
-from prismgp.prism.local import LocalMixture
+from prismgp.cli import Parser, Subparsers, json_text, one_line, print_rows, printable, say
+from prismgp.exceptions import ModelFileError
+from prismgp.model.container import FORMAT_VERSION, check_count, parse_text, read_text, readable
 
 _SHOWN_INPUTS = 20
 _ESTIMATORS = {
@@ -34,8 +33,12 @@ def add_parser(subparsers: Subparsers, summary: str) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Load and describe."""
-    description = _describe(load_model(args.model, device="cpu"), args.model)
+    """Read and describe."""
+    with readable(args.model) as file:
+        config = parse_text(read_text(file))
+    summary = config["summary"] if "summary" in config else _summarise(args.model)
+    with readable(args.model):
+        description = _describe(config, summary, args.model)
     if args.json:
         say(json_text(description))
     else:
@@ -43,78 +46,79 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _describe(model: FittedModel, path: str) -> dict[str, Any]:
-    encoder, rows = model.encoder, model.n_rows
-    names = model.feature_names or [f"column {index}" for index in range(model.n_inputs)]
-    relative = common.relative_lengthscale(model)
-    order = range(len(names)) if relative is None else np.argsort(relative, kind="stable")
-    scale = model.standardiser.x_scale
+def _summarise(path: str) -> dict[str, Any]:
+    """The summary of a model whose file has none, because it was written by an earlier version."""
+    from prismgp.model.file import load_model, summarise  # loads torch
 
-    def per_output(value: Any) -> Any:
-        return float(value[0]) if model.target_ndim == 1 else value
+    return summarise(load_model(path, device="cpu"))
+
+
+def _describe(config: dict[str, Any], summary: dict[str, Any], path: str) -> dict[str, Any]:
+    rows, d, q, ndim = (check_count(config, name) for name in ("rows", "inputs", "outputs", "target_ndim"))
+    table, arguments, log_evidence = config["table"], config["arguments"], float(config["log_evidence"])
+    names = [str(name) for name in config["feature_names"] or [f"column {index}" for index in range(d)]]
+    known = summary["relative_lengthscale"] is not None
+    scales = [_floats(summary[name], d) if known else [None] * d for name in ("lengthscale", "relative_lengthscale")]
+    inputs = [
+        {"name": name, "lengthscale": lengthscale, "relative_lengthscale": relative}
+        for name, lengthscale, relative in zip(names, *scales, strict=True)
+    ]
+    if known:
+        inputs.sort(key=itemgetter("relative_lengthscale"))
+
+    def per_output(name: str) -> Any:
+        values = _floats(summary[name], q)
+        return values[0] if ndim == 1 else values
 
     return {
         "file": path,
         "bytes": Path(path).stat().st_size,
         "format_version": FORMAT_VERSION,
-        "estimator": _ESTIMATORS[model.kind],
-        "kernel": model.kernel,
-        "frequencies": model.arguments.get("n_frequencies"),
-        "gating": _gating(model),
-        "neighbors": _neighbors(model),
+        "estimator": _ESTIMATORS[config["estimator"]],
+        "kernel": arguments["kernel"],
+        "frequencies": arguments.get("n_frequencies"),
+        "gating": _gating(summary["gating"]),
+        "neighbors": None if summary["neighbors"] is None else [_neighbor(each) for each in summary["neighbors"]],
         "rows": rows,
-        "target": _target(model),
-        "columns": None if encoder is None else encoder.to_dict()["columns"],
-        "inputs": [
-            {
-                "name": names[index],
-                "lengthscale": None if relative is None else float(relative[index] * scale[index]),
-                "relative_lengthscale": None if relative is None else float(relative[index]),
-            }
-            for index in order
-        ],
-        "signal_std": per_output(np.sqrt(model.signal_variance)),
-        "noise_std": per_output(np.sqrt(model.noise_variance)),
-        "mean": per_output(model.mean),
-        "conformal_rows": None if model.conformal is None else model.conformal.rows,
-        "log_evidence": model.log_evidence,
-        "log_evidence_per_row": model.log_evidence / rows,
-        "fit_status": model.status,
+        "target": None if table is None else _target([str(name) for name in table["targets"]]),
+        "columns": None if table is None else table["columns"],
+        "inputs": inputs,
+        "signal_std": per_output("signal_std"),
+        "noise_std": per_output("noise_std"),
+        "mean": per_output("mean"),
+        "conformal_rows": None if config["conformal_rows"] is None else check_count(config, "conformal_rows"),
+        "log_evidence": log_evidence,
+        "log_evidence_per_row": log_evidence / rows,
+        "fit_status": dict(config["fit_status"]),
     }
 
 
-def _target(model: FittedModel) -> str | list[str] | None:
+def _gating(gate: dict[str, Any] | None) -> dict[str, Any] | None:
+    return None if gate is None else {"kind": str(gate["kind"]), "clusters": check_count(gate, "clusters")}
+
+
+def _neighbor(gp: dict[str, Any]) -> dict[str, Any]:
+    """What a neighbour GP sees, its weight, and its rows, which are part of the file."""
+    return {
+        "name": str(gp["name"]),
+        "weight": float(gp["weight"]),
+        "rows": check_count(gp, "rows"),
+        "neighbors": check_count(gp, "neighbors"),
+        "degrees": None if gp["degrees"] is None else float(gp["degrees"]),
+    }
+
+
+def _floats(values: list[float | None], count: int) -> list[float]:
+    """So many numbers of a summary, in which null is infinity."""
+    found = [math.inf if value is None else float(value) for value in values]
+    if len(found) != count:
+        raise ModelFileError(f"the summary has {len(found)} numbers for {count} columns")
+    return found
+
+
+def _target(names: list[str]) -> str | list[str] | None:
     """The name of the target, a list of several, or None if it is not known."""
-    names = [] if model.encoder is None else list(model.encoder.targets)
     return names if len(names) > 1 else names[0] if names else None
-
-
-def _gating(model: FittedModel) -> dict[str, Any] | None:
-    """The gates of a sparse spectrum GP, if any."""
-    gate = model.predictor.gating.gate if isinstance(model.predictor, SpectralModel) else None
-    return None if gate is None else {"kind": gate.kind, "clusters": gate.n_clusters}
-
-
-def _neighbors(model: FittedModel) -> list[dict[str, Any]] | None:
-    """The neighbour GPs of a model, if any: what each sees, its weight, and its rows, which are part of the file."""
-    predictor = model.predictor
-    if isinstance(predictor, NeighborModel):
-        found = [("neighbours in inputs alone", 1.0, predictor.gp)]
-    elif isinstance(predictor, LocalMixture):
-        pairs = zip(predictor.near, predictor.weights[1:], strict=True)
-        found = [(near.view.name, float(weight), near.gp) for near, weight in pairs]
-    else:
-        return None
-    return [
-        {
-            "name": name,
-            "weight": weight,
-            "rows": gp.n_rows,
-            "neighbors": gp.k,
-            "degrees": gp.degrees if math.isfinite(gp.degrees) else None,
-        }
-        for name, weight, gp in found
-    ]
 
 
 def _print(info: dict[str, Any]) -> None:

@@ -1,14 +1,6 @@
-"""Log evidence of the sparse spectrum GP and its gradient, in two passes over the rows.
+"""Log evidence of the sparse spectrum GP as a function of the parameters, and its gradient: two passes over the rows.
 
-For one output, with residual ``r = y - m`` and ``A = I + (S / s2) G``,
-
-    log p(y) = const + logdet + quad                                            (E1)
-    const    = -n/2 log(2 pi s2)
-    logdet   = -1/2 log |A|
-    quad     = -1/2 (r'r - (S / s2) b'A^-1 b) / s2,       b = Phi'r             (E2)
-
-which is the multivariate normal density of ``N(m, S Phi Phi' + s2 I)`` (paper, equation 3) by the
-Woodbury and Sylvester identities. With ``w = Phi'Q^-1 r = A^-1 b / s2`` and ``T = tr A^-1``:
+In the terms of (E1), the evidence of one output (:mod:`prismgp.core.posterior`), and with ``T = tr A^-1``:
 
     d/d log S  = 1/2 (S w'w - 2p + T)                                           (E3)
     d/d log s2 = 1/2 (r'Q^-1 r - S w'w - n + 2p - T)                            (E4)
@@ -25,15 +17,37 @@ with respect to the projection W, and through it length-scales and frequencies (
 
 Blocks of rows that the kernel does not connect are independent: evidence and gradient are the sums of
 theirs (G4).
+
+The optimiser works with the evidence as a function of the length-scales and frequencies alone: variances and mean are
+always the best ones. A pass over the rows gives the moments of the features at some length-scales, and these give the
+evidence (E1) at every signal variance S, noise variance s2 and mean m. With the eigenvalues g of the Gram matrix, ``b``
+and ``c`` the products of features with targets and with ones in the basis of its eigenvectors, ``rho = S / s2`` and
+``f = rho / (1 + rho g)``,
+
+    m        = (1'y - f'(b c)) / (1'1 - f'(c c))                                                                (P1)
+    n s2     = (y - m)'(y - m) - f'(b - m c)^2                                                                  (P2)
+    log p(y) = -1/2 (n log(2 pi s2) + log |V| + sum log(1 + rho g) + n)                                         (P3)
+
+are the best mean, the best noise, and the evidence at both. What is left is to find rho, a search along a line at a
+cost of O(p) a point. Where S and s2 are at their bounds, (P2) gives way to the bound.
+
+By the envelope theorem, the gradient with respect to length-scales and frequencies is that of the evidence at the best
+variances and mean.
+
+An evidence with a noise variance that is far too small, such as that of an exact GP which explains far more than a few
+frequencies can, is dominated by the noise: its gradients are huge, and from there the optimiser ended in length-scales
+that explain nothing. Here every point has the noise that it needs, evidences of starting points compare, and there are
+fewer parameters to learn.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
+import numpy as np
 import torch
 
 from prismgp._types import Array, Tensor
@@ -46,63 +60,15 @@ from prismgp.core.features import (
     projection,
 )
 from prismgp.core.gating import Gate
-from prismgp.core.kernels import Parameters
-from prismgp.core.numerics import Factor, factor
-from prismgp.core.row_noise import RowNoise
-from prismgp.core.rows import Chunked
+from prismgp.core.kernels import Parameters, bounds
+from prismgp.core.posterior import OutputEvidence, solve_outputs
+from prismgp.core.rows import Chunked, RowNoise
 
 _ROUNDING = 1e-3  # error of the eigenvalues of A above which float32 products are not good enough
 _STORE_BYTES = 64 * 2**20  # of features that are stored between the passes of an evaluation
 _KEPT = 3  # statistics, each (2p + 1 + q)^2 numbers on the compute device
-
-
-@dataclass(frozen=True)
-class OutputEvidence:
-    """The evidence of one output at given parameters, with the factors others need."""
-
-    const: float  # the three terms of (E1)
-    logdet: float
-    quad: float
-    weights: Tensor  # w = A^-1 Phi'r / s2, (2p,); the posterior mean of the feature weights is S w
-    factor: Factor  # of A
-    signal: float
-    noise: float
-    mean: float
-
-    @property
-    def log_evidence(self) -> float:
-        return self.const + self.logdet + self.quad
-
-
-def solve_outputs(stats: Statistics, params: Parameters) -> list[OutputEvidence]:
-    """Evaluate (E1) and (E2) for every output from the statistics alone; O(q p^3)."""
-    solved = []
-    for k in range(stats.q):
-        signal, noise, mean = float(params.signal[k]), float(params.noise[k]), float(params.mean[k])
-        ratio = signal / noise
-        a = ratio * stats.gram
-        a.diagonal().add_(1.0)
-        fac = factor(a)
-        del a  # as large as all that is kept
-        b = stats.feature_target[:, k] - mean * stats.feature_sum
-        half = fac.half_solve(b[:, None])
-        weight = float(stats.weight)
-        residual_square = float(stats.target_square[k] - 2.0 * mean * stats.target_sum[k]) + mean**2 * weight
-        # The difference loses digits when almost everything is explained; it is never negative.
-        explained = max(0.0, residual_square - ratio * float(half.square().sum()))
-        solved.append(
-            OutputEvidence(
-                const=-0.5 * (stats.n * math.log(2.0 * math.pi * noise) + stats.log_noise_sum),
-                logdet=-0.5 * float(fac.logdet()),
-                quad=-0.5 * explained / noise,
-                weights=fac.solve(b[:, None])[:, 0] / noise,
-                factor=fac,
-                signal=signal,
-                noise=noise,
-                mean=mean,
-            )
-        )
-    return solved
+_STEP = 0.25  # of the search for log rho
+_POINTS = 21  # of its second round, between the neighbours of the best
 
 
 class SpectralEvidence:
@@ -304,3 +270,124 @@ class ProjectionGradient:
 
     def merge(self, first: tuple[Tensor, float], second: tuple[Tensor, float]) -> tuple[Tensor, float]:
         return first[0] + second[0], first[1] + second[1]
+
+
+# -- at the best variances and mean ----------------------------------------------------------------
+
+
+class ProfiledEvidence(BlockEvidence):
+    """The evidence at the best variances and mean; those that the parameters have are ignored.
+
+    Gradients with respect to them are zero, so that an optimiser leaves them alone, and :meth:`complete` finds them.
+    Known noise variances of rows are not for this class: the moments would depend on the noise.
+    """
+
+    def __init__(self, blocks: Sequence[Chunked], frequencies: Array, gate: Gate | None = None) -> None:
+        super().__init__(blocks, frequencies, gate)
+        for part in self.parts:
+            part.precise = True  # the moments must be good for every ratio of the variances
+
+    def complete(self, params: Parameters) -> Parameters:
+        """The parameters with the best variances and mean; one pass where the statistics are not known."""
+        dtype = str(self.parts[0].chunks.dtype).removeprefix("torch.")
+        return profile(self.statistics(params), params, dtype)
+
+    def value(self, params: Parameters) -> float:
+        return super().value(self.complete(params))
+
+    def value_and_gradient(self, params: Parameters) -> tuple[float, Parameters]:
+        value, gradient = super().value_and_gradient(self.complete(params))
+        nothing = np.zeros_like(params.mean)
+        return value, replace(gradient, log_signal=nothing, log_noise=nothing, mean=nothing)
+
+
+def profile(blocks: Sequence[Statistics], params: Parameters, dtype: str) -> Parameters:
+    """The parameters with the variances and the mean that are best for the statistics, (P1) to (P3).
+
+    The statistics are those of independent blocks of rows, at the length-scales of the parameters; ``dtype`` is that of
+    the features, which the bounds of the noise depend on. O(p^3) for the eigenvalues.
+    """
+    parts = [_Rotated.of(block) for block in blocks]
+    first, q = len(params.log_lengthscale), len(params.mean)
+    boxes = np.array(bounds(params, dtype=dtype))[first : first + 3 * q].reshape(3, q, 2)
+    found = np.array([_Output(parts, k).best(boxes[:, k]) for k in range(q)])
+    return replace(params, log_signal=found[:, 0], log_noise=found[:, 1], mean=found[:, 2])
+
+
+class _Rotated:
+    """The statistics of one block in the basis of the eigenvectors of its Gram matrix."""
+
+    def __init__(self, stats: Statistics, values: Array, targets: Array, ones: Array) -> None:
+        self.stats, self.values, self.targets, self.ones = stats, values, targets, ones
+
+    @classmethod
+    def of(cls, stats: Statistics) -> _Rotated:
+        values, vectors = torch.linalg.eigh(stats.gram)
+        targets, ones = vectors.T @ stats.feature_target, vectors.T @ stats.feature_sum
+        # Theory has no negative ones.
+        return cls(stats, values.clamp_min(0.0).cpu().numpy(), targets.cpu().numpy(), ones.cpu().numpy())
+
+
+class _Output:
+    """One output: the evidence as a function of ``log rho``."""
+
+    def __init__(self, parts: Sequence[_Rotated], k: int) -> None:
+        self.g = np.concatenate([part.values for part in parts])
+        self.b = np.concatenate([part.targets[:, k] for part in parts])
+        self.c = np.concatenate([part.ones for part in parts])
+        blocks = [part.stats for part in parts]
+        self.n = sum(each.n for each in blocks)
+        self.log_noise_sum = sum(each.log_noise_sum for each in blocks)
+        self.weight = sum(float(each.weight) for each in blocks)
+        self.target_sum = sum(float(each.target_sum[k]) for each in blocks)
+        self.target_square = sum(float(each.target_square[k]) for each in blocks)
+
+    def best(self, boxes: Array) -> tuple[float, float, float]:
+        """Log signal variance, log noise variance and mean, within boxes, (3, 2)."""
+        from scipy.optimize import brentq  # to learn, not to predict
+
+        (low, high), (noise_low, noise_high), _ = boxes
+        ends = low - noise_high, high - noise_low
+        grid = np.linspace(*ends, 1 + math.ceil((ends[1] - ends[0]) / _STEP))
+        for _ in range(2):
+            top = int(np.argmax(self._at(grid, boxes)[0]))
+            around = grid[max(top - 1, 0)], grid[min(top + 1, len(grid) - 1)]
+            log_rho, grid = float(grid[top]), np.linspace(*around, _POINTS)
+
+        def slope(point: float) -> float:
+            return float(self._slope(np.array([point]), boxes)[0])
+
+        # By the slope, which is zero to the last digits; values near their maximum are alike to half of them.
+        if slope(around[0]) > 0.0 > slope(around[1]):
+            log_rho = float(brentq(slope, *around, xtol=1e-13))
+        _, log_noise, mean, _ = self._at(np.array([log_rho]), boxes)
+        return log_rho + float(log_noise[0]), float(log_noise[0]), float(mean[0])
+
+    def _slope(self, log_rho: Array, boxes: Array) -> Array:
+        """Derivative of (P3) by ``log rho``; the noise counts where it follows from a bound of the signal."""
+        _, log_noise, mean, square = self._at(log_rho, boxes)
+        rho = np.exp(log_rho)[:, None]
+        shares = 1.0 / (1.0 + rho * self.g)
+        fits = (rho * shares**2 * (self.b - mean[:, None] * self.c) ** 2).sum(1)
+        noise = np.exp(-log_noise)
+        slope = 0.5 * (fits * noise - (rho * self.g * shares).sum(1))
+        (low, high), *_ = boxes
+        bound = (log_noise == low - log_rho) | (log_noise == high - log_rho)
+        return np.asarray(np.where(bound, slope + 0.5 * (self.n - square * noise), slope))
+
+    def _at(self, log_rho: Array, boxes: Array) -> tuple[Array, Array, Array, Array]:
+        """Log evidence, log noise variance, mean, and n s2 of (P2) at each ``log rho``."""
+        (low, high), (noise_low, noise_high), (mean_low, mean_high) = boxes
+        rho = np.exp(log_rho)[:, None]
+        f = rho / (1.0 + rho * self.g)
+        left = np.maximum(self.weight - f @ self.c**2, 1e-12 * self.weight)
+        mean = np.clip((self.target_sum - f @ (self.b * self.c)) / left, mean_low, mean_high)  # (P1)
+        square = self.target_square - 2.0 * mean * self.target_sum + mean**2 * self.weight
+        # Both differences lose digits when almost everything is explained; they are never negative.
+        square = np.maximum(square - (f * (self.b - mean[:, None] * self.c) ** 2).sum(1), 0.0)
+        with np.errstate(divide="ignore"):
+            log_noise = np.log(square / self.n)  # (P2)
+        log_noise = np.clip(log_noise, np.maximum(noise_low, low - log_rho), np.minimum(noise_high, high - log_rho))
+        # (P3), which has n in place of the last term where no bound holds.
+        value = self.n * (math.log(2.0 * math.pi) + log_noise) + np.log1p(rho * self.g).sum(1)
+        return -0.5 * (value + self.log_noise_sum + square * np.exp(-log_noise)), log_noise, mean, square

@@ -23,8 +23,7 @@ from prismgp.core.features import spectral_features
 from prismgp.core.kernels import Kernel, Parameters, draw_frequencies, squared_distance
 from prismgp.core.numerics import Factor, factor, raise_diagonal
 from prismgp.core.process import Functions
-from prismgp.core.row_noise import RowNoise
-from prismgp.core.rows import Rows
+from prismgp.core.rows import RowNoise, Rows
 from prismgp.exceptions import TooLargeError
 
 _GROUPED_ROWS = 20  # among fewer, numbers may look like indicators

@@ -21,7 +21,7 @@ import torch
 
 from prismgp._types import Array, GatingKind, Tensor
 from prismgp.core.gating import Gate
-from prismgp.core.row_noise import RowNoise
+from prismgp.core.rows import RowNoise
 
 GATINGS = get_args(GatingKind)
 _LIMITED_ROWS = 300  # among fewer, next to no rows are beyond a limit

@@ -11,14 +11,24 @@ import torch
 
 from prismgp._system import Streams
 from prismgp._types import Array, Tensor
-from prismgp.core.evidence import BlockEvidence
+from prismgp.core.evidence import BlockEvidence, ProfiledEvidence, profile
 from prismgp.core.exact import ExactEvidence, Groups, TiedEvidence
 from prismgp.core.features import Gating, find_limits
-from prismgp.core.few_rows import FEW_ROWS, Prior, widen
-from prismgp.core.kernels import Kernel, Parameters, bounds, default_start, draw_frequencies, given_frequencies, perturb
+from prismgp.core.kernels import (
+    FEW_ROWS,
+    Kernel,
+    Parameters,
+    Prior,
+    bounds,
+    default_start,
+    draw_frequencies,
+    given_frequencies,
+    perturb,
+    widen,
+)
 from prismgp.core.models import ExactModel, SpectralModel, spectral_objective
 from prismgp.core.optimise import Monitor, Objective, maximise, race, screen
-from prismgp.core.profile import ProfiledEvidence, noise_log_evidence, profile
+from prismgp.core.posterior import noise_log_evidence
 from prismgp.core.rows import Callback, Rows
 
 

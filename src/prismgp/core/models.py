@@ -11,14 +11,14 @@ import numpy as np
 import torch
 
 from prismgp._types import Array, Tensor
-from prismgp.core.evidence import BlockEvidence, solve_outputs
+from prismgp.core.evidence import BlockEvidence
 from prismgp.core.exact import ExactEvidence, ExactPosterior
 from prismgp.core.features import Gating, Statistics, limit_inputs, projection, spectral_features
 from prismgp.core.gating import GateLabels
 from prismgp.core.kernels import Parameters
 from prismgp.core.normal import Marginals
 from prismgp.core.numerics import Factor, factor
-from prismgp.core.posterior import BlockPosterior, WeightPosterior
+from prismgp.core.posterior import BlockPosterior, WeightPosterior, solve_outputs
 from prismgp.core.process import ConditionedProcess, Functions, Joint, Process
 from prismgp.core.rows import Rows
 

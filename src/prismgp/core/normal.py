@@ -9,15 +9,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Real
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 import torch
 
 from prismgp._types import Array, Tensor
+from prismgp.exceptions import DataError
 
 _STANDARD = NormalDist()
-NORMAL_95 = _STANDARD.inv_cdf(0.975)  # half-width of a central 95% interval, in standard deviations
 _ACCURACY = 1e-9  # of the last step of Newton's method, in the smallest standard deviation; its error is far less
 _MOST_STEPS = 200
 _HALVE_EVERY = 3  # steps; of the others, those of Newton's method that stay in the bracket are taken
@@ -42,6 +44,17 @@ def _cdf(z: Tensor) -> Tensor:
 def normal_quantile(level: float) -> float:
     """Quantile of the standard normal."""
     return _STANDARD.inv_cdf(level)
+
+
+def central_levels(coverage: Any) -> list[float]:
+    """Return the probabilities at the ends of a central interval."""
+    real = isinstance(coverage, Real) and not isinstance(coverage, bool)
+    if not real or not 0.0 < coverage < 1.0:
+        raise DataError(f"coverage={coverage!r:.80} must be a number between 0 and 1, such as 0.95")
+    half = 0.5 * float(coverage)
+    if 0.5 + half >= 1.0:
+        raise DataError(f"coverage={coverage!r:.80} is 1 up to rounding: the interval would be infinite")
+    return [0.5 - half, 0.5 + half]
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,8 @@ import numpy as np
 from scipy.optimize import LbfgsInvHessProduct, OptimizeResult, minimize
 
 from prismgp._types import Array
-from prismgp.core.ending import Ending
-from prismgp.core.few_rows import Prior
-from prismgp.core.kernels import Parameters
-from prismgp.core.rows import Callback
+from prismgp.core.kernels import Parameters, Prior
+from prismgp.core.rows import Callback, Ending
 
 _MEMORY = 20  # pairs kept by L-BFGS
 _FTOL = 1e-7  # change of the evidence per row, in nats, at which L-BFGS stops

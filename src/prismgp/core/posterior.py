@@ -1,7 +1,20 @@
-"""The posterior of the weights of the sparse spectrum GP and what it predicts: equation 2 of the paper."""
+"""What the statistics of the features say at given parameters: the evidence, the posterior of the weights, predictions.
+
+For one output, with residual ``r = y - m`` and ``A = I + (S / s2) G``,
+
+    log p(y) = const + logdet + quad                                            (E1)
+    const    = -n/2 log(2 pi s2)
+    logdet   = -1/2 log |A|
+    quad     = -1/2 (r'r - (S / s2) b'A^-1 b) / s2,       b = Phi'r             (E2)
+
+which is the multivariate normal density of ``N(m, S Phi Phi' + s2 I)`` (paper, equation 3) by the Woodbury and
+Sylvester identities. With ``w = Phi'Q^-1 r = A^-1 b / s2``, the posterior of the weights has the mean ``S w`` and the
+covariance ``S A^-1``; the mean and variance that it predicts are equation 2 of the paper.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -9,8 +22,76 @@ import numpy as np
 import torch
 
 from prismgp._types import Tensor
-from prismgp.core.evidence import OutputEvidence
+from prismgp.core.features import Statistics
+from prismgp.core.kernels import Parameters
+from prismgp.core.numerics import Factor, factor
 from prismgp.core.process import observed
+
+
+@dataclass(frozen=True)
+class OutputEvidence:
+    """The evidence of one output at given parameters, with the factors others need."""
+
+    const: float  # the three terms of (E1)
+    logdet: float
+    quad: float
+    weights: Tensor  # w = A^-1 Phi'r / s2, (2p,); the posterior mean of the feature weights is S w
+    factor: Factor  # of A
+    signal: float
+    noise: float
+    mean: float
+
+    @property
+    def log_evidence(self) -> float:
+        return self.const + self.logdet + self.quad
+
+
+def solve_outputs(stats: Statistics, params: Parameters) -> list[OutputEvidence]:
+    """Evaluate (E1) and (E2) for every output from the statistics alone; O(q p^3)."""
+    solved = []
+    for k in range(stats.q):
+        signal, noise, mean = float(params.signal[k]), float(params.noise[k]), float(params.mean[k])
+        ratio = signal / noise
+        a = ratio * stats.gram
+        a.diagonal().add_(1.0)
+        fac = factor(a)
+        del a  # as large as all that is kept
+        b = stats.feature_target[:, k] - mean * stats.feature_sum
+        half = fac.half_solve(b[:, None])
+        weight = float(stats.weight)
+        residual_square = float(stats.target_square[k] - 2.0 * mean * stats.target_sum[k]) + mean**2 * weight
+        # The difference loses digits when almost everything is explained; it is never negative.
+        explained = max(0.0, residual_square - ratio * float(half.square().sum()))
+        solved.append(
+            OutputEvidence(
+                const=-0.5 * (stats.n * math.log(2.0 * math.pi * noise) + stats.log_noise_sum),
+                logdet=-0.5 * float(fac.logdet()),
+                quad=-0.5 * explained / noise,
+                weights=fac.solve(b[:, None])[:, 0] / noise,
+                factor=fac,
+                signal=signal,
+                noise=noise,
+                mean=mean,
+            )
+        )
+    return solved
+
+
+def noise_log_evidence(blocks: Sequence[Statistics]) -> float:
+    """Log evidence of independent noise around a mean, both the best ones, summed over outputs.
+
+    Minus infinity where an output does not vary, because then there is nothing to explain.
+    """
+    n, weight = sum(each.n for each in blocks), sum(float(each.weight) for each in blocks)
+    total = 0.0
+    for k in range(blocks[0].q):
+        mean = sum(float(each.target_sum[k]) for each in blocks) / weight
+        square = sum(float(each.target_square[k]) for each in blocks)
+        variance = (square - weight * mean**2) / n
+        if variance <= 1e-12 * square / n or square == 0.0:
+            return -math.inf
+        total -= 0.5 * (n * (math.log(2.0 * math.pi * variance) + 1.0) + sum(each.log_noise_sum for each in blocks))
+    return total
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ import torch
 
 from prismgp._types import Array, Tensor
 from prismgp.core.normal import Marginals, normal_cdf, normal_quantile
-from prismgp.core.row_noise import effective_rows
+from prismgp.core.rows import effective_rows
 from prismgp.core.shape import NoiseShape
 
 _COUNT = 6  # the widest is some 900 standard deviations wide

@@ -17,10 +17,8 @@ import torch
 from prismgp._system import available_bytes
 from prismgp._types import AnyArray, Array, Tensor
 from prismgp.core.features import limit_inputs
-from prismgp.core.few_rows import FEW_ROWS
-from prismgp.core.kernels import Parameters, default_start
-from prismgp.core.row_noise import RowNoise
-from prismgp.core.rows import Work
+from prismgp.core.kernels import FEW_ROWS, Parameters, default_start
+from prismgp.core.rows import RowNoise, Work
 from prismgp.data.sources import ArraySource, Kept, Source
 from prismgp.exceptions import DataError, PrismGPWarning, TooLargeError
 

@@ -15,13 +15,13 @@ import torch
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
-from prismgp._system import DTYPES, compute_device
-from prismgp._types import AnyArray, Array
+from prismgp._system import compute_device
+from prismgp._types import DTYPES, AnyArray, Array
 from prismgp._validate import check_choice, check_device, check_number
 from prismgp.context import FitContext, FitEvent
-from prismgp.core.ending import ON_INTERRUPT, Ending
 from prismgp.core.kernels import KERNELS
 from prismgp.core.models import Predictor
+from prismgp.core.rows import ON_INTERRUPT, Ending
 from prismgp.data import MISSING, ArraySource, MappedSource, Source, StandardisedRows, Standardiser, merge_copies
 from prismgp.estimators.predictions import Predictions
 from prismgp.estimators.sources import (

@@ -22,7 +22,7 @@ from prismgp._types import AnyArray, Array, Tensor
 from prismgp.core.features import Gating
 from prismgp.core.gating import ClusterMoments, Gate, RuleGate, hard_gates, soft_gates
 from prismgp.core.kernels import Parameters
-from prismgp.core.row_noise import RowNoise
+from prismgp.core.rows import RowNoise
 from prismgp.data import Chunks, StandardisedRows, Standardiser
 from prismgp.exceptions import DataError, PrismGPWarning, TooLargeError
 

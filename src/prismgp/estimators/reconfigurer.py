@@ -15,7 +15,7 @@ from prismgp._system import Streams, compute_device
 from prismgp._types import AnyArray, Device, OnInterrupt, RandomState, Tensor, VAEOutput
 from prismgp._validate import check_choice, check_device, check_inputs, check_number
 from prismgp.context import FitContext
-from prismgp.core.ending import ON_INTERRUPT, Ending
+from prismgp.core.rows import ON_INTERRUPT, Ending
 from prismgp.data import ArraySource, Source, StandardisedRows, Standardiser, prefetch
 from prismgp.estimators.sources import (
     adopt_source,

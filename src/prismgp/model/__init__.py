@@ -1,10 +1,7 @@
 """One fitted model, in the user's units, and its file."""
 
-from prismgp.model.conformal import Conformal, rows_needed
-from prismgp.model.export import PredictModule
-from prismgp.model.file import FORMAT_VERSION, file_bytes, load_model, save_model
-from prismgp.model.fitted import FittedModel
-from prismgp.model.process import FittedProcess
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 __all__ = [
     "FORMAT_VERSION",
@@ -17,3 +14,28 @@ __all__ = [
     "rows_needed",
     "save_model",
 ]
+
+if TYPE_CHECKING:
+    from prismgp.model.conformal import Conformal, rows_needed
+    from prismgp.model.container import FORMAT_VERSION
+    from prismgp.model.export import PredictModule
+    from prismgp.model.file import file_bytes, load_model, save_model
+    from prismgp.model.fitted import FittedModel
+    from prismgp.model.process import FittedProcess
+
+# Loaded when asked for: the text of a model file is read without torch.
+_HOMES = {
+    **dict.fromkeys(("Conformal", "rows_needed"), "conformal"),
+    "FORMAT_VERSION": "container",
+    "PredictModule": "export",
+    **dict.fromkeys(("file_bytes", "load_model", "save_model"), "file"),
+    "FittedModel": "fitted",
+    "FittedProcess": "process",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return value

@@ -1,4 +1,4 @@
-"""The bytes of a model file, safetensors with a checksum, written in pieces and mapped when read; its tensors by name.
+"""The bytes of a model file, safetensors with a checksum, written in pieces and mapped when read; text and tensors.
 
 The header's metadata has two entries: ``prismgp``, a text, and ``sha256``, the digest of the whole file with the 64
 digits of the digest itself replaced by zeros, so that every flipped bit is noticed.
@@ -6,6 +6,8 @@ digits of the digest itself replaced by zeros, so that every flipped bit is noti
 Neither direction needs memory for the whole file. Tensors of more than a megabyte are views of a private map of the
 file: pages are read when they are used, the system may drop them, and a write would change the process's copy only.
 The map stays valid when the file is deleted or another is renamed over it.
+
+Reading the text alone needs no torch, which takes a second to load.
 """
 
 from __future__ import annotations
@@ -17,25 +19,29 @@ import mmap
 import os
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BufferedReader
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from prismgp._system import atomic_path
-from prismgp._types import Tensor
-from prismgp.core.kernels import Parameters
-from prismgp.exceptions import ModelFileError
+from prismgp.exceptions import ModelFileError, PrismGPError
 
+if TYPE_CHECKING:
+    from prismgp._types import Tensor
+    from prismgp.core.kernels import Parameters
+
+FORMAT_VERSION = 5
 ZEROS = b"0" * 64
 ROWS = "near."  # beginning of the names of tensors that are read row by row, wherever they lie in memory
 PARAMETERS = ("log_lengthscale", "log_signal", "log_noise", "mean")
-_TYPES = {"F64": torch.float64, "F32": torch.float32}
-_NAMES = {dtype: name for name, dtype in _TYPES.items()}
+_TYPES = {"F64": "float64", "F32": "float32"}  # as torch and NumPy call them
+_NAMES = {f"torch.{dtype}": name for name, dtype in _TYPES.items()}
+_BYTES = {"F64": 8, "F32": 4}
 _DIGEST = re.compile(rb'"sha256":"([0-9a-f]{64})"')
 _MAX_HEADER = 64 * 2**20
 _BLOCK = 2**22  # bytes read or written at a time
@@ -43,6 +49,8 @@ _MAPPED = 2**20  # bytes, from which a tensor is mapped; smaller ones are copied
 _CHANGED = "the file was changed while it was read"
 _MAX_LOG = 700.0  # of a parameter; beyond it, exp is infinite or zero
 _LINE = 64  # bytes; products of matrices that begin elsewhere may round differently
+# What reading numbers and text that do not fit together may raise; RuntimeError is torch's.
+_UNUSABLE = (PrismGPError, ValueError, TypeError, LookupError, AttributeError, OverflowError, MemoryError, RuntimeError)
 
 
 @dataclass(frozen=True)
@@ -50,7 +58,7 @@ class _Entry:
     """A tensor in the file."""
 
     name: str
-    dtype: torch.dtype
+    kind: str  # of its numbers, "F64" or "F32"
     shape: tuple[int, ...]
     start: int  # from the end of the header, in bytes, and so is stop
     stop: int
@@ -80,14 +88,9 @@ def read_tensors(path: Path) -> tuple[str, dict[str, Tensor]]:
     """Text and tensors of a file, all of them finite; a damaged file, or one of another kind, raises ModelFileError."""
     with path.open("rb") as file:
         stamp = _stamp(file)
-        total = stamp[0]
-        head = _read_head(file, total)
-        place = digest_place(head)
-        if digest_file(file, head, place) != head[place]:
-            raise ModelFileError("checksum mismatch: the file is damaged")
-        header = json.loads(head[8:])
+        head, header = _read_header(file, stamp[0])
         text = header.pop("__metadata__")["prismgp"]
-        entries = read_entries(header, total - len(head))
+        entries = read_entries(header, stamp[0] - len(head))
         # One map for all: it keeps the file, and lives as long as a tensor does.
         large = any(entry.stop - entry.start > _MAPPED for entry in entries)
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) if large else None
@@ -98,6 +101,24 @@ def read_tensors(path: Path) -> tuple[str, dict[str, Tensor]]:
         if not _finite(tensor):
             raise ModelFileError(f"tensor {name!r} is not made of finite numbers")
     return text, tensors
+
+
+def read_text(path: Path) -> str:
+    """Text of a file, after a check of its checksum."""
+    with path.open("rb") as file:
+        _, header = _read_header(file, _stamp(file)[0])
+    text: str = header["__metadata__"]["prismgp"]
+    return text
+
+
+def _read_header(file: BufferedReader, total: int) -> tuple[bytes, dict[str, Any]]:
+    """The first bytes of a file, and the header that they hold, after a check of the checksum."""
+    head = _read_head(file, total)
+    place = digest_place(head)
+    if digest_file(file, head, place) != head[place]:
+        raise ModelFileError("checksum mismatch: the file is damaged")
+    header: dict[str, Any] = json.loads(head[8:])
+    return head, header
 
 
 def _stamp(file: BufferedReader) -> tuple[int, int]:
@@ -141,7 +162,7 @@ def _layout(text: str, tensors: dict[str, Tensor]) -> tuple[bytes, list[str]]:
     for name in order:
         tensor, stop = tensors[name], start + _size(tensors[name])
         shape, offsets = list(tensor.shape), [start, stop]
-        header[name] = {"dtype": _NAMES[tensor.dtype], "shape": shape, "data_offsets": offsets}
+        header[name] = {"dtype": _NAMES[str(tensor.dtype)], "shape": shape, "data_offsets": offsets}
         start = stop
     body = json.dumps(header, separators=(",", ":")).encode()
     body += b" " * (-(8 + len(body)) % _LINE)
@@ -201,19 +222,22 @@ def _entry(name: str, *, dtype: str, shape: list[int], data_offsets: list[int]) 
     start, stop = data_offsets
     if not all(type(number) is int and 0 <= number < 2**63 for number in (*shape, start, stop)):
         raise ModelFileError(f"shape or place of tensor {name!r} are no numbers")
-    if math.prod(shape) * _TYPES[dtype].itemsize != stop - start:
+    if math.prod(shape) * _BYTES[dtype] != stop - start:
         raise ModelFileError(f"tensor {name!r} of shape {shape!r:.40} does not take {stop - start:,} bytes")
-    return _Entry(name, _TYPES[dtype], tuple(shape), start, stop)
+    return _Entry(name, dtype, tuple(shape), start, stop)
 
 
 def _tensor(file: BufferedReader, mapped: mmap.mmap | None, entry: _Entry, begin: int) -> Tensor:
     """A view of the map, or a copy where that is small, or would begin in the middle of a line of memory."""
+    import torch
+
+    dtype = getattr(torch, _TYPES[entry.kind])
     start, size = begin + entry.start, entry.stop - entry.start
-    usable = start % (entry.dtype.itemsize if entry.name.startswith(ROWS) else _LINE) == 0
+    usable = start % (_BYTES[entry.kind] if entry.name.startswith(ROWS) else _LINE) == 0
     if mapped is not None and size > _MAPPED and usable:
-        count = size // entry.dtype.itemsize
-        return torch.frombuffer(mapped, dtype=entry.dtype, count=count, offset=start).view(entry.shape)
-    tensor = torch.empty(entry.shape, dtype=entry.dtype)
+        count = size // _BYTES[entry.kind]
+        return torch.frombuffer(mapped, dtype=dtype, count=count, offset=start).view(entry.shape)
+    tensor = torch.empty(entry.shape, dtype=dtype)
     if size:
         file.seek(start)
         if file.readinto(tensor.view(-1).numpy().data.cast("B")) != size:
@@ -226,6 +250,43 @@ def _finite(tensor: Tensor) -> bool:
     flat = tensor.view(-1)
     parts = (flat[start : start + _BLOCK] for start in range(0, len(flat), _BLOCK))
     return all(math.isfinite(extreme) for part in parts for extreme in part.aminmax())
+
+
+# -- the text ----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def readable(path: str | PathLike[str]) -> Iterator[Path]:
+    """Turn every error about the file at the path into a ModelFileError that names it."""
+    try:
+        yield Path(path)
+    except OSError as error:
+        raise ModelFileError(f"{path}: cannot be read ({error.strerror or error})") from error
+    except ModelFileError as error:
+        raise ModelFileError(f"{path}: {error}") from error
+    except _UNUSABLE as error:
+        raise ModelFileError(f"{path}: not a usable model file ({type(error).__name__}: {error})") from error
+
+
+def parse_text(text: str) -> dict[str, Any]:
+    """The JSON object of a model file, after a check of its version."""
+    config: dict[str, Any] = json.loads(text, parse_constant=_refuse_constant)
+    version = config["format_version"]
+    if version != FORMAT_VERSION or isinstance(version, bool):
+        raise ModelFileError(f"format version {version!r}; this PrismGP reads version {FORMAT_VERSION}")
+    return config
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ModelFileError(f"{name} is not a number in JSON")
+
+
+def check_count(config: dict[str, Any], name: str) -> int:
+    """Return an entry that must be a positive integer."""
+    value = config[name]
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < 2**53:
+        raise ModelFileError(f"{name} is {value!r:.40}, not a positive integer")
+    return value
 
 
 # -- tensors by name ---------------------------------------------------------------------------------
@@ -242,6 +303,8 @@ def take(tensors: dict[str, Tensor], **shapes: tuple[int, ...]) -> list[Tensor]:
 
 def take_parameters(tensors: dict[str, Tensor], prefix: str, inputs: int, q: int) -> Parameters:
     """Parameters of a kernel with that many inputs, after a check of their range."""
+    from prismgp.core.kernels import Parameters
+
     shapes = {prefix + name: (inputs if name == "log_lengthscale" else q,) for name in PARAMETERS}
     params = Parameters(*(tensor.numpy() for tensor in take(tensors, **shapes)))
     if np.abs(np.concatenate([params.log_lengthscale, params.log_signal, params.log_noise])).max() > _MAX_LOG:

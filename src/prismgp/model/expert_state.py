@@ -18,7 +18,7 @@ import torch
 
 from prismgp._types import Tensor
 from prismgp.core.kernels import KERNELS, Parameters
-from prismgp.core.row_noise import RowNoise
+from prismgp.core.rows import RowNoise
 from prismgp.exceptions import ModelFileError, PrismGPError
 from prismgp.model.container import PARAMETERS, take, take_parameters, under
 from prismgp.neighbors.conditional import conditionals

@@ -11,9 +11,8 @@ Layout (format version 5)
 from __future__ import annotations
 
 import json
+import math
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -21,21 +20,29 @@ from typing import Any
 import numpy as np
 import torch
 
-from prismgp._system import DTYPES, compute_device, is_device
-from prismgp._types import Array, Tensor
+from prismgp._system import compute_device, is_device
+from prismgp._types import DTYPES, Array, Tensor
 from prismgp.core.kernels import Parameters
 from prismgp.core.shape import NoiseShape, shape_from_dict
 from prismgp.data import Standardiser, TableEncoder
 from prismgp.exceptions import ModelFileError, PrismGPError, PrismGPWarning
 from prismgp.model.conformal import Conformal, kept_scores
-from prismgp.model.container import PARAMETERS, count_bytes, read_tensors, take, take_parameters, write_tensors
+from prismgp.model.container import (
+    FORMAT_VERSION,
+    PARAMETERS,
+    check_count,
+    count_bytes,
+    parse_text,
+    read_tensors,
+    readable,
+    take,
+    take_parameters,
+    write_tensors,
+)
 from prismgp.model.expert_state import is_coordinates
 from prismgp.model.fitted import FittedModel
-from prismgp.model.state import build_predictor, predictor_config, predictor_tensors
+from prismgp.model.state import build_predictor, predictor_config, predictor_summary, predictor_tensors
 
-FORMAT_VERSION = 5
-# What reading numbers and text that do not fit together may raise; RuntimeError is torch's.
-_UNUSABLE = (PrismGPError, ValueError, TypeError, LookupError, AttributeError, OverflowError, MemoryError, RuntimeError)
 _STANDARDISER = ("x_shift", "x_scale", "y_shift", "y_scale", "fixed_mean")
 
 
@@ -61,30 +68,14 @@ def load_model(path: str | PathLike[str], *, device: str | None = None) -> Fitte
     """
     if device is not None:  # its absence is not the file's fault
         compute_device(device)
-    with _readable(path) as file:
+    with readable(path) as file:
         return _build(*_read(file), device)
-
-
-@contextmanager
-def _readable(path: str | PathLike[str]) -> Iterator[Path]:
-    """Turn every error about the file at the path into a ModelFileError that names it."""
-    try:
-        yield Path(path)
-    except OSError as error:
-        raise ModelFileError(f"{path}: cannot be read ({error.strerror or error})") from error
-    except ModelFileError as error:
-        raise ModelFileError(f"{path}: {error}") from error
-    except _UNUSABLE as error:
-        raise ModelFileError(f"{path}: not a usable model file ({type(error).__name__}: {error})") from error
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Read text and tensors of a file, after checking its checksum."""
     text, tensors = read_tensors(path)
-    config: dict[str, Any] = json.loads(text, parse_constant=_refuse_constant)
-    version = config["format_version"]
-    if version != FORMAT_VERSION or isinstance(version, bool):
-        raise ModelFileError(f"format version {version!r}; this PrismGP reads version {FORMAT_VERSION}")
+    config = parse_text(text)
     for name, tensor in tensors.items():
         if tensor.dtype != torch.float64 and not is_coordinates(name):
             raise ModelFileError(f"tensor {name!r} is not made of finite float64 numbers")
@@ -115,7 +106,25 @@ def _config_of(model: FittedModel) -> dict[str, Any]:
         "tail_share": model.tail_share,
         "conformal_rows": None if model.conformal is None else model.conformal.rows,
         "state": predictor_config(model.predictor),
+        "summary": summarise(model),
     }
+
+
+def summarise(model: FittedModel) -> dict[str, Any]:
+    """Return what else ``prismgp info`` says of a model, as plain data, in the user's units; null for infinity."""
+    relative = model.relative_lengthscale
+    vectors = {
+        "lengthscale": None if relative is None else relative * model.standardiser.x_scale,
+        "relative_lengthscale": relative,
+        "signal_std": np.sqrt(model.signal_variance),
+        "noise_std": np.sqrt(model.noise_variance),
+        "mean": model.mean,
+    }
+    numbers = {
+        name: None if vector is None else [value if math.isfinite(value) else None for value in vector.tolist()]
+        for name, vector in vectors.items()
+    }
+    return {**predictor_summary(model.predictor), **numbers}
 
 
 def _tensors_of(model: FittedModel) -> dict[str, Tensor]:
@@ -135,7 +144,9 @@ def _tensors_of(model: FittedModel) -> dict[str, Tensor]:
 def _build(config: dict[str, Any], tensors: dict[str, Tensor], device: str | None) -> FittedModel:
     """Build a model from the contents of a file; raise an error if anything does not match."""
     kind, arguments = config["estimator"], dict(config["arguments"])
-    n, d, q, ndim, n_iter = (_count(config, name) for name in ("rows", "inputs", "outputs", "target_ndim", "n_iter"))
+    n, d, q, ndim, n_iter = (
+        check_count(config, name) for name in ("rows", "inputs", "outputs", "target_ndim", "n_iter")
+    )
     if ndim not in (1, 2) or (ndim == 1 and q != 1):
         raise ModelFileError(f"{q} outputs do not fit a target of {ndim} dimension(s)")
     if config["fit_status"]["rows"] != n:
@@ -150,7 +161,7 @@ def _build(config: dict[str, Any], tensors: dict[str, Tensor], device: str | Non
     dtype = torch.float64 if kind == "exact" else DTYPES[arguments.get("dtype", "float64")]
     chunk_rows = None if arguments.get("chunk_size", "auto") == "auto" else arguments["chunk_size"]
     if chunk_rows is not None:
-        _count(arguments, "chunk_size")
+        check_count(arguments, "chunk_size")
     standardiser = _build_standardiser(tensors, d, q)
     # The kernel of a mixture's first expert may act on more or fewer inputs than the model has.
     params = take_parameters(tensors, "p.", tensors["p.log_lengthscale"].numel() if kind == "prism" else d, q)
@@ -238,7 +249,7 @@ def _build_tail_share(value: Any) -> float:
 def _build_conformal(config: dict[str, Any], tensors: dict[str, Tensor], q: int) -> Conformal | None:
     if config.get("conformal_rows") is None:
         return None
-    rows = _count(config, "conformal_rows")
+    rows = check_count(config, "conformal_rows")
     (scores,) = take(tensors, conformal_scores=(kept_scores(rows), q))
     if (scores.diff(dim=0) < 0).any():
         raise ModelFileError("the scores for conformal prediction are not sorted")
@@ -281,14 +292,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     return value if isinstance(value, str | int | float | bool | None) else None
-
-
-def _count(config: dict[str, Any], name: str) -> int:
-    value = config[name]
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < 2**53:
-        raise ModelFileError(f"{name} is {value!r:.40}, not a positive integer")
-    return value
-
-
-def _refuse_constant(name: str) -> Any:
-    raise ModelFileError(f"{name} is not a number in JSON")

@@ -11,10 +11,9 @@ import numpy.typing as npt
 import torch
 
 from prismgp._types import AnyArray, Array, Tensor
-from prismgp._validate import central_levels
 from prismgp.core.features import NO_LIMIT
 from prismgp.core.models import Predictor
-from prismgp.core.normal import Marginals, normal_quantile
+from prismgp.core.normal import Marginals, central_levels, normal_quantile
 from prismgp.core.shape import NoiseShape, NormalShape
 from prismgp.core.tails import add_tail_density, add_tails, tailed_log_density, tailed_quantiles
 from prismgp.data import StandardisedRows, Standardiser, TableEncoder, standardise
@@ -125,6 +124,12 @@ class FittedModel:
     def lengthscale(self) -> Array:
         """Of the kernel's inputs, in their units."""
         return self.predictor.params.lengthscale * self.predictor.kernel_input_scale(self.standardiser.x_scale)
+
+    @property
+    def relative_lengthscale(self) -> Array | None:
+        """``input_lengthscale``, infinite for an ignored input."""
+        known = self.input_lengthscale
+        return None if known is None else np.where(self.standardiser.constant_inputs, np.inf, known)
 
     @property
     def signal_variance(self) -> Array:

@@ -64,6 +64,30 @@ def predictor_config(predictor: Predictor) -> dict[str, Any]:
     return {"experts": _mixture_config(predictor)} if isinstance(predictor, Mixture) else {}
 
 
+def predictor_summary(predictor: Predictor) -> dict[str, Any]:
+    """Return the gates of a model and its neighbour GPs, whose rows are part of the file, as plain data; or nulls."""
+    gate = predictor.gating.gate if isinstance(predictor, SpectralModel) else None
+    gating = None if gate is None else {"kind": gate.kind, "clusters": gate.n_clusters}
+    if isinstance(predictor, NeighborModel):
+        found = [("neighbours in inputs alone", 1.0, predictor.gp)]
+    elif isinstance(predictor, LocalMixture):
+        pairs = zip(predictor.near, predictor.weights[1:], strict=True)
+        found = [(near.view.name, float(weight), near.gp) for near, weight in pairs]
+    else:
+        return {"gating": gating, "neighbors": None}
+    neighbors = [
+        {
+            "name": name,
+            "weight": weight,
+            "rows": gp.n_rows,
+            "neighbors": gp.k,
+            "degrees": gp.degrees if math.isfinite(gp.degrees) else None,
+        }
+        for name, weight, gp in found
+    ]
+    return {"gating": gating, "neighbors": neighbors}
+
+
 def build_predictor(
     kind: str,
     tensors: dict[str, Tensor],

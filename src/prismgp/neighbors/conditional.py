@@ -32,7 +32,7 @@ import torch
 from prismgp._types import Tensor
 from prismgp.core.kernels import Kernel, Parameters
 from prismgp.core.numerics import factor
-from prismgp.core.row_noise import RowNoise
+from prismgp.core.rows import RowNoise
 
 VARIANCE_FLOOR = 1e-12  # share of the prior variance; below it the subtraction has no digits left
 

@@ -20,11 +20,9 @@ import numpy as np
 import torch
 
 from prismgp._types import Array, Tensor
-from prismgp.core.few_rows import Prior
-from prismgp.core.kernels import Kernel, Parameters
+from prismgp.core.kernels import Kernel, Parameters, Prior
 from prismgp.core.normal import normal_log_density
-from prismgp.core.row_noise import RowNoise
-from prismgp.core.rows import Callback
+from prismgp.core.rows import Callback, RowNoise
 from prismgp.core.threads import Workers
 from prismgp.neighbors.conditional import Conditionals, Neighborhoods, scaled_distances, solve_output
 from prismgp.neighbors.local import LocalGP

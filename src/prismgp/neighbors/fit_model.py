@@ -11,11 +11,10 @@ import torch
 from prismgp._system import Streams
 from prismgp.checkpoint import Saved
 from prismgp.context import FitContext
-from prismgp.core.ending import time_twice
-from prismgp.core.few_rows import widen
 from prismgp.core.fit import exact_start, fit_exact, start_rows
-from prismgp.core.kernels import Kernel, Parameters, perturb
+from prismgp.core.kernels import Kernel, Parameters, perturb, widen
 from prismgp.core.optimise import Monitor
+from prismgp.core.rows import time_twice
 from prismgp.data import StandardisedRows
 from prismgp.neighbors.fit import LocalTraining, draw_examples, fit_local, predict_examples
 from prismgp.neighbors.local import LocalGP

@@ -18,7 +18,7 @@ from prismgp._types import Tensor
 from prismgp.core.exact import PRIOR_FREQUENCIES, ExactEvidence, ExactPosterior, draw_prior
 from prismgp.core.kernels import Kernel, Parameters, draw_frequencies
 from prismgp.core.numerics import factor, raise_diagonal
-from prismgp.core.row_noise import RowNoise
+from prismgp.core.rows import RowNoise
 from prismgp.exceptions import DataError, TooLargeError
 from prismgp.neighbors.conditional import (
     VARIANCE_FLOOR,

@@ -15,7 +15,7 @@ from prismgp.core.kernels import Parameters
 from prismgp.core.models import Predictor
 from prismgp.core.numerics import Factor
 from prismgp.core.process import Functions
-from prismgp.core.row_noise import RowNoise
+from prismgp.core.rows import RowNoise
 from prismgp.data import StandardisedRows
 from prismgp.neighbors.fit import log_evidence
 from prismgp.neighbors.local import LocalGP, check_observations

@@ -12,8 +12,8 @@ import numpy as np
 import pandas as pd
 
 from prismgp._types import AnyArray, Array
-from prismgp._validate import central_levels, check_choice, check_number, check_output
-from prismgp.core.normal import normal_quantile
+from prismgp._validate import check_choice, check_number, check_output
+from prismgp.core.normal import central_levels, normal_quantile
 from prismgp.exceptions import DataError
 from prismgp.metrics import rmse
 from prismgp.plots.columns import InputTable, sample_rows

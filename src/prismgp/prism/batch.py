@@ -32,7 +32,7 @@ import torch
 from prismgp._types import Tensor
 from prismgp.core.kernels import Parameters
 from prismgp.core.numerics import Factor, factor, factor_all, invert_lower
-from prismgp.core.row_noise import RowNoise
+from prismgp.core.rows import RowNoise
 from prismgp.prism.network import NetworkOutput
 
 _PRECISE = 3e4  # ratio of signal to noise variance above which the gradient, too, is formed in float64

@@ -11,15 +11,14 @@ import numpy as np
 import torch
 
 from prismgp._types import Array, Tensor
-from prismgp.core.evidence import solve_outputs
 from prismgp.core.features import Statistics, accumulate_features
 from prismgp.core.kernels import Parameters
 from prismgp.core.models import PREDICTION_ROWS, Predictor, SpectralModel, cuda_rows
 from prismgp.core.normal import Marginals, normal_log_density
 from prismgp.core.numerics import Factor
-from prismgp.core.posterior import WeightPosterior
+from prismgp.core.posterior import WeightPosterior, solve_outputs
 from prismgp.core.process import Functions
-from prismgp.core.row_noise import RowNoise
+from prismgp.core.rows import RowNoise
 from prismgp.data import StandardisedRows
 from prismgp.prism.maps import FeatureMap, InformedMap, MapStatistics, PlainMap, ReconfiguredMap
 from prismgp.prism.network import RevisedMap

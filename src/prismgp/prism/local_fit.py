@@ -17,11 +17,10 @@ from prismgp._system import Streams
 from prismgp._types import Array, Tensor
 from prismgp.checkpoint import Saved
 from prismgp.context import FitContext, Recorder
-from prismgp.core.ending import Ending
 from prismgp.core.fit import start_rows
 from prismgp.core.kernels import Kernel, Parameters, bounds, default_start
 from prismgp.core.optimise import Monitor, race
-from prismgp.core.row_noise import RowNoise
+from prismgp.core.rows import Ending, RowNoise
 from prismgp.data import Kept, Source, StandardisedRows
 from prismgp.neighbors.conditional import Conditionals, spread_factor
 from prismgp.neighbors.fit import Examples, LocalTraining, examples_of, fit_local, predict_examples

@@ -27,7 +27,7 @@ from torch.func import functional_call
 
 from prismgp._system import Streams
 from prismgp._types import Array, Tensor
-from prismgp.core.row_noise import RowNoise
+from prismgp.core.rows import RowNoise
 from prismgp.core.threads import Workers
 from prismgp.prism.batch import batch_log_evidence
 from prismgp.prism.network import NetworkOutput, NetworkSizes, RevisedMap, clip_inputs

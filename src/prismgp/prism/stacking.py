@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from prismgp._types import Array, Tensor
-from prismgp.core.row_noise import RowNoise, effective_rows
+from prismgp.core.rows import RowNoise, effective_rows
 
 _NOISE_GRID = np.linspace(-3.0, 4.0, 141)  # logarithms of the factor on the noise variance
 _COARSE = 10  # of its points that the first look passes over at a time

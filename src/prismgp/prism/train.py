@@ -28,8 +28,8 @@ import torch
 
 from prismgp._types import Tensor
 from prismgp.checkpoint import Checkpoint, Saved
-from prismgp.core.ending import Ending
 from prismgp.core.features import accumulate_features
+from prismgp.core.rows import Ending
 from prismgp.core.threads import Workers
 from prismgp.exceptions import NumericalError
 from prismgp.prism.batch import batch_predict

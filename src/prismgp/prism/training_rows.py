@@ -20,7 +20,7 @@ import numpy.typing as npt
 import torch
 
 from prismgp._types import AnyArray, Array, Tensor
-from prismgp.core.row_noise import RowNoise
+from prismgp.core.rows import RowNoise
 from prismgp.data import Source, Standardiser
 from prismgp.vae import BatchRows, Indices, draw_rows
 

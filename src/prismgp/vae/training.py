@@ -30,7 +30,7 @@ import torch
 from prismgp._system import Streams, available_bytes
 from prismgp._types import AnyArray, Array, Tensor
 from prismgp.checkpoint import Checkpoint, Saved
-from prismgp.core.ending import Ending
+from prismgp.core.rows import Ending
 from prismgp.data import standardise
 from prismgp.exceptions import NumericalError
 

@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from prismgp.core import ending as module
-from prismgp.core.ending import Ending, FitEndedError
+from prismgp.core import rows as module
 from prismgp.core.exact import ExactEvidence
 from prismgp.core.kernels import KERNELS, bounds, default_start
 from prismgp.core.optimise import Monitor, maximise, race
-from prismgp.core.rows import Callback
+from prismgp.core.rows import Callback, Ending, FitEndedError
 
 
 @pytest.fixture
