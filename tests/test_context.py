@@ -92,7 +92,7 @@ def test_a_finished_fit_is_only_recalled(tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr("prismgp.core.evidence.SpectralEvidence.value_and_gradient", forbidden)
     monkeypatch.setattr("prismgp.core.exact.ExactEvidence.value_and_gradient", forbidden)
-    monkeypatch.setattr("prismgp.prism.joint.train_members", forbidden)
+    monkeypatch.setattr("prismgp.prism.joint.run_training", forbidden)
     monkeypatch.setattr("prismgp.prism.experts.MapStatistics.over", forbidden)
     np.testing.assert_array_equal(model.fit(x, y).predict(x), before)
 

@@ -36,7 +36,7 @@ MOMENTS = [
     ("prismgp.prism.train:MemberTraining.step", 1),
     ("prismgp.prism.train:MemberTraining.check", 1),
     ("prismgp.prism.train:MemberTraining.step", 12),
-    ("prismgp.prism.joint:train_members", 1),
+    ("prismgp.prism.joint:run_training", 1),
     ("prismgp.prism.experts:MapStatistics.over", 1),
     ("prismgp.prism.joint:stack", 1),
     ("prismgp.prism.local_fit:survey", 1),

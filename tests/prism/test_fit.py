@@ -234,7 +234,7 @@ def test_many_rows_train_some_of_many_frequencies(gating, noise, monkeypatch, tm
     wide.save(tmp_path / "model.prism")
     assert_same_predictions(load(tmp_path / "model.prism"), wide, x)
     with monkeypatch.context() as patch:  # the networks come from the checkpoint
-        patch.delattr(joint, "train_members")
+        patch.delattr(joint, "run_training")
         assert_same_predictions(clone(wide).fit(x, y), wide, x)
     more = clone(wide).set_params(checkpoint=None).fit(x[:120], y[:120]).partial_fit(x[120:], y[120:])
     assert [each.statistics.n for each in more.model_.predictor.experts] == [150] * len(more.model_.predictor.experts)

@@ -20,9 +20,9 @@ from prismgp.exceptions import PrismGPWarning
 from prismgp.prism import MapStatistics, RevisedMap, batch_log_evidence
 from prismgp.prism.judging import Examples
 from prismgp.prism.members import ELBO_EVERY, Member, MemberSettings, Objective
-from prismgp.prism.train import MemberTraining, train_members
+from prismgp.prism.train import MemberTraining
 from prismgp.prism.training_rows import RowsInMemory, hash_rows, held_out_rows
-from prismgp.vae import BatchRows, TrainingResult, VAETraining, torch_generator
+from prismgp.vae import BatchRows, TrainingResult, VAETraining, run_training, torch_generator
 from tests.prism.small import assert_same_predictions, data, make_map, model
 from tests.vae.small import MemoryStore
 
@@ -112,9 +112,9 @@ def test_a_member_does_not_depend_on_the_others():
     """To rounding: other shapes of products may sum in another order."""
     rows, settings = make_rows(), replace(SETTINGS, first_steps=30, max_steps=30)
     members = make_members(*KINDS)
-    together = train_members(MemberTraining(members, rows, settings))
+    together = run_training(MemberTraining(members, rows, settings))
     for k, member in enumerate(members):
-        (alone,) = train_members(MemberTraining([member], rows, settings))
+        (alone,) = run_training(MemberTraining([member], rows, settings))
         assert alone.score == pytest.approx(together[k].score, abs=1e-4)
         assert alone.best.sizes == together[k].best.sizes == member.network.sizes
         for name, value in alone.best.state_dict().items():
@@ -126,10 +126,10 @@ def test_members_have_the_same_bits_on_any_number_of_threads():
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(1)
-        alone = train_members(MemberTraining(members, rows, SETTINGS))
+        alone = run_training(MemberTraining(members, rows, SETTINGS))
         torch.set_num_threads(3)
         with Workers(calm=True) as workers:
-            side_by_side = train_members(MemberTraining(members, rows, SETTINGS, workers=workers))
+            side_by_side = run_training(MemberTraining(members, rows, SETTINGS, workers=workers))
         assert torch.get_num_threads() == 3
     finally:
         torch.set_num_threads(before)
@@ -143,10 +143,10 @@ def test_members_have_the_same_bits_on_any_number_of_threads():
 def test_a_member_that_diverges_leaves_the_others_alone():
     rows = make_rows()
     members = make_members(*KINDS)
-    calm = train_members(MemberTraining(members, rows, SETTINGS))
+    calm = run_training(MemberTraining(members, rows, SETTINGS))
     with torch.no_grad():
         members[1].network.latent_head.weight.fill_(math.nan)
-    found = train_members(MemberTraining(members, rows, SETTINGS))
+    found = run_training(MemberTraining(members, rows, SETTINGS))
     assert found[1].best is None
     assert "range of floating-point numbers" in found[1].message
     for k in (0, 2):
@@ -169,7 +169,7 @@ def test_kernel_parameters_are_trained_if_asked(learn_kernel):
     (member,) = members = make_members()
     before = member.network.parameters_now()
     task = MemberTraining(members, make_rows(), replace(SETTINGS, learn_kernel=learn_kernel))
-    after = train_members(task)[0].best.parameters_now()
+    after = run_training(task)[0].best.parameters_now()
     for name in ("log_lengthscale", "log_signal", "log_noise", "mean"):
         assert np.array_equal(getattr(before, name), getattr(after, name)) != learn_kernel, name
 
@@ -195,9 +195,10 @@ def test_members_go_on_where_they_were(monkeypatch, request, stop, weighed):
         request.getfixturevalue("weighing")
 
     def train(store, monitor=None):
-        task = MemberTraining(make_members(*KINDS), make_rows(), SETTINGS, Ending(keep=True))
+        ending = Ending(keep=True)
+        task = MemberTraining(make_members(*KINDS), make_rows(), SETTINGS, ending)
         task.courses[1].end = 5
-        return train_members(task, monitor=monitor, checkpoint=store)
+        return run_training(task, monitor=monitor, checkpoint=store, ending=ending)
 
     steps = iter(range(1, 100))
 
@@ -249,13 +250,14 @@ def train_steps(task, steps):
     """Take steps, with the check that is due after the last."""
     for number in range(1, steps + 1):
         task.step(number)
+        task.count(number)
     for course in task.active:
         task.check([course])
 
 
 def test_a_summary_restores_a_member():
     (member,) = members = make_members()
-    (trained,) = train_members(MemberTraining(members, make_rows(), SETTINGS))
+    (trained,) = run_training(MemberTraining(members, make_rows(), SETTINGS))
     other = TrainingResult()
     other.take_up(json.loads(json.dumps(trained.summary())), member.network, trained.best.state_dict())
     assert other.summary() == trained.summary()
@@ -302,7 +304,7 @@ def test_the_steps_double_while_the_held_out_density_improves(monkeypatch, gain,
     monkeypatch.setattr(MemberTraining, "check_every", 5)
     give_values(monkeypatch, lambda step: -gain * min(step, 80))
     task = MemberTraining(make_members(), make_rows(), replace(SETTINGS, first_steps=20, max_steps=max_steps))
-    (result,) = train_members(task)
+    (result,) = run_training(task)
     assert (result.steps, result.best_step) == (steps, min(steps, 80))
     assert result.message == f"all {steps} steps taken"
     assert not result.early
@@ -322,7 +324,7 @@ def test_patience_ends_a_member(monkeypatch):
 def test_patience_grows_with_the_steps(monkeypatch):
     monkeypatch.setattr(MemberTraining, "check_every", 5)
     give_values(monkeypatch, lambda step: -float(min(step, 25)))
-    (result,) = train_members(
+    (result,) = run_training(
         MemberTraining(make_members(), make_rows(), replace(SETTINGS, first_steps=40, max_steps=80, patience=10))
     )
     assert (result.steps, result.best_step) == (50, 25)

@@ -59,7 +59,8 @@ class Counter(TrainingTask):
 
 def run(task, *, max_steps=7, patience=None, **callbacks):
     task.max_steps, task.patience = max_steps, patience
-    return run_training(task, **callbacks)
+    (result,) = run_training(task, **callbacks)
+    return result
 
 
 def test_checks_and_history():
@@ -125,9 +126,9 @@ def test_callbacks():
     run(
         Counter([3.0, 1.0, 2.0, 4.0]),
         monitor=values.append,
-        observe=lambda result: seen.append((result.steps, result.best_step, result.score)),
+        observe=lambda results: seen.extend((each.steps, each.best_step, each.score) for each in results),
     )
-    assert values == [None, 3.0, None, 1.0, None, 2.0, 4.0]
+    assert values == [[], [3.0], [], [1.0], [], [2.0], [4.0]]
     assert seen == [(2, 2, 3.0), (4, 4, 1.0), (6, 4, 1.0), (7, 4, 1.0)]
 
 
@@ -139,7 +140,9 @@ def test_interrupts_keep_the_best_network(stop):
     found = run(Counter([3.0, 1.0, 2.0, 4.0], stop=stop), ending=ending)
     assert found.early
     assert ending.interrupted
-    assert found.message == f"interrupted after {stop - 1} steps"
+    assert found.message == (
+        "interrupted before the first step" if stop == 1 else f"interrupted after {stop - 1} steps"
+    )
     assert found.steps == stop - 1
     assert (found.best is None) == (stop < 3)
     assert len(found.records) == (stop - 1) // 2
@@ -162,7 +165,7 @@ def test_a_time_limit_checks_once_more(stop):
     assert found.early
     assert ending.timed_out
     assert not ending.interrupted
-    assert found.message == f"stopped by the time limit after {stop} steps"
+    assert found.message == "stopped by the time limit " + (f"after {stop} steps" if stop else "before the first step")
     assert [record["step"] for record in found.records] == {0: [], 1: [1], 2: [2], 5: [2, 4, 5]}[stop]
     assert found.best_step == stop
 
@@ -170,7 +173,7 @@ def test_a_time_limit_checks_once_more(stop):
 @pytest.mark.parametrize("place", ["monitor", "observe"])
 def test_interrupts_in_callbacks_count(place):
     def interrupt(seen):
-        if seen is not None:
+        if seen:
             raise KeyboardInterrupt
 
     found = run(Counter([3.0]), **{place: interrupt}, ending=Ending(keep=True))

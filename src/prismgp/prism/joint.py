@@ -29,9 +29,9 @@ from prismgp.prism.maps import InformedMap, MapStatistics
 from prismgp.prism.members import Member, MemberSettings
 from prismgp.prism.network import NetworkSizes, RevisedMap
 from prismgp.prism.stacking import average, mixture_moments, normal_nlpd, stack
-from prismgp.prism.train import MemberTraining, train_members
+from prismgp.prism.train import MemberTraining
 from prismgp.prism.training_rows import hash_inputs, held_out_rows, open_rows
-from prismgp.vae import Indices, TrainingResult, select_tensors, torch_generator
+from prismgp.vae import Indices, TrainingResult, run_training, select_tensors, torch_generator
 
 _MOST_HELD_OUT = 10_000
 LOCAL_ROWS = 4_000_000  # that may be neighbours, at most
@@ -174,11 +174,12 @@ class JointRecipe:
         share.lanes = torch.get_num_threads() if side_by_side else 1
         try:
             with workers:
-                train_members(
+                run_training(
                     task,
                     monitor=lambda values: self._show(task, values, scale, context, share),
                     observe=lambda now: self._report(result, now, held, context, before),
                     checkpoint=checkpoint,
+                    ending=share.ending,
                 )
         finally:  # what an interrupt leaves, too
             rows.close()

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -189,15 +190,17 @@ def fit_released(
         feature_map = ReconfiguredMap(done.vae, settings.output, shift, scale, plain).to(device)
         return Mixture.alone(Expert.of("released", feature_map, params, _statistics(rows, feature_map, params)))
 
-    def observe(now: TrainingResult) -> None:
-        context.report("members", rows.n_rows, lambda: as_mixture(model), iteration=now.steps)
+    def observe(now: Sequence[TrainingResult]) -> None:
+        context.report("members", rows.n_rows, lambda: as_mixture(model), iteration=now[0].steps)
 
-    def show(value: float | None) -> None:
-        context.advance(None if value is None else f"loss per row {task._loss:.3f}")
+    def show(values: Sequence[float]) -> None:
+        context.advance(f"loss per row {task._loss:.3f}" if values else None)
 
     task = ReleasedTraining(model, x, y, settings, streams, weight)
     with context.progress("step", settings.max_steps):
-        result = run_training(task, monitor=show, observe=observe, checkpoint=context.checkpoint, ending=context.ending)
+        (result,) = run_training(
+            task, monitor=show, observe=observe, checkpoint=context.checkpoint, ending=context.ending
+        )
     return as_mixture(model if result.best is None else result.best), result
 
 

@@ -8,8 +8,7 @@ number doubles if the held-out density still improves much, up to a limit; and t
 follows for a while. So few rows are trained on for some hundred steps, and rows that still teach something for as long
 as they do.
 
-The loop is not that of ``vae/training.py``, which trains one network: here all members take each step together, and
-each has checks, an end and a learning rate of its own.
+All members take each step together, and each has checks, an end and a learning rate of its own.
 
 All random numbers are drawn on the CPU, from streams of the member's own.
 """
@@ -19,7 +18,7 @@ from __future__ import annotations
 import copy
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -27,7 +26,7 @@ import numpy as np
 import torch
 
 from prismgp._types import Tensor
-from prismgp.checkpoint import Checkpoint, Saved
+from prismgp.checkpoint import Saved
 from prismgp.core.features import accumulate_features
 from prismgp.core.rows import Ending
 from prismgp.core.threads import Workers
@@ -40,7 +39,7 @@ from prismgp.prism.network import RevisedMap
 from prismgp.prism.replay import send
 from prismgp.prism.stacking import HeldOut, average
 from prismgp.prism.training_rows import Batch, TrainingRows
-from prismgp.vae import ElboTerms, Indices, TrainingResult, select_tensors, torch_generator
+from prismgp.vae import ElboTerms, Indices, Training, TrainingResult, select_tensors, torch_generator
 
 _LEARNING_RATE = 1e-2
 _WARM_UP = 50  # steps over which the learning rate rises
@@ -49,7 +48,6 @@ _AVERAGE = 0.98  # share of the past in the running average of the weights
 _CONTEXT_ROWS = 4_096  # training rows behind the posterior of a check
 _WIDE_CONTEXT_ROWS = 2_048  # the same for wide features
 _CHUNK_ROWS = 2_048  # of them at a time, on a CPU
-_STATE_NAME = "training"  # of the state of a training in a checkpoint
 
 
 @dataclass(eq=False)
@@ -75,7 +73,7 @@ class _Check(NamedTuple):
     batch: Batch
 
 
-class MemberTraining:
+class MemberTraining(Training):
     """Training of members together on (T1); checks measure the NLPD of the held-out rows."""
 
     check_every = 25  # steps, at first; later twice and four times as many
@@ -103,7 +101,6 @@ class MemberTraining:
         self.courses = [self._begin(number, member) for number, member in enumerate(members)]
         self.active = list(self.courses)  # those still in training, in the order of the members' tensors
         self.dropped: list[_Course] = []
-        self.steps = 0
         held = rows.read(rows.held_out)
         self.held_x = held.x
         self.examples = Examples(held.x, held.targets, members[0].network.sizes.outputs)
@@ -124,6 +121,16 @@ class MemberTraining:
     def results(self) -> list[TrainingResult]:
         """Of all members."""
         return [course.result for course in self.courses]
+
+    @property
+    def running(self) -> list[TrainingResult]:
+        """Of those still in training."""
+        return [course.result for course in self.active]
+
+    @property
+    def resumable(self) -> bool:
+        """A checkpoint is for a fit with all members."""
+        return not self.dropped
 
     @property
     def expected_steps(self) -> int:
@@ -155,9 +162,6 @@ class MemberTraining:
             self._draw_noise(min(ELBO_ROWS, n)) if (number - 1) % ELBO_EVERY == 0 else None,
         )
         self.members.step(inputs)
-        self.steps = number
-        for course in self.active:
-            course.result.steps = number
 
     def _foresee(self, first: int, last: int) -> list[Indices]:
         """The rows that the batches of these steps, and the checks among them, will have."""
@@ -219,6 +223,16 @@ class MemberTraining:
     @property
     def _context_rows(self) -> int:
         return _WIDE_CONTEXT_ROWS if self._is_wide else _CONTEXT_ROWS
+
+    def make_checks(self, *, last: bool = False) -> list[float]:
+        """Check the members that are due, and decide whether they go on."""
+        if last:
+            return self.check([each for each in self.active if not each.scores or each.scores[-1][0] < self.steps])
+        due = [course for course in self.active if self.is_due(course, self.steps)]
+        values = self.check(due)
+        for course in due:
+            self.review(course)
+        return values
 
     def check(self, courses: Sequence[_Course]) -> list[float]:
         """Compute the NLPD of members at the held-out rows, and keep their averaged networks where these are best."""
@@ -364,42 +378,3 @@ class MemberTraining:
                 course.generators[name].set_state(state)
         if self.active:
             self.members.load(select_tensors(tensors, "members"))
-
-
-def train_members(
-    task: MemberTraining,
-    *,
-    monitor: Callable[[Sequence[float]], None] | None = None,
-    observe: Callable[[Sequence[TrainingResult]], None] | None = None,
-    checkpoint: Checkpoint | None = None,
-) -> list[TrainingResult]:
-    """Take steps until the training of every member is over, or ended early with the best networks so far.
-
-    The ending of the task ends it anywhere in a step or in a callback; at a time limit the networks are checked once
-    more. ``monitor`` is called after every step with the values of the checks that followed it; ``observe`` after
-    checks, with the results so far. The state is saved to ``checkpoint`` after checks; one found there is continued.
-    """
-    ending = task.ending
-    if checkpoint is not None:
-        checkpoint.recall(_STATE_NAME, task.restore)
-    with ending.allow():
-        while task.active:
-            ending.check()
-            task.step(task.steps + 1)
-            due = [course for course in task.active if task.is_due(course, task.steps)]
-            values = task.check(due)
-            for course in due:
-                task.review(course)
-            if monitor is not None:
-                monitor(values)
-            if due and observe is not None:
-                observe(task.results)
-            if due and checkpoint is not None and not task.dropped:  # it is for a fit with all members
-                checkpoint.put(_STATE_NAME, task.save, now=not task.active)
-    if task.active and task.steps and not ending.interrupted:
-        with ending.allow():
-            task.check([each for each in task.active if not each.scores or each.scores[-1][0] < task.steps])
-    for course in task.active:
-        after = f"after {course.result.steps} steps" if course.result.steps else "before the first step"
-        course.result.message = f"{ending.reason} {after}"
-    return task.results

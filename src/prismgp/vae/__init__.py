@@ -7,8 +7,7 @@ separated clusters, because there a sparse spectrum GP needs few frequencies. Th
   Gaussian networks (``networks.py``);
 - objective: the evidence lower bound with two more terms (``elbo.py``);
 - the auto-encoder of the authors' released code, which is another one (``released.py``);
-- the auto-encoder made of these, and its training by Adam (``vae.py``), in the loop for one network (``training.py``),
-  which says what other training loops there are.
+- the auto-encoder made of these, and its training by Adam (``vae.py``), in the loop of all networks (``training.py``).
 
 The prior and the terms of the objective take any Gaussian mixture ``q(z | x)``, so an encoder of another shape, also a
 single Gaussian (k = 1), can be trained with them. Where the paper cannot be followed literally, what is done instead is
@@ -21,6 +20,7 @@ from prismgp.vae.released import ReleasedVAE
 from prismgp.vae.training import (
     BatchRows,
     Indices,
+    Training,
     TrainingResult,
     TrainingState,
     TrainingTask,
@@ -41,6 +41,7 @@ __all__ = [
     "MixturePrior",
     "MixtureVAE",
     "ReleasedVAE",
+    "Training",
     "TrainingResult",
     "TrainingState",
     "TrainingTask",

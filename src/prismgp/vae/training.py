@@ -1,14 +1,14 @@
 """Training of networks: rows in batches, a loop with checks on held-out rows, and its state in a checkpoint.
 
-:func:`run_training` is the loop that trains one network: the mixture VAE, and the model of the authors' released code
-(``prism/released.py``). A :class:`TrainingTask` says what a step is and what a check measures; the loop counts the
-steps, checks every few of them, keeps the network of the best check, stops early, and saves and restores the state. All
-random numbers are drawn on the CPU, so a seed means the same batches, noise and initial values on every device.
+:func:`run_training` is the loop of all networks. A :class:`Training` says what a step is, which checks are due after
+it, and which networks are still in training; the loop counts the steps, calls back, ends early, and saves and restores
+the state. A :class:`TrainingTask` is the training of one network, checked every few steps: the mixture VAE, and the
+model of the authors' released code (``prism/released.py``). The members of a PrismGP are trained together
+(``prism/train.py``). All random numbers are drawn on the CPU, so a seed means the same batches, noise and initial
+values on every device.
 
-Two other trainings have loops of their own. The members of a PrismGP (``prism/train.py``) share one tensor, end at
-different steps, and take steps that are recorded on a GPU and replayed. The metric of a neighbour GP
-(``neighbors/fit.py``) has an analytic gradient, no network and no held-out rows, and the neighbours are searched again
-every few steps.
+The metric of a neighbour GP is no network: it has an analytic gradient and is learned like other kernel parameters
+(``neighbors/fit.py``).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import json
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -38,6 +38,7 @@ Indices: TypeAlias = npt.NDArray[np.int64]
 
 _LARGEST_VALUE = 1e4  # standard deviations; beyond, squares of what networks compute overflow in float32
 _STATE_NAME = "training"  # of the state of a training in a checkpoint
+_DIVERGED = "the objective left the range of floating-point numbers"
 
 
 # -- rows --------------------------------------------------------------------------------------------
@@ -152,8 +153,57 @@ class TrainingState:
         self.numbers.update(info["numbers"])
 
 
-class TrainingTask(ABC):
-    """One training, as :func:`run_training` sees it."""
+class Training(ABC):
+    """A training of one network or several, as :func:`run_training` sees it."""
+
+    steps = 0  # taken
+
+    @property
+    @abstractmethod
+    def results(self) -> list[TrainingResult]:
+        """What the networks have reached."""
+
+    @property
+    @abstractmethod
+    def running(self) -> list[TrainingResult]:
+        """The results of the networks that are still in training."""
+
+    @property
+    def resumable(self) -> bool:
+        """Whether the state may be saved."""
+        return True
+
+    def begin(self) -> None:  # noqa: B027  (most have nothing to do)
+        """Prepare for the first step of all."""
+
+    @abstractmethod
+    def step(self, number: int) -> None:
+        """Update the networks once; ``number`` is one for the first step."""
+
+    @abstractmethod
+    def make_checks(self, *, last: bool = False) -> list[float]:
+        """Make the checks that are due, and end what they say is over; their values.
+
+        ``last``: the time is over, and networks that have changed since their last check are checked once more.
+        """
+
+    @abstractmethod
+    def save(self) -> Saved:
+        """Everything the next step depends on, and what was reached."""
+
+    @abstractmethod
+    def restore(self, saved: Saved) -> None:
+        """Set everything to what :meth:`save` returned."""
+
+    def count(self, number: int) -> None:
+        """Note that the networks in training have taken so many steps."""
+        self.steps = number
+        for result in self.running:
+            result.steps = number
+
+
+class TrainingTask(Training):
+    """The training of one network."""
 
     model: torch.nn.Module  # the network of which the best state is kept
     held_out: Indices  # rows that no step sees
@@ -165,16 +215,65 @@ class TrainingTask(ABC):
     criterion: str  # what a check measures, for messages
 
     @abstractmethod
-    def step(self, number: int) -> None:
-        """Update the network once; ``number`` is one for the first step."""
-
-    @abstractmethod
     def check(self) -> tuple[float, dict[str, Any]]:
         """Measure the network on held-out rows: the value, and further entries for the history."""
 
     @abstractmethod
     def state(self) -> TrainingState:
         """Return the objects that hold the state of the training."""
+
+    @cached_property
+    def result(self) -> TrainingResult:
+        """What the training has reached; it has a message when it is over."""
+        return TrainingResult(held_out_rows=len(self.held_out), early=True)
+
+    @property
+    def results(self) -> list[TrainingResult]:
+        return [self.result]
+
+    @property
+    def running(self) -> list[TrainingResult]:
+        return [] if self.result.message else [self.result]
+
+    def begin(self) -> None:
+        if self.check_start:
+            self._check()
+
+    def make_checks(self, *, last: bool = False) -> list[float]:
+        step = self.steps
+        if last:
+            return [self._check()] if step % self.check_every else []
+        values = [self._check()] if step % self.check_every == 0 or step == self.max_steps else []
+        if values and not math.isfinite(values[0]):
+            self._end(f"{_DIVERGED} at step {step}")
+            return []
+        if self.patience is not None and step - self.result.best_step >= self.patience:
+            self._end(f"no better {self.criterion} for {self.patience} steps")
+        elif step == self.max_steps:
+            self._end(f"all {step} steps taken")
+        return values
+
+    def _check(self) -> float:
+        """Make a check, record it, and keep the network if it is the best so far."""
+        value, entries = self.check()
+        self.result.consider(value, entries, self.model, higher_is_better=self.higher_is_better)
+        return value
+
+    def _end(self, message: str) -> None:
+        self.result.message, self.result.early = message, False
+
+    def save(self) -> Saved:
+        state, best = self.state(), {} if self.result.best is None else self.result.best.state_dict()
+        tensors = {**state.tensors(), **{f"best.{name}": value.clone() for name, value in best.items()}}
+        return tensors, {"seconds": self.result.seconds, "result": self.result.summary(), **state.info()}
+
+    def restore(self, saved: Saved) -> None:
+        tensors, info = saved
+        self.state().restore(tensors, info)
+        self.result.take_up(info["result"], self.model, select_tensors(tensors, "best"))
+        self.result.early = not self.result.message
+        self.result.began -= float(info["seconds"])
+        self.steps = self.result.steps
 
 
 @dataclass
@@ -248,92 +347,49 @@ class TrainingResult:
 
 
 def run_training(
-    task: TrainingTask,
+    task: Training,
     *,
-    monitor: Callable[[float | None], None] | None = None,
-    observe: Callable[[TrainingResult], None] | None = None,
+    monitor: Callable[[Sequence[float]], None] | None = None,
+    observe: Callable[[Sequence[TrainingResult]], None] | None = None,
     checkpoint: Checkpoint | None = None,
     ending: Ending | None = None,
-) -> TrainingResult:
-    """Take the steps of a task until it is done, stops improving, diverges or is ended.
+) -> list[TrainingResult]:
+    """Take steps until the training of every network is done, stops improving, diverges or is ended.
 
-    ``ending`` ends it early, anywhere in a step or in a callback, and the best network so far is kept; at a time limit
-    the network is checked once more. ``monitor`` is called after every step with the value of the check, or None where
-    there was none; ``observe`` after every check with the result so far. The state is saved to ``checkpoint`` after
-    every check; a state found there at the start is continued.
+    ``ending`` ends it early, anywhere in a step or in a callback, and the best networks so far are kept; at a time
+    limit the networks are checked once more. ``monitor`` is called after every step with the values of the checks that
+    followed it; ``observe`` after checks with the results so far. The state is saved to ``checkpoint`` after checks; a
+    state found there at the start is continued.
     """
     ending = ending or Ending()
-    result = TrainingResult(held_out_rows=len(task.held_out), early=True)
+    if checkpoint is not None:
+        checkpoint.recall(_STATE_NAME, task.restore)
     try:
         with ending.allow():
-            _run(task, result, monitor, observe, checkpoint, ending)
-            result.early = False
-        if result.early:
-            result.message = f"{ending.reason} after {result.steps} steps"
-            if not ending.interrupted and result.steps % task.check_every:
-                with ending.allow():
-                    _check(task, result)
+            if not task.steps:
+                task.begin()
+            while task.running:
+                ending.check()
+                task.step(task.steps + 1)
+                task.count(task.steps + 1)
+                values = task.make_checks()
+                if monitor is not None:
+                    monitor(values)
+                if values and observe is not None:
+                    observe(task.results)
+                if values and checkpoint is not None and task.resumable:
+                    checkpoint.put(_STATE_NAME, task.save, now=not task.running)
+        if task.running and task.steps and not ending.interrupted:
+            with ending.allow():
+                task.make_checks(last=True)
     except NumericalError:
-        result.message = f"the objective left the range of floating-point numbers after step {result.steps}"
-        result.early = False
-    return result
-
-
-def _run(
-    task: TrainingTask,
-    result: TrainingResult,
-    monitor: Callable[[float | None], None] | None,
-    observe: Callable[[TrainingResult], None] | None,
-    checkpoint: Checkpoint | None,
-    ending: Ending,
-) -> None:
-    max_steps, patience = task.max_steps, task.patience
-    known = None if checkpoint is None else checkpoint.recall(_STATE_NAME, partial(_restore, task, result))
-    if known is None and task.check_start:
-        _check(task, result)
-    for step in range(result.steps + 1, max_steps + 1):
-        ending.check()
-        task.step(step)
-        result.steps = step
-        value = None
-        if step % task.check_every == 0 or step == max_steps:
-            value = _check(task, result)
-            if not math.isfinite(value):
-                result.message = f"the objective left the range of floating-point numbers at step {step}"
-                return
-        if monitor is not None:
-            monitor(value)
-        if observe is not None and value is not None:
-            observe(result)
-        if patience is not None and step - result.best_step >= patience:
-            result.message = f"no better {task.criterion} for {patience} steps"
-            return
-        if checkpoint is not None and value is not None:
-            checkpoint.put(_STATE_NAME, lambda: _save(task, result), now=step == max_steps)
-    result.message = f"all {max_steps} steps taken"
-
-
-def _check(task: TrainingTask, result: TrainingResult) -> float:
-    """Check the task, record it, and keep the network if it is the best so far."""
-    value, entries = task.check()
-    result.consider(value, entries, task.model, higher_is_better=task.higher_is_better)
-    return value
-
-
-def _save(task: TrainingTask, result: TrainingResult) -> Saved:
-    state = task.state()
-    best = {} if result.best is None else result.best.state_dict()
-    tensors = {**state.tensors(), **{f"best.{name}": value.clone() for name, value in best.items()}}
-    return tensors, {"seconds": result.seconds, "result": result.summary(), **state.info()}
-
-
-def _restore(task: TrainingTask, result: TrainingResult, saved: Saved) -> TrainingResult:
-    """Set task and result to what :func:`_save` returned; the result."""
-    tensors, info = saved
-    task.state().restore(tensors, info)
-    result.take_up(info["result"], task.model, select_tensors(tensors, "best"))
-    result.began -= float(info["seconds"])
-    return result
+        for result in task.running:
+            result.message, result.early = f"{_DIVERGED} after step {task.steps}", False
+    for result in task.running:
+        if result.early:
+            after = f"after {result.steps} steps" if result.steps else "before the first step"
+            result.message = f"{ending.reason} {after}"
+    return task.results
 
 
 def select_tensors(tensors: dict[str, Tensor], name: str) -> dict[str, Tensor]:

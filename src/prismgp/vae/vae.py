@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -200,8 +201,8 @@ def fit_vae(
     # A column that never varied need not be reconstructed.
     columns = torch.as_tensor(~s.constant_inputs, dtype=torch.float32, device=device)
 
-    def show(objective: float | None) -> None:
-        context.advance(None if objective is None else f"objective per row {objective:.3f}")
+    def show(values: Sequence[float]) -> None:
+        context.advance(f"objective per row {values[0]:.3f}" if values else None)
 
     with (
         limit_blas_threads(),
@@ -210,6 +211,6 @@ def fit_vae(
         context.progress("step", settings.max_steps),
     ):
         task = VAETraining(vae, inputs, settings, streams, columns, None if noise is None else noise[:, 0])
-        result = run_training(task, monitor=show, checkpoint=context.checkpoint, ending=context.ending)
+        (result,) = run_training(task, monitor=show, checkpoint=context.checkpoint, ending=context.ending)
         vae.load_state_dict(start if result.best is None else result.best.state_dict())
     return vae.eval().double().requires_grad_(False), result
