@@ -27,6 +27,7 @@ from prismgp.neighbors.conditional import Conditionals, spread_factor
 from prismgp.neighbors.fit import Examples, LocalTraining, examples_of, fit_local, predict_examples
 from prismgp.neighbors.local import LocalGP
 from prismgp.neighbors.shards import PointShards
+from prismgp.prism.copies import Copies, find_copies
 from prismgp.prism.experts import Mixture
 from prismgp.prism.local import (
     LocalMixture,
@@ -102,6 +103,7 @@ class LocalResult:
     targets: Array  # of the examples, (m, q)
     weights: Array | None  # of the examples, (m,), where rows have any
     status: dict[str, Any]
+    copies: Callable[[], Copies | None] = lambda: None  # what rows show that have copies, where it is wanted
 
 
 @dataclass(frozen=True)
@@ -180,7 +182,8 @@ class LocalStage:
         used = [base, *(found[k][variants[k]] for k in kept)]
         mean, variance = mixture_moments(shares, *(np.stack([getattr(each, n) for each in used]) for n in _MOMENTS))
         total = variance * chosen.temperature
-        return LocalResult(predictor, HeldOut(mean, total, np.zeros_like(total)), target, weights, status)
+        copies = partial(find_copies, predictor, pool, own, streams.generator("copies"))
+        return LocalResult(predictor, HeldOut(mean, total, np.zeros_like(total)), target, weights, status, copies)
 
     def _near(self, view: View, params: Parameters, degrees: float, seen: Survey, y: Tensor) -> Near:
         gp = self._make(view, seen, y, params.lengthscale).with_parameters(params)
