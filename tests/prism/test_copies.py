@@ -19,7 +19,7 @@ from prismgp.core.tails import tailed_log_density
 from prismgp.data import ArraySource, StandardisedRows
 from prismgp.exceptions import ModelFileError
 from prismgp.prism import copies as copies_module
-from prismgp.prism.copies import Copies, KnownRows, find_copies
+from prismgp.prism.copies import Copies, KnownRows, find_copies, group_duplicates
 from prismgp.prism.local import survey
 from prismgp.prism.local_fit import _EXACT
 from prismgp.prism.shapes import find_shapes
@@ -341,3 +341,46 @@ def test_normal_noise_needs_no_copies(designed, monkeypatch):
     x, y = designed
     fit = model(local="always", noise_shape="normal").fit(x[:150], y[:150])
     assert fit.model_.copy_shapes is None
+
+
+# -- rows that were written down twice -------------------------------------------------------------
+
+
+def grouped(x, y):
+    return group_duplicates(torch.as_tensor(x), torch.as_tensor(y.reshape(len(y), -1))).numpy()
+
+
+@pytest.mark.parametrize("q", [None, 2])
+def test_duplicates_are_one_group(q):
+    x, y = data(150, q=q)
+    order = np.random.default_rng(0).permutation(250) % 150
+    _, first = np.unique(order, return_index=True)
+    np.testing.assert_array_equal(grouped(x[order], y[order]), first[order])
+    np.testing.assert_array_equal(grouped(x, y), np.arange(150))
+
+
+def test_copies_with_targets_of_their_own_are_no_duplicates():
+    x, y = repeated()
+    np.testing.assert_array_equal(grouped(x, y), np.arange(len(x)))
+    y[-COPIED:] = y[:COPIED]
+    assert len(np.unique(grouped(x, y))) == len(x) - COPIED
+    y[:5] += 1.0  # now five pairs differ
+    np.testing.assert_array_equal(grouped(x, y), np.arange(len(x)))
+
+
+def test_equal_targets_by_chance_make_no_duplicates():
+    """Of few values that the target has, copies often have the same."""
+    x, y = data(150)
+    x, y = np.tile(x, (2, 1)), np.tile(np.round(y / 3.0), 2)
+    np.testing.assert_array_equal(grouped(x, y), np.arange(300))
+
+
+def test_duplicates_teach_nothing_about_new_rows():
+    """Every row twice: neighbours of held-out rows would be their duplicates, and know their targets."""
+    x, y = data(200)
+    fit = model(local="auto").fit(np.tile(x, (2, 1)), np.tile(y, 2))
+    assert fit.fit_status_["local"]["duplicates"] == 200
+    new, target = data(1_000, seed=1)
+    lower, upper = fit.predict_interval(new, 0.9).T
+    assert np.mean((lower <= target) & (target <= upper)) > 0.8
+    assert "duplicates" not in model(local="auto").fit(x, y).fit_status_["local"]

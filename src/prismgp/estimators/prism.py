@@ -146,8 +146,9 @@ class PrismGPRegressor(UpdatableRegressor):
         little optimistic, with normal noise), "noise_shape" (for each output the "kind" and the "gain" in log density
         over a normal distribution, per held-out row, cross-validated; under "copies" those of rows with the inputs of
         stored rows, where these differ), "local" (the "weights" of the mixture and of the neighbour GPs, the "gain" in
-        log density per held-out row, how many "rows" may be neighbours, and finite "degrees" of freedom), "message",
-        jitter used; "interrupted" and "timed_out" as in :class:`SSGPRegressor`.
+        log density per held-out row, how many "rows" may be neighbours, how many of them are "duplicates" of others,
+        if any, and finite "degrees" of freedom), "message", jitter used; "interrupted" and "timed_out" as in
+        :class:`SSGPRegressor`.
     n_iter_ : int
         Steps of all members.
 

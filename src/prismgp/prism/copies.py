@@ -26,6 +26,8 @@ Indices = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 LEAST_COPIES, _MOST_COPIES = 200, 10_000  # fewer say nothing about a shape; more say no more
+_LEAST_SHARE = 0.01  # of all rows: fewer make no difference
+_LEAST_AGREEING, _MOST_AGREEING = 0.99, 0.01  # shares of pairs with the same target: of copies, and of other rows
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ def find_copies(
     _, group, sizes = np.unique(_hash_known(predictor, pool.n_inputs), return_inverse=True, return_counts=True)
     copied = sizes[group] > 1
     index = np.flatnonzero(copied)
-    if len(index) < LEAST_COPIES:
+    if len(index) < max(LEAST_COPIES, _LEAST_SHARE * len(copied)):
         return None
     if len(index) > _MOST_COPIES:
         index = np.sort(rng.choice(index, _MOST_COPIES, replace=False))
@@ -63,6 +65,30 @@ def find_copies(
     seen = HeldOut.join(found).at_rows(noise)
     residuals = (y.cpu().numpy() - seen.mean) / np.sqrt(seen.total)
     return Copies(residuals, None if noise is None else noise.weight.cpu().numpy(), ~copied[held_out])
+
+
+def group_duplicates(x: Tensor, y: Tensor) -> Tensor:
+    """Groups of rows by inputs, (n, d), and targets, (n, q): each row alone, or with its duplicates, (n,).
+
+    Copies that always have the same target, where other rows hardly ever have, are one observation written down several
+    times, or there is no noise. As neighbours of each other they would show that neighbours know the target, which
+    those of a new row do not. A group has the number of its first row.
+    """
+    inputs, targets = _hash(x), y.cpu().numpy()
+    _, first, group, sizes = np.unique(
+        hash_rows(targets, inputs), return_index=True, return_inverse=True, return_counts=True
+    )
+    alone = len(first) == len(inputs)
+    if not alone:
+        of_copies, of_others = (np.unique(each, return_counts=True)[1] for each in (inputs, hash_rows(targets[first])))
+        chance = _pairs(of_others) / max(_pairs(of_others.sum(keepdims=True)), 1.0)
+        alone = _pairs(sizes) < _LEAST_AGREEING * _pairs(of_copies) or chance > _MOST_AGREEING
+    return torch.as_tensor(np.arange(len(inputs)) if alone else first[group], device=x.device)
+
+
+def _pairs(sizes: Indices) -> float:
+    """Pairs of rows in groups of these sizes."""
+    return float((sizes * (sizes - 1.0)).sum())
 
 
 @dataclass(frozen=True)
