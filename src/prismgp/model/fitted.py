@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,11 +16,13 @@ from prismgp.core.features import NO_LIMIT
 from prismgp.core.models import Predictor
 from prismgp.core.normal import Marginals, central_levels, normal_quantile
 from prismgp.core.shape import NoiseShape, NormalShape
-from prismgp.core.tails import add_tail_density, add_tails, tailed_log_density, tailed_quantiles
+from prismgp.core.tails import add_tail_density, add_tails, tailed_quantiles
 from prismgp.data import StandardisedRows, Standardiser, TableEncoder, standardise
 from prismgp.exceptions import DataError
 from prismgp.model.conformal import Conformal
+from prismgp.model.row_shapes import RowShapes
 from prismgp.model.unknown import DRAWS, Compute, by_rows, marginals_of_unknown
+from prismgp.prism.copies import KnownRows, Mask
 
 _CPU = torch.device("cpu")
 
@@ -45,6 +48,8 @@ class FittedModel:
     input_lengthscale: Array | None = None
     # Of the standardised residuals of each output, (q,); None: what the predictor says. A normal shape is that too.
     shapes: tuple[NoiseShape, ...] | None = None
+    # The same of rows with the inputs of rows among which the predictor looks for neighbours; None: as of others.
+    copy_shapes: tuple[NoiseShape, ...] | None = None
     tail_share: float = 0.0  # of the tails that held-out rows cannot rule out (Z6)
     # Of held-out rows; intervals are then those of split conformal prediction.
     conformal: Conformal | None = None
@@ -215,34 +220,32 @@ class FittedModel:
         Quantiles of a new observation are of the distribution whose density is :meth:`log_density`, output by output.
         Those of the function, without noise, do not have the shape of the noise.
         """
-        parts = []
         s = self.standardiser
-        shapes = self._own_shapes() if include_noise else {}
-        share = self.tail_share if include_noise else 0.0
-        standard = {k: tailed_quantiles(shape, share, levels) for k, shape in shapes.items()}
+        shapes = self._row_shapes if include_noise else RowShapes.of(None, None, 0.0, None)
+        share, standard = shapes.tail_share, shapes.quantiles(levels)
         normal = tailed_quantiles(NormalShape(), share, levels) if share else [normal_quantile(u) for u in levels]
 
-        def evaluate(marginals: Marginals) -> tuple[Array, Array, Array]:
+        def evaluate(marginals: Marginals, copied: Mask | None = None) -> tuple[Array, Array, Array]:
             mean = marginals.mean.cpu().numpy() * s.y_scale + s.y_shift
             std = np.sqrt(marginals.variance.cpu().numpy() * s.y_scale**2)
             if marginals.is_normal:  # in the user's units, to the last digit
                 values = mean[:, :, None] + std[:, :, None] * np.asarray(normal)
-            elif len(shapes) < self.n_outputs:
+            elif len(shapes.usual) < self.n_outputs:
                 mixed = add_tails(marginals, share).quantiles(levels).cpu().numpy()
                 values = mixed * s.y_scale[:, None] + s.y_shift[:, None]
             else:
                 values = np.empty((*mean.shape, len(levels)))
-            for k, z in standard.items():
-                values[:, k] = mean[:, k, None] + std[:, k, None] * z  # (Z2)
+            standard.put(values, mean, std, copied)
             return mean, std, values
 
-        for rows in self._blocks(x):
-            part = self._by_rows(
-                rows,
-                lambda own: evaluate(self.predictor.marginals(self.to_model(own), include_noise=include_noise)),
-                lambda own: evaluate(self._marginals_of_unknown(own, include_noise=include_noise)),
-            )
-            parts.append(part)
+        def known(rows: AnyArray) -> tuple[Array, ...]:
+            inputs = self.to_model(rows)
+            return evaluate(self.predictor.marginals(inputs, include_noise=include_noise), shapes.copied(inputs))
+
+        def unknown(rows: AnyArray) -> tuple[Array, ...]:
+            return evaluate(self._marginals_of_unknown(rows, include_noise=include_noise))
+
+        parts = [self._by_rows(rows, known, unknown) for rows in self._blocks(x)]
         mean, std, values = (np.concatenate(each) for each in zip(*parts, strict=True))
         return mean, std, values
 
@@ -280,7 +283,7 @@ class FittedModel:
         ``blocks`` are pairs (x, y) of at most :attr:`prediction_rows` rows. If an output has a shape of its own, and in
         rows with unknown cells, the outputs are independent.
         """
-        shapes = self._own_shapes()
+        shapes = self._row_shapes
         parts: list[Array] = []
         d = self.n_inputs
 
@@ -290,13 +293,13 @@ class FittedModel:
                 return (self.predictor.log_density(inputs, target).cpu().numpy(),)
             marginals = self.predictor.marginals(inputs)
             if shapes or self.n_outputs == 1:
-                return (self._density(marginals, target).sum(1),)
+                return (shapes.density(marginals, target, shapes.copied(inputs)).sum(1),)
             joint = self.predictor.log_density(inputs, target)
             return (add_tail_density(joint, marginals, target, self.tail_share).cpu().numpy(),)
 
         def unknown(rows: AnyArray) -> tuple[Array]:
             marginals, target = self._marginals_of_unknown(rows[:, :d]), self.target_to_model(rows[:, d:])
-            return (self._density(marginals, target).sum(1),)
+            return (shapes.density(marginals, target).sum(1),)
 
         for x, y in blocks:
             parts += self._by_rows(np.concatenate([x, y], axis=1), known, unknown)
@@ -304,33 +307,25 @@ class FittedModel:
 
     def marginal_log_density(self, x: AnyArray, y: Array) -> Array:
         """Log density of each target, (n, q), at rows, (n, d), whatever the others are; NaN where a target is NaN."""
-        d = self.n_inputs
+        d, shapes = self.n_inputs, self._row_shapes
         parts: list[Array] = []
 
-        def evaluate(marginals: Marginals, y: AnyArray) -> tuple[Array]:
-            return (self._density(marginals, self.target_to_model(y)),)
+        def known(rows: AnyArray) -> tuple[Array]:
+            inputs, target = self.to_model(rows[:, :d]), self.target_to_model(rows[:, d:])
+            return (shapes.density(self.predictor.marginals(inputs), target, shapes.copied(inputs)),)
+
+        def unknown(rows: AnyArray) -> tuple[Array]:
+            return (shapes.density(self._marginals_of_unknown(rows[:, :d]), self.target_to_model(rows[:, d:])),)
 
         for rows in self._blocks(np.concatenate([x, np.nan_to_num(y)], axis=1)):
-            parts += self._by_rows(
-                rows,
-                lambda own: evaluate(self.predictor.marginals(self.to_model(own[:, :d])), own[:, d:]),
-                lambda own: evaluate(self._marginals_of_unknown(own[:, :d]), own[:, d:]),
-            )
+            parts += self._by_rows(rows, known, unknown)
         found = np.concatenate(parts) - np.log(self.standardiser.y_scale)
         return np.where(np.isnan(y), np.nan, found)
 
-    def _density(self, marginals: Marginals, y: Tensor) -> Array:
-        """Log density of targets, (n, q), output by output; some may be ``mean + std Z`` (Z2)."""
-        found = add_tails(marginals, self.tail_share).log_density(y).cpu().numpy()
-        variance = marginals.variance.cpu().numpy()
-        z = (y - marginals.mean).cpu().numpy() / np.sqrt(variance)
-        for k, shape in self._own_shapes().items():
-            found[:, k] = tailed_log_density(shape, self.tail_share, z[:, k]) - 0.5 * np.log(variance[:, k])
-        return np.asarray(found)
-
-    def _own_shapes(self) -> dict[int, NoiseShape]:
-        """The shapes that are not normal, by output; the distribution of the other outputs is the predictor's."""
-        return {k: shape for k, shape in enumerate(self.shapes or ()) if not isinstance(shape, NormalShape)}
+    @cached_property
+    def _row_shapes(self) -> RowShapes:
+        known = None if self.copy_shapes is None else KnownRows.of(self.predictor, self.n_inputs)
+        return RowShapes.of(self.shapes, self.copy_shapes, self.tail_share, known)
 
     def sample(self, x: AnyArray, count: int, rng: np.random.Generator) -> Array:
         """Functions drawn from the posterior, (n, q, count); rows with unknown cells also vary by what they may be."""

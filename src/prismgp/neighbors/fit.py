@@ -306,9 +306,9 @@ def draw_examples(gp: LocalGP, rng: np.random.Generator) -> Examples:
 
 
 def examples_of(gp: LocalGP, own: Tensor, groups: Tensor) -> Examples:
-    """The rows of these numbers as examples, where each row is a group of its own."""
+    """The rows of these numbers as examples, in the given groups of all rows."""
     noise = None if gp.row_noise is None else gp.row_noise.take(own)
-    return Examples(gp.coordinates[own], gp.targets[own], own, groups, noise)
+    return Examples(gp.coordinates[own], gp.targets[own], groups[own], groups, noise)
 
 
 def log_evidence(gp: LocalGP) -> float:

@@ -15,8 +15,7 @@ from prismgp.context import FitContext
 from prismgp.core.fit import SSGPFit, SSGPSettings, fit_ssgp
 from prismgp.core.kernels import Kernel, Parameters
 from prismgp.core.models import SpectralModel
-from prismgp.core.shape import NoiseShape, NormalShape
-from prismgp.core.shape_fit import ShapeFit, fit_shape
+from prismgp.core.shape import NoiseShape
 from prismgp.core.tails import tail_share
 from prismgp.data import MappedSource, Source, StandardisedRows, Standardiser, standardise
 from prismgp.prism.experts import Expert, Mixture
@@ -26,6 +25,7 @@ from prismgp.prism.maps import PlainMap, ReconfiguredMap
 from prismgp.prism.members import MemberSettings
 from prismgp.prism.network import NetworkSizes
 from prismgp.prism.released import PASS_BATCHES, PASSES, ReleasedSettings, fit_released
+from prismgp.prism.shapes import find_shapes
 from prismgp.vae import TRAINING_ROWS, VAESettings, fit_vae
 
 # What parameters left at None become, by recipe. Tests make them smaller.
@@ -143,6 +143,7 @@ class PrismFit:
     steps: int
     plain_lengthscale: Array | None  # (d,), of the plain SSGP on the inputs, in their standard deviations, if any
     shapes: tuple[NoiseShape, ...] | None = None  # of the noise of each output; None: normal
+    copy_shapes: tuple[NoiseShape, ...] | None = None  # of rows that are copies of known ones; None: as of others
     tail_share: float = 0.0  # of the tails beside them
 
 
@@ -203,10 +204,13 @@ class _Fit:
         status = {"recipe": "joint", "message": message, **{name: getattr(fit, name) for name in names}}
         assert fit.predictor is not None
         residuals = None if self.context.ending.interrupted or self.settings.noise_shape == "normal" else fit.residuals
-        shapes, status["noise_shape"] = _find_shapes(residuals, rows.n_outputs, fit.row_weights)
+        copies = None if residuals is None or self.context.ending.over else fit.copies()
+        found = find_shapes(residuals, rows.n_outputs, fit.row_weights, copies)
+        status["noise_shape"] = found.status
         share = 0.0 if residuals is None else tail_share(len(residuals), fit.row_weights)
         lengthscale = ssgp.model.params.lengthscale
-        return PrismFit(fit.predictor, status, ssgp.stages, fit.history, fit.steps, lengthscale, shapes, share)
+        shapes = found.shapes, found.copy_shapes
+        return PrismFit(fit.predictor, status, ssgp.stages, fit.history, fit.steps, lengthscale, *shapes, share)
 
     def paper(self) -> PrismFit:
         """The two stages of the paper: an auto-encoder without labels, then an SSGP on its output."""
@@ -250,7 +254,7 @@ class _Fit:
             "recipe": "paper",
             "message": training.message,
             "weights": {mixture.leader.name: 1.0},
-            "noise_shape": _find_shapes(None, rows.n_outputs)[1],
+            "noise_shape": find_shapes(None, rows.n_outputs).status,
         }
         return PrismFit(mixture, status, ssgp.stages, training.history, max(1, training.steps), None)
 
@@ -278,7 +282,7 @@ class _Fit:
             "recipe": "released",
             "message": training.message,
             "weights": {mixture.leader.name: 1.0},
-            "noise_shape": _find_shapes(None, rows.n_outputs)[1],
+            "noise_shape": find_shapes(None, rows.n_outputs).status,
         }
         return PrismFit(mixture, status, [], training.history, max(1, training.steps), None)
 
@@ -348,22 +352,6 @@ class _Fit:
             n_neighbors=settings.n_neighbors,
             local_rows=LOCAL_ROWS if settings.local_rows is None else settings.local_rows,
         )
-
-
-def _find_shapes(
-    residuals: Array | None, q: int, weights: Array | None = None
-) -> tuple[tuple[NoiseShape, ...] | None, list[dict[str, Any]]]:
-    """Shapes of the noise from standardised residuals of held-out rows, (m, q), and what ``fit_status_`` says of them.
-
-    No shapes if all are normal, as they are without residuals.
-    """
-    found = [
-        ShapeFit(NormalShape()) if residuals is None else fit_shape(residuals[:, k], weights=weights) for k in range(q)
-    ]
-    status = [{"kind": each.shape.kind, "gain": float(each.gain)} for each in found]
-    if all(isinstance(each.shape, NormalShape) for each in found):
-        return None, status
-    return tuple(each.shape for each in found), status
 
 
 def _reconfigure(rows: StandardisedRows, encoder: ReconfiguredMap) -> Source:

@@ -21,6 +21,7 @@ from prismgp.core.kernels import Kernel, Parameters, draw_frequencies, get_kerne
 from prismgp.core.rows import Ending, time_twice
 from prismgp.core.threads import Workers
 from prismgp.data import ArraySource, Source, StandardisedRows, standardise
+from prismgp.prism.copies import Copies
 from prismgp.prism.experts import Expert, Mixture
 from prismgp.prism.judging import Examples, Judged, WeighedStatistics, chunk_rows
 from prismgp.prism.local import LocalMixture
@@ -61,6 +62,7 @@ class JointFit:
     local: dict[str, Any] = field(default_factory=dict)  # what the local stage says of itself
     residuals: Array | None = None  # standardised, of the predictor at the held-out rows, (m, q)
     row_weights: Array | None = None  # of these rows, (m,), where rows have any
+    copies: Callable[[], Copies | None] = lambda: None  # what rows show that have copies
     networks: dict[int, RevisedMap] = field(default_factory=dict)  # by number, of the members that were trained
     frequencies: list[Array] = field(default_factory=list)  # of the members' posteriors
     members: list[dict[str, Any]] = field(default_factory=list)
@@ -134,7 +136,7 @@ class JointRecipe:
         result.predictor, result.local = found.predictor, found.status
         result.residuals = (found.targets - found.held_out.mean) / np.sqrt(found.held_out.total)
         nlpd = normal_nlpd(found.targets, found.held_out.mean, found.held_out.total)
-        result.row_weights = found.weights
+        result.row_weights, result.copies = found.weights, found.copies
         result.held_out_nlpd = average(nlpd.sum(1), found.weights)
 
     def _train(

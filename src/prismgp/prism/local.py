@@ -34,6 +34,7 @@ from prismgp.core.numerics import Factor
 from prismgp.core.process import Functions
 from prismgp.core.rows import RowNoise
 from prismgp.data import StandardisedRows
+from prismgp.neighbors.fit import examples_of, predict_examples
 from prismgp.neighbors.local import LocalGP, check_observations
 from prismgp.prism.experts import Mixture, combine_covariances, combine_moments
 from prismgp.prism.network import RevisedMap
@@ -147,6 +148,16 @@ class Near:
         mean, variance, noise, _ = self.gp.predict(points.reshape(-1, points.shape[-1]))
         return combine(self.view, seen, *(each.reshape(seen.mean.shape) for each in (mean, variance, noise)))
 
+    def leave_one_out(self, seen: Survey, new: Survey, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The same at rows of these numbers, (n,), that are not their own neighbours.
+
+        ``seen`` is the survey of the rows left out, ``new`` as if they were new, which says where they are: where the
+        mean is without a row depends on its target.
+        """
+        points = self.gp.round(self._coordinates(new))
+        examples = examples_of(self.gp, rows, torch.arange(self.gp.n_rows, device=rows.device))
+        return combine(self.view, seen, *predict_examples(self.gp, replace(examples, points=points))[:3])
+
     def covariance(self, seen: Survey, base: Tensor) -> Tensor:
         """Of the function, (..., n, n, q); ``base`` is that of the mixture."""
         local = self.gp.covariance(self._coordinates(seen))
@@ -224,6 +235,14 @@ class LocalMixture(Predictor):
     def predict(self, x: Tensor, *, variance: bool) -> tuple[Tensor, Tensor | None, Tensor]:  # noqa: ARG002
         """Mean, variance of the function and noise variance, (..., n, q), in the model's units."""
         return self._combine(self._survey(x))
+
+    def leave_one_out(self, x: Tensor, y: Tensor, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The same of rows of these numbers, (n,), among the neighbours, and of their targets, each left out (L3)."""
+        seen, new = survey(self.base, x, y), survey(self.base, x)
+        found = [(seen.mean, seen.variance, seen.noise), *(each.leave_one_out(seen, new, rows) for each in self.near)]
+        mean, variance, noise = combine_moments(found, self.weights, self.temperature)
+        assert variance is not None
+        return mean, variance, noise
 
     def _combine(self, seen: Survey) -> tuple[Tensor, Tensor | None, Tensor]:
         found = [(seen.mean, seen.variance, seen.noise), *(each.predict(seen) for each in self.near)]

@@ -26,6 +26,7 @@ from prismgp.neighbors.conditional import Conditionals, spread_factor
 from prismgp.neighbors.fit import Examples, LocalTraining, examples_of, fit_local, predict_examples
 from prismgp.neighbors.local import LocalGP
 from prismgp.neighbors.shards import PointShards
+from prismgp.prism.copies import Copies, find_copies, group_duplicates
 from prismgp.prism.experts import Mixture
 from prismgp.prism.local import (
     LocalMixture,
@@ -101,6 +102,7 @@ class LocalResult:
     targets: Array  # of the examples, (m, q)
     weights: Array | None  # of the examples, (m,), where rows have any
     status: dict[str, Any]
+    copies: Callable[[], Copies | None] = lambda: None  # what rows show that have copies, where it is wanted
 
 
 @dataclass(frozen=True)
@@ -138,6 +140,7 @@ class LocalStage:
         changed = held if self.whole else held[:0]  # what workers know of these rows is no longer true
         targets, noise = RowNoise.split(y[held], self.rows.n_outputs)
         target, weights = targets.cpu().numpy(), None if noise is None else noise.weight.cpu().numpy()
+        groups = group_duplicates(seen.coordinates[:, : self.rows.n_inputs], y[:, : self.rows.n_outputs])
         known = seen.take(held)
         base = HeldOut.of(known.mean, known.variance, known.noise).at_rows(noise)
         learned: list[tuple[View, Parameters]] = []
@@ -150,7 +153,7 @@ class LocalStage:
                 gp = self._make(view, seen, y, self._start(view))
                 if on_workers is not None:
                     gp = replace(gp, shards=_shard(on_workers, gp, changed))
-                learn = partial(self._judge, view, gp, seen, held, streams.generator(view.name), part)
+                learn = partial(self._judge, view, gp, seen, held, groups, streams.generator(view.name), part)
                 params, judged = self._recall(view, gp, learn, context)
                 if ending.interrupted:
                     ending.check()
@@ -168,6 +171,8 @@ class LocalStage:
             "rows": len(y),
             "degrees": {learned[k][0].name: degrees[k] for k in kept if math.isfinite(degrees[k])},
         }
+        if duplicates := len(groups) - len(torch.unique(groups)):
+            status["duplicates"] = duplicates
         if not len(kept):
             return LocalResult(self.mixture, base, target, weights, status)
         survey_again = any(learned[k][0].residual or learned[k][0].latent for k in kept)
@@ -179,7 +184,8 @@ class LocalStage:
         used = [base, *(found[k][variants[k]] for k in kept)]
         mean, variance = mixture_moments(shares, *(np.stack([getattr(each, n) for each in used]) for n in _MOMENTS))
         total = variance * chosen.temperature
-        return LocalResult(predictor, HeldOut(mean, total, np.zeros_like(total)), target, weights, status)
+        copies = partial(find_copies, predictor, pool, own, streams.generator("copies"))
+        return LocalResult(predictor, HeldOut(mean, total, np.zeros_like(total)), target, weights, status, copies)
 
     def _near(self, view: View, params: Parameters, degrees: float, seen: Survey, y: Tensor) -> Near:
         gp = self._make(view, seen, y, params.lengthscale).with_parameters(params)
@@ -273,15 +279,18 @@ class LocalStage:
         gp: LocalGP,
         seen: Survey,
         held: Tensor,
+        groups: Tensor,
         rng: np.random.Generator,
         ending: Ending,
         record: Recorder,
     ) -> tuple[Parameters, _Judged]:
-        """Parameters learned at the examples, and predictions of these, each by parameters that did not see it."""
+        """Parameters learned at the examples, and predictions of these, each by parameters that did not see it.
+
+        Rows of the same group are no neighbours of each other.
+        """
         if view.whole:
             return self._judge_exact(view, gp, seen, held, rng, ending, record)
-        rows, m = torch.arange(gp.n_rows, device=held.device), len(held)
-        examples = examples_of(gp, held, rows)
+        examples, m = examples_of(gp, held, groups), len(held)
         training = FEW if m < _CROSS_ROWS else MANY
 
         def learn(given: Examples, share: float) -> LocalGP:
@@ -292,7 +301,7 @@ class LocalStage:
             free = np.setdiff1d(np.arange(gp.n_rows), held.cpu().numpy())
             drawn = rng.choice(free, min(_MOST_EXAMPLES, len(free)), replace=False)
             these = torch.as_tensor(np.sort(drawn), device=held.device)
-            learned = learn(examples_of(gp, these, rows), 1.0)
+            learned = learn(examples_of(gp, these, groups), 1.0)
             return learned.params, _Judged.of(view, seen.take(held), predict_examples(learned, examples, surprise=True))
         order = torch.as_tensor(rng.permutation(m), device=held.device)
         parts = [order] if m >= _CROSS_ROWS else list(order.chunk(_FOLDS))

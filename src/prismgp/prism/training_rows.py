@@ -200,11 +200,11 @@ def _hash_inputs(source: Source) -> npt.NDArray[np.uint64]:
     return hash_rows(source.load().x)
 
 
-def hash_rows(x: AnyArray) -> npt.NDArray[np.uint64]:
-    """The same of rows x, (n, d)."""
+def hash_rows(x: AnyArray, known: npt.NDArray[np.uint64] | None = None) -> npt.NDArray[np.uint64]:
+    """The same of rows x, (n, d); ``known`` are hashes of further columns, (n,), which are then part of the rows."""
     from pandas.util import hash_array  # slow to import, and predictions do not need it
 
-    hashes = np.zeros(len(x), dtype=np.uint64)
+    hashes = np.zeros(len(x), dtype=np.uint64) if known is None else known
     for column in range(x.shape[1]):
         values = np.ascontiguousarray(x[:, column], dtype=np.float64) + 0.0  # -0.0 is 0.0
         hashes = hash_array(values.view(np.uint64) ^ (hashes * np.uint64(0x9E3779B97F4A7C15)))
