@@ -42,7 +42,7 @@ MOMENTS = [
     ("prismgp.prism.local_fit:survey", 1),
     ("prismgp.prism.local_fit:fit_local", 1),
     ("prismgp.prism.local_fit:fit_local", 3),
-    ("prismgp.prism.fit:fit_shape", 1),
+    ("prismgp.prism.shapes:fit_shape", 1),
     ("prismgp.model.file:write_tensors", 1),
     ("prismgp.model.container:split_bytes", 1),
 ]
