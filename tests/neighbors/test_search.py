@@ -105,7 +105,7 @@ def test_repeated_rows(monkeypatch):
     points = normal(3, 2)[torch.as_tensor(rng.permutation(np.repeat(np.arange(3), 10_000)))]
     check(points, points[:6], 50)
     check(points, points[:4] + 0.01, 10_001)
-    monkeypatch.setattr(search, "_PAIRS", 15_000)
+    monkeypatch.setattr(search, "PAIRS", 15_000)
     check(points, points[:7], 5)
 
 
@@ -163,10 +163,10 @@ def test_chunks_blocks_and_threads_change_nothing(monkeypatch):
     points = torch.cat([normal(1000, 6, dtype=torch.float32), normal(300, 6, dtype=torch.float32).repeat(2, 1)])
     x = torch.cat([points[:100], points[-100:]])
     expected = reference(points, x, ones(6), 15)
-    monkeypatch.setattr(search, "_QUERIES", 37)
-    monkeypatch.setattr(engines, "_CPU_NUMBERS", 20_000)
-    monkeypatch.setattr(engines, "_CPU_POINTS", 333)
-    monkeypatch.setattr("prismgp.neighbors.engines._BLOCK", 5000)
+    monkeypatch.setattr(search, "QUERIES", 37)
+    monkeypatch.setattr(engines, "CPU_NUMBERS", 20_000)
+    monkeypatch.setattr(engines, "CPU_POINTS", 333)
+    monkeypatch.setattr("prismgp.neighbors.engines.BLOCK", 5000)
     threads = torch.get_num_threads()
     try:
         for count in (1, 2):
@@ -249,8 +249,8 @@ def test_short_floats_are_not_trusted(monkeypatch, answer):
     monkeypatch.setattr(torch, "get_float32_matmul_precision", setting)
     assert NeighborSearch(points, ones(3), engine="brute")._engine.dtype == torch.float64
     repeated = []
-    in_full = before._search_all
-    monkeypatch.setattr(before, "_search_all", lambda x, *rest: repeated.append(len(x)) or in_full(x, *rest))
+    in_full = before.search_all
+    monkeypatch.setattr(before, "search_all", lambda x, *rest: repeated.append(len(x)) or in_full(x, *rest))
     assert torch.equal(before.query(points[:20], 6), reference(points, points[:20], ones(3), 6))
     assert repeated == [20]
 
@@ -337,6 +337,6 @@ class TestApproximate:
         assert found.recall == 1.0
 
     def test_auto(self, monkeypatch):
-        monkeypatch.setattr(search, "_MANY_POINTS", 2500)
+        monkeypatch.setattr(search, "MANY_POINTS", 2500)
         assert NeighborSearch(normal(3000, 5), ones(5)).engine == "approximate"
         assert NeighborSearch(normal(3000, 4), ones(4)).engine in EXACT

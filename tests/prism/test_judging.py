@@ -131,7 +131,7 @@ def test_held_out_rows_decide_for_a_fit(monkeypatch, tmp_path, better):
     x, y = data()
     y[::20] += 60.0
     monkeypatch.setattr(Examples, "are_far", lambda *_: True)
-    monkeypatch.setattr(MemberTraining, "_predict_held_out", unweighed)
+    monkeypatch.setattr(MemberTraining, "predict_held_out", unweighed)
     monkeypatch.setattr(Examples, "prefer", lambda *_: better)
     fit = model().fit(x, y)
     members = [expert for expert in fit.model_.predictor.experts if isinstance(expert.map, RevisedMap)]

@@ -49,7 +49,7 @@ _PLAIN_RESIDUAL, _INPUTS = View(residual=True, latent=False), View(residual=Fals
 _EXACT = View(residual=False, latent=False, whole=True)
 # With few rows the exact GP is cheap, and where the function is smooth nothing is better. Its parameters are learned
 # on some of the rows, from those that the plain SSGP started from.
-_MOST_WHOLE_ROWS, _EXACT_ROWS = 8_000, 2_000
+MOST_WHOLE_ROWS, _EXACT_ROWS = 8_000, 2_000
 EXACT_ROUNDS = (15, 60)  # iterations of the race between starts
 _ALL = 2**14  # neighbours: as many as a model file may ask for
 # With few held-out rows residuals of rows that the networks remember would be taken for those of new ones. With more,
@@ -145,7 +145,7 @@ class LocalStage:
         base = HeldOut.of(known.mean, known.variance, known.noise).at_rows(noise)
         learned: list[tuple[View, Parameters]] = []
         found: list[list[HeldOut]] = []  # of each view with each of the degrees of freedom
-        views = self._views(seen, len(held))
+        views = self.choose_views(seen, len(held))
         with context.progress("view", len(views)):
             for done, view in enumerate(views):
                 context.advance(view.name)
@@ -198,11 +198,11 @@ class LocalStage:
     def _degrees(self, view: View, gp: LocalGP) -> Sequence[float]:
         return DEGREES[:1] if view.residual or gp.whole_rows else DEGREES
 
-    def _views(self, seen: Survey, examples: int) -> list[View]:
-        exact = [_EXACT] if len(seen.mean) <= _MOST_WHOLE_ROWS else []
-        return [*self._near_views(seen, examples), *exact]
+    def choose_views(self, seen: Survey, examples: int) -> list[View]:
+        exact = [_EXACT] if len(seen.mean) <= MOST_WHOLE_ROWS else []
+        return [*self.near_views(seen, examples), *exact]
 
-    def _near_views(self, seen: Survey, examples: int) -> list[View]:
+    def near_views(self, seen: Survey, examples: int) -> list[View]:
         if seen.coordinates.shape[1] == self.rows.n_inputs + self.rows.n_outputs:
             return [_PLAIN_RESIDUAL, _INPUTS]  # no expert has latent columns
         return [_TARGET if examples < _FEW_EXAMPLES else _RESIDUAL, _INPUTS]

@@ -253,7 +253,7 @@ class MemberTraining(Training):
         if not bool(torch.cat([each.reshape(-1) for each in network.parameters()]).isfinite().all()):
             return math.nan, {}
         try:
-            found = self._predict_held_out(given)
+            found = self.predict_held_out(given)
         except NumericalError:
             return math.nan, {}
         weights = self.examples.weights
@@ -266,7 +266,7 @@ class MemberTraining(Training):
         entries = {"evidence": float(self.members.evidence[m]), **elbo}
         return nlpd, {**entries, "validation_nlpd": nlpd, "validation_rmse": rmse, **clusters}
 
-    def _predict_held_out(self, given: _Check) -> HeldOut:
+    def predict_held_out(self, given: _Check) -> HeldOut:
         """Predict the held-out rows by a network, given many training rows, with the noise that suits them best.
 
         Here it is also found how much these training rows count in the next steps.
