@@ -10,7 +10,7 @@ import torch
 
 from prismgp.exceptions import DataError, PrismGPWarning
 from prismgp.neighbors import NeighborSearch, engines, search
-from prismgp.neighbors.engines import Space
+from prismgp.neighbors.engines import ScaledPoints
 
 EXACT = ["tree", "brute"]
 DTYPES = [torch.float32, torch.float64]
@@ -180,7 +180,7 @@ def test_chunks_blocks_and_threads_change_nothing(monkeypatch):
 
 
 def test_distances_have_the_same_bits_alone_and_in_blocks():
-    space = Space(normal(200, 45, dtype=torch.float32), ones(45) / 3)
+    space = ScaledPoints(normal(200, 45, dtype=torch.float32), ones(45) / 3)
     x = space.queries(normal(20, 45, seed=1))
     rows = torch.arange(200).expand(20, -1)
     whole = space.distances(x, rows)
@@ -192,7 +192,7 @@ def test_distances_have_the_same_bits_alone_and_in_blocks():
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shift", [0.0, 30.0])
 def test_keys_are_lower_bounds(dtype, shift):
-    space = Space(normal(400, 20) + shift * (normal(400, 1, seed=3) > 1), ones(20))
+    space = ScaledPoints(normal(400, 20) + shift * (normal(400, 1, seed=3) > 1), ones(20))
     x = space.queries(normal(50, 20, seed=1) * 3)
     placed, products = space.place(x), engines.Products(space, dtype)
     keys = torch.cat([keys.double() for _, keys in products.keys(placed)], 1)

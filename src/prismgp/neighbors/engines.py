@@ -1,9 +1,9 @@
 """The scaled space of a search, and engines that find candidates fast in it, with bounds on what they leave out.
 
-``nearest(placed, count)`` takes placed queries (:meth:`Space.place`) and returns rows of candidates, (m, count), -1
-for none, and a lower bound on the squared distances of all other points, (m,). Candidates have no order, and of points
-at equal distances any may be among them: the caller ranks them by exact distances, and looks again where the bound
-does not exclude that something is missing.
+``nearest(placed, count)`` takes placed queries (:meth:`ScaledPoints.place`) and returns rows of candidates, (m, count),
+-1 for none, and a lower bound on the squared distances of all other points, (m,). Candidates have no order, and of
+points at equal distances any may be among them: the caller ranks them by exact distances, and looks again where the
+bound does not exclude that something is missing.
 
 Distances, which decide every order, are ``sum_j ((x_j - p_j) scale_j)^2`` in float64, by differences. Every operation
 is elementwise and the sum follows a fixed tree, so a distance has the same bits on CPU and CUDA, alone or in a block,
@@ -33,7 +33,7 @@ _TINY = 1e-30  # what underflow in float32 may lose, in units of the farthest po
 _SINGLE_RANGE = 1e30  # of squared norms of queries in float32
 
 
-class Space:
+class ScaledPoints:
     """Points with the scale of their coordinates.
 
     Parameters
@@ -183,7 +183,7 @@ class Products:
 
     Parameters
     ----------
-    space : Space
+    space : ScaledPoints
         The points.
     dtype : torch.dtype
         Of the products.
@@ -193,7 +193,7 @@ class Products:
 
     attempts = 1
 
-    def __init__(self, space: Space, dtype: torch.dtype, *, keep: bool = True) -> None:
+    def __init__(self, space: ScaledPoints, dtype: torch.dtype, *, keep: bool = True) -> None:
         self.space, self.dtype = space, dtype
         cuda = space.points.is_cuda
         self._numbers, self._points = (_CUDA_NUMBERS, _CUDA_POINTS) if cuda else (CPU_NUMBERS, CPU_POINTS)
@@ -273,7 +273,7 @@ class Tree:
 
     attempts = 3
 
-    def __init__(self, space: Space) -> None:
+    def __init__(self, space: ScaledPoints) -> None:
         # Imported here for the weight of start-up: brute force does without.
         from scipy.spatial import cKDTree
 
@@ -311,7 +311,7 @@ class Lists:
 
     attempts = 3
 
-    def __init__(self, space: Space) -> None:
+    def __init__(self, space: ScaledPoints) -> None:
         # From the optional extra "ann".
         import faiss
 

@@ -15,7 +15,7 @@ from prismgp.neighbors.engines import (
     Engine,
     Lists,
     Products,
-    Space,
+    ScaledPoints,
     Tree,
     faiss_is_there,
     left_out,
@@ -84,7 +84,7 @@ class NeighborSearch:
         if engine == "approximate" and not faiss_is_there():
             raise DataError('engine="approximate" needs faiss; install prismgp[ann], or use "auto"')
         self._points, self._scale, self._asked = points, scale, engine
-        self._space = Space(points, scale)
+        self._space = ScaledPoints(points, scale)
         self._chosen_for = self._space.n
         self.recall = 1.0
         self._engine, self.engine = self._choose(engine)

@@ -33,7 +33,7 @@ from prismgp.core.threads import Workers
 from prismgp.exceptions import NumericalError
 from prismgp.prism.batch import batch_predict
 from prismgp.prism.experts import Expert
-from prismgp.prism.judging import Examples, weigh_rows
+from prismgp.prism.judging import HeldOutRows, weigh_rows
 from prismgp.prism.members import ELBO_EVERY, ELBO_ROWS, Member, Members, MemberSettings, StepInputs, step_numbers
 from prismgp.prism.network import RevisedMap
 from prismgp.prism.replay import send
@@ -103,7 +103,7 @@ class MemberTraining(Training):
         self.dropped: list[_Course] = []
         held = rows.read(rows.held_out)
         self.held_x = held.x
-        self.examples = Examples(held.x, held.targets, members[0].network.sizes.outputs)
+        self.examples = HeldOutRows(held.x, held.targets, members[0].network.sizes.outputs)
         self._ahead: dict[int, dict[str, np.random.Generator]] = {}  # copies of the members' streams, which are ahead
 
     def _begin(self, number: int, member: Member) -> _Course:
