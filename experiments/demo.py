@@ -34,7 +34,7 @@ OUTPUTS = ("housing.prism", "predictions.csv", "report.html", "overview.png")
 _SHARE = 0.2  # of the rows, held out
 _LEVEL = 0.95
 # Smaller than the defaults, so that the demo ends within three minutes; four members and 1,000 steps gain little here.
-_PRISM = {"n_members": 2, "max_steps": 500}
+PRISM = {"n_members": 2, "max_steps": 500}
 _BAY = ((-122.65, -121.65), (37.15, 38.05))  # the part of the map that is drawn
 _DRAWN_INTERVALS = 60
 _COLOURS = {"SSGP": EXACT, "PrismGP": OURS}
@@ -153,7 +153,7 @@ def fit_models(rows: Rows, **options: Any) -> list[Model]:
         X = _categories(rows.X)
         return [HistGradientBoostingRegressor(random_state=0, **loss).fit(X, rows.y) for loss in losses]
 
-    prism = PrismGPRegressor(**{**_PRISM, **options}, random_state=0, verbose=1)
+    prism = PrismGPRegressor(**{**PRISM, **options}, random_state=0, verbose=1)
     ssgp = SSGPRegressor(random_state=0, verbose=1)
     return [
         Model("PrismGP", lambda: prism.fit(rows.X, rows.y)),

@@ -23,8 +23,8 @@ TOLERANCE = 1e-6  # of evidence per row, means and standard deviations, in units
 _ROWS, _TEST_ROWS = 300, 100
 _LENGTHSCALE = np.array([0.8, 1.5, 3.0, 6.0])
 _SIGNAL, _NOISE = 1.7, 0.05  # variances
-_FREQUENCIES = (16, 128, 1_024)
-_COMPONENTS = (30, 100, 300)
+FREQUENCIES = (16, 128, 1_024)
+COMPONENTS = (30, 100, 300)
 
 
 class _Answer(NamedTuple):
@@ -195,8 +195,8 @@ def check(order: dict[str, Any]) -> dict[str, Any]:
         exact[name] = {**distances, "agrees": agrees, "version": library_version(library)}
     limits: dict[str, Any] = {}
     for name, sizes, approximate in (
-        ("SSGP, frequencies", _FREQUENCIES, _spectral),
-        ("Nystroem, components", _COMPONENTS, _nystroem),
+        ("SSGP, frequencies", FREQUENCIES, _spectral),
+        ("Nystroem, components", COMPONENTS, _nystroem),
     ):
         rows = [{"size": size, **_distance(approximate(problem, size), reference, scale)} for size in sizes]
         limits[name] = {"sizes": rows, "converges": _converges(rows)}

@@ -17,7 +17,7 @@ from prismgp import PrismGPRegressor, SSGPRegressor, check_conditions
 
 __all__ = ["certificate", "embedding"]
 
-_PICTURED, _QUICKLY_PICTURED = 2_000, 800  # rows; t-SNE takes its time
+_PICTURED, QUICKLY_PICTURED = 2_000, 800  # rows; t-SNE takes its time
 _CLUSTERS = 8  # as the paper's mixture has
 _BOUND = 0.1  # of the rows: what |K - K'| is to stay below when the conditions are checked
 _TEST_POINTS = 100
@@ -35,7 +35,7 @@ def embedding(order: dict[str, Any]) -> dict[str, Any]:
     ).fit(x, y)
     joint = make_model({**order, "model": "prism1"}, data.rows).fit(x, y)
     rng = np.random.default_rng(0)
-    shown = _QUICKLY_PICTURED if order["quick"] else _PICTURED
+    shown = QUICKLY_PICTURED if order["quick"] else _PICTURED
     pictured = x[np.sort(rng.permutation(len(x))[:shown])]
     spaces = [_space("inputs", "Inputs, standardised", standardise(ssgp, pictured), unpack_exact(ssgp)[1].lengthscale)]
     latent, lengthscale = reconfigure(two_stage, pictured)

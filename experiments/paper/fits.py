@@ -21,7 +21,7 @@ __all__ = ["Recorder", "fit", "make_model"]
 _CURVE_ROWS = 20_000  # test rows in the course of a fit; the final scores are on all
 # Rows up to which a full GP learns its parameters on all of them, and rows it learns them on where there are more.
 _EXACT_ROWS, _EXACT_SUBSAMPLE = 4_000, 3_000
-_QUICK_EXACT_ROWS = 1_500  # both, in a quick run
+QUICK_EXACT_ROWS = 1_500  # both, in a quick run
 _MANY_ROWS = 100_000  # from there on in single precision, and scored less often: a score takes passes over all rows
 _GROWTH, _FAST_GROWTH = 1.4, 2.0
 _PREDICT_ROWS = 65_536
@@ -143,7 +143,7 @@ def fit(order: dict[str, Any]) -> dict[str, Any]:
         growth=_GROWTH if data.rows < _MANY_ROWS else _FAST_GROWTH,
         between=order["model"] != "prism",
     )
-    all_rows, learned_on = (_QUICK_EXACT_ROWS,) * 2 if order["quick"] else (_EXACT_ROWS, _EXACT_SUBSAMPLE)
+    all_rows, learned_on = (QUICK_EXACT_ROWS,) * 2 if order["quick"] else (_EXACT_ROWS, _EXACT_SUBSAMPLE)
     if order["model"] == "exact" and data.rows > all_rows:
         chosen = np.random.default_rng([int(order["run"]), 3]).permutation(data.rows)[:learned_on]
         model = _fit_on_subsample(model, data, chosen, recorder)

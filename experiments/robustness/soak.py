@@ -69,7 +69,7 @@ def _soak(args: argparse.Namespace, study: Study) -> int:
     began = said = time.perf_counter()
     seeds = range(args.first_seed, args.first_seed + args.problems)
     done, failed, names, spent = 0, [], Counter[str](), Counter[str]()
-    for seed, result in _results(seeds, args):
+    for seed, result in run_problems(seeds, args):
         done += 1
         names[result["name"]] += 1
         spent[result["name"]] += result["seconds"]
@@ -141,7 +141,7 @@ def _work(pipe: Connection, device: str | None) -> None:
         pipe.send({"name": problem.name, "about": problem.about, "complaints": complaints, "seconds": seconds})
 
 
-def _results(seeds: Sequence[int], args: argparse.Namespace) -> Iterator[tuple[int, Record]]:
+def run_problems(seeds: Sequence[int], args: argparse.Namespace) -> Iterator[tuple[int, Record]]:
     """Seeds and what came of them, as they are done; a process that crashes or hangs fails its problem alone."""
     os.environ.update(dict.fromkeys(_THREADS, "1"))
     left = iter(seeds)

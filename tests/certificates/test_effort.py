@@ -58,7 +58,7 @@ def test_pivots_end_where_little_remains(many, rng):
 def test_default_rank_follows_the_noise(rng, monkeypatch):
     """The same function with more noise needs fewer pivots, and both are known to the tolerance."""
     x = rng.uniform(-3, 3, (400, 2))
-    monkeypatch.setattr(problem, "_FEW_ROWS", 300)
+    monkeypatch.setattr(problem, "FEW_ROWS", 300)
     f = np.sin(2 * x[:, 0]) + x[:, 1]
     ranks = []
     for noise in (0.5, 0.02):
@@ -74,7 +74,7 @@ def test_fewer_random_vectors_where_less_is_left_than_may_be(rng, monkeypatch):
     """More rank than the variances need makes vectors superfluous; the exact GP stays inside, within the tolerance."""
     x, there = rng.uniform(-3, 3, (400, 2)), rng.uniform(-3, 3, (60, 2))
     y = np.sin(2 * x[:, 0]) + x[:, 1]
-    monkeypatch.setattr(problem, "_FEW_ROWS", 300)
+    monkeypatch.setattr(problem, "FEW_ROWS", 300)
     fixed = {"lengthscale": 1.0, "signal_variance": 1.0, "noise_variance": 0.04, "optimize": False, "normalize": False}
     model = SSGPRegressor(16, random_state=0, **fixed).fit(x, y)
     mean, std = ExactGPRegressor(**fixed).fit(x, y).predict(there, return_std=True)
@@ -86,7 +86,7 @@ def test_fewer_random_vectors_where_less_is_left_than_may_be(rng, monkeypatch):
 
     monkeypatch.setattr(predictions, "sketch_task", recorded)
     for least in (0.0, 10.0):
-        monkeypatch.setattr(problem, "_LEAST_RANK", least)
+        monkeypatch.setattr(problem, "LEAST_RANK", least)
         found = certify(model, x, y, there, tolerance=0.05, parts="predictions", random_state=0)
         for each, truth in ((found.mean, mean), (found.std, std)):
             assert each.contains(truth).all()

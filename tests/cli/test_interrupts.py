@@ -31,7 +31,7 @@ MOMENTS = [
     ("prismgp.core.exact:ExactEvidence.value_and_gradient", 3),
     ("prismgp.core.evidence:SpectralEvidence.value_and_gradient", 1),
     ("prismgp.core.evidence:SpectralEvidence.value_and_gradient", 9),
-    ("prismgp.core.optimise:_lbfgs", 6),
+    ("prismgp.core.fit:race", 1),
     ("prismgp.context:FitContext.statistics", 1),
     ("prismgp.prism.train:MemberTraining.step", 1),
     ("prismgp.prism.train:MemberTraining.check", 1),

@@ -8,7 +8,7 @@ import torch
 
 from prismgp.exceptions import DataError
 from prismgp.neighbors import NeighborSearch
-from prismgp.neighbors.engines import Space
+from prismgp.neighbors.engines import ScaledPoints
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
 
@@ -51,7 +51,7 @@ def test_distances_have_the_same_bits():
     rows = torch.arange(6000).expand(20, -1)
     found = []
     for device in ("cpu", "cuda"):
-        space = Space(p.to(device), scale)
+        space = ScaledPoints(p.to(device), scale)
         found.append(space.distances(space.queries(p[:20].to(device)), rows.to(device)).cpu())
     assert torch.equal(*found)
 

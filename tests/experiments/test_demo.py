@@ -35,7 +35,7 @@ def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     pd.read_csv(demo.DATA).sample(400, random_state=0).to_csv(small, index=False)
     monkeypatch.setattr(demo, "DATA", small)
     monkeypatch.setattr(demo.read_rows, "__defaults__", (small, 0.25))
-    monkeypatch.setattr(demo, "_PRISM", {})
+    monkeypatch.setattr(demo, "PRISM", {})
     monkeypatch.setattr(demo, "PrismGPRegressor", lambda **_: SSGPRegressor(16, random_state=0, max_iter=20))
     folder = tmp_path / "demo"
     folder.mkdir()

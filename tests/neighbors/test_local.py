@@ -248,7 +248,7 @@ def test_covariance_is_positive_and_given_the_union_of_neighbours(rng, name):
 
 def test_covariance_of_too_many_points_is_refused(rng, monkeypatch):
     gp = make(rng, k=5)
-    monkeypatch.setattr(local, "_MOST_JOINT", 6)
+    monkeypatch.setattr(local, "MOST_JOINT", 6)
     with pytest.raises(TooLargeError, match="return_std"):
         gp.covariance(gp.coordinates)
 

@@ -10,7 +10,7 @@ import torch
 
 from prismgp.exceptions import DataError, PrismGPWarning
 from prismgp.neighbors import NeighborSearch, engines, search
-from prismgp.neighbors.engines import Space
+from prismgp.neighbors.engines import ScaledPoints
 
 EXACT = ["tree", "brute"]
 DTYPES = [torch.float32, torch.float64]
@@ -105,7 +105,7 @@ def test_repeated_rows(monkeypatch):
     points = normal(3, 2)[torch.as_tensor(rng.permutation(np.repeat(np.arange(3), 10_000)))]
     check(points, points[:6], 50)
     check(points, points[:4] + 0.01, 10_001)
-    monkeypatch.setattr(search, "_PAIRS", 15_000)
+    monkeypatch.setattr(search, "PAIRS", 15_000)
     check(points, points[:7], 5)
 
 
@@ -163,10 +163,10 @@ def test_chunks_blocks_and_threads_change_nothing(monkeypatch):
     points = torch.cat([normal(1000, 6, dtype=torch.float32), normal(300, 6, dtype=torch.float32).repeat(2, 1)])
     x = torch.cat([points[:100], points[-100:]])
     expected = reference(points, x, ones(6), 15)
-    monkeypatch.setattr(search, "_QUERIES", 37)
-    monkeypatch.setattr(engines, "_CPU_NUMBERS", 20_000)
-    monkeypatch.setattr(engines, "_CPU_POINTS", 333)
-    monkeypatch.setattr("prismgp.neighbors.engines._BLOCK", 5000)
+    monkeypatch.setattr(search, "QUERIES", 37)
+    monkeypatch.setattr(engines, "CPU_NUMBERS", 20_000)
+    monkeypatch.setattr(engines, "CPU_POINTS", 333)
+    monkeypatch.setattr("prismgp.neighbors.engines.BLOCK", 5000)
     threads = torch.get_num_threads()
     try:
         for count in (1, 2):
@@ -180,7 +180,7 @@ def test_chunks_blocks_and_threads_change_nothing(monkeypatch):
 
 
 def test_distances_have_the_same_bits_alone_and_in_blocks():
-    space = Space(normal(200, 45, dtype=torch.float32), ones(45) / 3)
+    space = ScaledPoints(normal(200, 45, dtype=torch.float32), ones(45) / 3)
     x = space.queries(normal(20, 45, seed=1))
     rows = torch.arange(200).expand(20, -1)
     whole = space.distances(x, rows)
@@ -192,7 +192,7 @@ def test_distances_have_the_same_bits_alone_and_in_blocks():
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shift", [0.0, 30.0])
 def test_keys_are_lower_bounds(dtype, shift):
-    space = Space(normal(400, 20) + shift * (normal(400, 1, seed=3) > 1), ones(20))
+    space = ScaledPoints(normal(400, 20) + shift * (normal(400, 1, seed=3) > 1), ones(20))
     x = space.queries(normal(50, 20, seed=1) * 3)
     placed, products = space.place(x), engines.Products(space, dtype)
     keys = torch.cat([keys.double() for _, keys in products.keys(placed)], 1)
@@ -249,8 +249,8 @@ def test_short_floats_are_not_trusted(monkeypatch, answer):
     monkeypatch.setattr(torch, "get_float32_matmul_precision", setting)
     assert NeighborSearch(points, ones(3), engine="brute")._engine.dtype == torch.float64
     repeated = []
-    in_full = before._search_all
-    monkeypatch.setattr(before, "_search_all", lambda x, *rest: repeated.append(len(x)) or in_full(x, *rest))
+    in_full = before.search_all
+    monkeypatch.setattr(before, "search_all", lambda x, *rest: repeated.append(len(x)) or in_full(x, *rest))
     assert torch.equal(before.query(points[:20], 6), reference(points, points[:20], ones(3), 6))
     assert repeated == [20]
 
@@ -337,6 +337,6 @@ class TestApproximate:
         assert found.recall == 1.0
 
     def test_auto(self, monkeypatch):
-        monkeypatch.setattr(search, "_MANY_POINTS", 2500)
+        monkeypatch.setattr(search, "MANY_POINTS", 2500)
         assert NeighborSearch(normal(3000, 5), ones(5)).engine == "approximate"
         assert NeighborSearch(normal(3000, 4), ones(4)).engine in EXACT

@@ -152,7 +152,7 @@ def test_residuals_are_those_of_rows_with_copies(local, monkeypatch):
 
 def test_rows_are_drawn_if_they_are_many(local, monkeypatch):
     monkeypatch.setattr(copies_module, "LEAST_COPIES", 2)
-    monkeypatch.setattr(copies_module, "_MOST_COPIES", 30)
+    monkeypatch.setattr(copies_module, "MOST_COPIES", 30)
     fit, x, y = local
     assert len(find(fit, x, y, held_out=np.arange(5)).residuals) == 30
 
@@ -320,7 +320,7 @@ def designed():
 
 @pytest.mark.usefixtures("short_fits")
 def test_fit_finds_the_shape_of_copies(designed, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("prismgp.prism.local_fit._MOST_WHOLE_ROWS", 0)  # no exact GP
+    monkeypatch.setattr("prismgp.prism.local_fit.MOST_WHOLE_ROWS", 0)  # no exact GP
     x, y = designed
     fit = model(local="always", validation_fraction=0.3).fit(x, y)
     assert fit.model_.copy_shapes is not None

@@ -12,7 +12,7 @@ import prismgp
 from prismgp.core.features import accumulate_features
 from prismgp.prism import MapStatistics, RevisedMap
 from prismgp.prism.experts import TRUST_DEGREES, Expert
-from prismgp.prism.judging import Examples, Judged, WeighedStatistics, weigh_rows
+from prismgp.prism.judging import HeldOutRows, Judged, WeighedStatistics, weigh_rows
 from prismgp.prism.train import MemberTraining
 from tests.prism.small import data, dense, make_map, model, rows
 
@@ -102,7 +102,7 @@ def test_weights_of_others_do_not_know_the_held_out_rows(rng):
     for shift in (0.0, 25.0):
         moved = y.clone()
         moved[held] += shift
-        examples = Examples(x[held], moved[held], 2)
+        examples = HeldOutRows(x[held], moved[held], 2)
         judged = examples.judge(Expert.of("one", network, params, stats_of(network, params, x, moved, 2)))
         judged = replace(judged, without=replace(judged.without, noise_scale=np.ones(2)))  # that they may know
         stats = WeighedStatistics(judged.without).over([(x, moved)], rows=40, q=2)
@@ -115,13 +115,13 @@ def test_weights_of_others_do_not_know_the_held_out_rows(rng):
 @pytest.mark.parametrize(("heavy", "expected"), [(False, False), (True, True)])
 def test_far_rows_are_noticed(rng, heavy, expected):
     expert, x, y = make_expert(rng)
-    found = Examples(x, y, 2).meet(expert).found
+    found = HeldOutRows(x, y, 2).meet(expert).found
     z = rng.standard_t(2, (400, 2)) if heavy else rng.normal(size=(400, 2))
     mean = np.zeros((400, 2))
     held = replace(
         found, mean=mean, variance=np.full_like(mean, 0.5), noise=np.full_like(mean, 0.5 if not heavy else 5.0)
     )
-    examples = Examples(torch.zeros(400, 3, dtype=torch.float64), torch.as_tensor(z), 2)
+    examples = HeldOutRows(torch.zeros(400, 3, dtype=torch.float64), torch.as_tensor(z), 2)
     assert examples.are_far(Judged(expert, expert, held)) is expected
 
 
@@ -130,9 +130,9 @@ def test_held_out_rows_decide_for_a_fit(monkeypatch, tmp_path, better):
     """Where rows should count less, the posterior of each member is that of weighed rows; else it is as before."""
     x, y = data()
     y[::20] += 60.0
-    monkeypatch.setattr(Examples, "are_far", lambda *_: True)
-    monkeypatch.setattr(MemberTraining, "_predict_held_out", unweighed)
-    monkeypatch.setattr(Examples, "prefer", lambda *_: better)
+    monkeypatch.setattr(HeldOutRows, "are_far", lambda *_: True)
+    monkeypatch.setattr(MemberTraining, "predict_held_out", unweighed)
+    monkeypatch.setattr(HeldOutRows, "prefer", lambda *_: better)
     fit = model().fit(x, y)
     members = [expert for expert in fit.model_.predictor.experts if isinstance(expert.map, RevisedMap)]
     assert members

@@ -330,7 +330,7 @@ def test_smooth_functions_need_no_neighbours(seed):
 @pytest.mark.parametrize("q", [1, 2])
 def test_the_exact_gp_is_one_of_the_views(monkeypatch, q):
     """With few rows, and a function that the spectrum of two frequencies misses; it is the GP on all rows."""
-    monkeypatch.setattr(LocalStage, "_near_views", lambda *_: [])
+    monkeypatch.setattr(LocalStage, "near_views", lambda *_: [])
     rng = np.random.default_rng(0)
     x = rng.uniform(-1, 1, (300, 3))
     y = np.stack([np.sin(4 * x[:, 0]) * np.cos(3 * x[:, k]) + 0.05 * rng.normal(size=300) for k in range(q)], 1)
@@ -480,7 +480,7 @@ def test_files_and_pickles(tmp_path, fitted_near):
 def test_local_rows(monkeypatch, local_rows, validation_fraction):
     """With many held-out rows, too: only half of the rows kept may be examples."""
     views = [View(residual=True, latent=True), _INPUTS]
-    monkeypatch.setattr(LocalStage, "_views", lambda *_: views)
+    monkeypatch.setattr(LocalStage, "choose_views", lambda *_: views)
     x, y = data(400)
     fit = local_model(local_rows=local_rows, validation_fraction=validation_fraction).fit(x, y)
     assert fit.fit_status_["local"]["rows"] == local_rows

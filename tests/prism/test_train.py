@@ -18,8 +18,8 @@ from prismgp.core.rows import Ending
 from prismgp.core.threads import Workers
 from prismgp.exceptions import PrismGPWarning
 from prismgp.prism import MapStatistics, RevisedMap, batch_log_evidence
-from prismgp.prism.judging import Examples
-from prismgp.prism.members import ELBO_EVERY, Member, MemberSettings, Objective
+from prismgp.prism.judging import HeldOutRows
+from prismgp.prism.members import ELBO_EVERY, Member, MemberObjective, MemberSettings
 from prismgp.prism.train import MemberTraining
 from prismgp.prism.training_rows import RowsInMemory, hash_rows, held_out_rows
 from prismgp.vae import BatchRows, TrainingResult, VAETraining, run_training, torch_generator
@@ -77,7 +77,7 @@ def test_steps_are_those_of_torch(learn_kernel, noise):
     for step in range(1, 10):
         task.step(step)
     for m, member in enumerate(members):
-        expected = Objective(copy.deepcopy(member.network), torch_generator(member.streams, "decoder"))
+        expected = MemberObjective(copy.deepcopy(member.network), torch_generator(member.streams, "decoder"))
         network, streams = expected.network, member.streams
         for name in ("log_lengthscale", "log_signal", "log_noise", "mean"):
             getattr(network, name).requires_grad_(learn_kernel)
@@ -180,8 +180,8 @@ def test_kernel_parameters_are_trained_if_asked(learn_kernel):
 @pytest.fixture
 def weighing(monkeypatch):
     """Let every check find that rows far away should count less."""
-    monkeypatch.setattr(Examples, "are_far", lambda *_: True)
-    monkeypatch.setattr(Examples, "prefer", lambda *_: True)
+    monkeypatch.setattr(HeldOutRows, "are_far", lambda *_: True)
+    monkeypatch.setattr(HeldOutRows, "prefer", lambda *_: True)
 
 
 @pytest.mark.parametrize(("stop", "weighed"), [(5, False), (6, True), (9, False)])

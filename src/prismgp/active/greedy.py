@@ -77,16 +77,16 @@ def pad_rows(vectors: Tensor, size: int) -> Tensor:
 
 
 @dataclass
-class Rows:
+class PoolRows:
     """Some rows of the pool: their noise, variance, and what else the criterion keeps of them, all (n, q)."""
 
     noise: Tensor
     variance: Tensor
     other: Tensor | None
 
-    def take(self, index: Tensor) -> Rows:
+    def take(self, index: Tensor) -> PoolRows:
         other = None if self.other is None else self.other[index]
-        return Rows(self.noise[index], self.variance[index], other)
+        return PoolRows(self.noise[index], self.variance[index], other)
 
 
 class Criterion(ABC):
@@ -128,19 +128,19 @@ class Criterion(ABC):
         """What is kept of new rows beside their variance."""
         return None
 
-    def update(self, rows: Rows, phis: list[Tensor], since: int) -> None:
+    def update(self, rows: PoolRows, phis: list[Tensor], since: int) -> None:
         """Bring rows up to date that know the first ``since`` choices."""
         rows.variance = (rows.variance - self.known.respond(phis[0], since).square().sum(1)).clamp_min(0.0)
 
     @abstractmethod
-    def score(self, rows: Rows) -> Tensor:
+    def score(self, rows: PoolRows) -> Tensor:
         """(n,)"""
 
 
 class Entropy(Criterion):
     """(A4)"""
 
-    def score(self, rows: Rows) -> Tensor:
+    def score(self, rows: PoolRows) -> Tensor:
         return 0.5 * torch.log1p(rows.variance / rows.noise).sum(1)
 
 
@@ -159,13 +159,13 @@ class MutualInformation(Criterion):
     def start(self, phis: list[Tensor]) -> Tensor:
         return self.rest.space.variance(phis[1])
 
-    def update(self, rows: Rows, phis: list[Tensor], since: int) -> None:
+    def update(self, rows: PoolRows, phis: list[Tensor], since: int) -> None:
         super().update(rows, phis, since)
         assert rows.other is not None
         change = self.rest.respond(phis[1], since).square().sum(1)
         rows.other = (rows.other - self.rest.sign * change).clamp_min(0.0)
 
-    def score(self, rows: Rows) -> Tensor:
+    def score(self, rows: PoolRows) -> Tensor:
         assert rows.other is not None
         sign = self.rest.sign
         # Without a row's own observation r < v; rounding may not know that.
@@ -209,7 +209,7 @@ class VarianceReduction(Criterion):
     def start(self, phis: list[Tensor]) -> Tensor:
         return torch.stack([(phis[0] @ root.T).square().sum(1) for root in self._roots], 1)
 
-    def update(self, rows: Rows, phis: list[Tensor], since: int) -> None:
+    def update(self, rows: PoolRows, phis: list[Tensor], since: int) -> None:
         assert rows.other is not None
         assert self.known.vectors is not None
         # In one product: to read the features takes most of the time.
@@ -219,7 +219,7 @@ class VarianceReduction(Criterion):
         change = (g * (g * torch.stack(self.mean_square[since:]) - 2.0 * h)).sum(1)
         rows.other = (rows.other + change).clamp_min(0.0)
 
-    def score(self, rows: Rows) -> Tensor:
+    def score(self, rows: PoolRows) -> Tensor:
         assert rows.other is not None
         return (rows.other / (rows.variance + rows.noise)).sum(1)
 
@@ -284,16 +284,16 @@ def choose_rows(
         scores = criterion.score(everything)
 
 
-def _begin(criterion: Criterion, pool: Pool, moments: Moments) -> Rows:
+def _begin(criterion: Criterion, pool: Pool, moments: Moments) -> PoolRows:
     parts = []
     for x in pool.chunks():
         variance, noise = moments(x)
-        parts.append(Rows(noise, variance, criterion.start(criterion.features(x))))
+        parts.append(PoolRows(noise, variance, criterion.start(criterion.features(x))))
     other = None if parts[0].other is None else torch.cat([part.other for part in parts if part.other is not None])
-    return Rows(torch.cat([part.noise for part in parts]), torch.cat([part.variance for part in parts]), other)
+    return PoolRows(torch.cat([part.noise for part in parts]), torch.cat([part.variance for part in parts]), other)
 
 
-def _refresh(criterion: Criterion, pool: Pool, rows: Rows, since: int) -> None:
+def _refresh(criterion: Criterion, pool: Pool, rows: PoolRows, since: int) -> None:
     """A pass that brings all rows up to date."""
     begin = 0
     for x in pool.chunks():

@@ -19,9 +19,9 @@ from prismgp.core.features import gated_features
 PARTS = ("predictions", "evidence", "kernel")  # of a certificate
 _ROWS = 8192  # of the features that are computed at a time
 _ENOUGH = 0.3  # what the rank may leave of a row, on average, in units of noise and tolerance
-_FEW_ROWS = 2_500  # up to which the default rank goes by the rows alone
+FEW_ROWS = 2_500  # up to which the default rank goes by the rows alone
 _MOST_RANK, _RANK_WORK = 3_000, 5e11  # of the defaults: the largest rank, and rows times its square
-_LEAST_RANK = 3.5  # roots of n: so many pivots take less time than the products that they save, which grow with n^2
+LEAST_RANK = 3.5  # roots of n: so many pivots take less time than the products that they save, which grow with n^2
 
 
 @dataclass(frozen=True)
@@ -135,9 +135,9 @@ class Effort:
         enough, least_rank = 0.0, 0
         if rank is None:
             rank = int(min(2_000, 50 + 10 * math.sqrt(n), max(50.0, math.sqrt(2e11 / n))))
-            if n > _FEW_ROWS and delta > 0.0 and products > 1:
+            if n > FEW_ROWS and delta > 0.0 and products > 1:
                 rank, enough = int(min(_MOST_RANK, max(50.0, math.sqrt(_RANK_WORK / n)))), _ENOUGH * tolerance
-                least_rank = min(rank, int(_LEAST_RANK * math.sqrt(n)))
+                least_rank = min(rank, int(LEAST_RANK * math.sqrt(n)))
         sizes: dict[str, Any] = {"rank": min(rank, n), "least_rank": least_rank, "enough": enough, "products": products}
         return cls(**sizes, delta=delta, tolerance=tolerance, **others)
 

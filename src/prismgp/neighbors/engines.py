@@ -1,9 +1,9 @@
 """The scaled space of a search, and engines that find candidates fast in it, with bounds on what they leave out.
 
-``nearest(placed, count)`` takes placed queries (:meth:`Space.place`) and returns rows of candidates, (m, count), -1
-for none, and a lower bound on the squared distances of all other points, (m,). Candidates have no order, and of points
-at equal distances any may be among them: the caller ranks them by exact distances, and looks again where the bound
-does not exclude that something is missing.
+``nearest(placed, count)`` takes placed queries (:meth:`ScaledPoints.place`) and returns rows of candidates, (m, count),
+-1 for none, and a lower bound on the squared distances of all other points, (m,). Candidates have no order, and of
+points at equal distances any may be among them: the caller ranks them by exact distances, and looks again where the
+bound does not exclude that something is missing.
 
 Distances, which decide every order, are ``sum_j ((x_j - p_j) scale_j)^2`` in float64, by differences. Every operation
 is elementwise and the sum follows a fixed tree, so a distance has the same bits on CPU and CUDA, alone or in a block,
@@ -22,18 +22,18 @@ from prismgp._types import Tensor
 from prismgp.exceptions import DataError
 
 _ROUNDOFF = 2.0**-53  # of float64
-_BLOCK = 2**21  # numbers of a block of differences, 16 MB
+BLOCK = 2**21  # numbers of a block of differences, 16 MB
 _SAMPLE = 4096  # rows that place the centre
 _FARTHEST = 1e140  # of a query, in units of the farthest point; beyond, squares overflow
 _RELEVANT = 0.05  # share of the largest spread, for a coordinate to count
-_CPU_NUMBERS = 2**23  # of a block of distances: 32 MB in float32, 64 MB in float64
+CPU_NUMBERS = 2**23  # of a block of distances: 32 MB in float32, 64 MB in float64
 _CUDA_NUMBERS = 2**27  # 1 GB
-_CPU_POINTS, _CUDA_POINTS = 2**17, 2**20  # of a block: long rows are cheaper to select from
+CPU_POINTS, _CUDA_POINTS = 2**17, 2**20  # of a block: long rows are cheaper to select from
 _TINY = 1e-30  # what underflow in float32 may lose, in units of the farthest point
 _SINGLE_RANGE = 1e30  # of squared norms of queries in float32
 
 
-class Space:
+class ScaledPoints:
     """Points with the scale of their coordinates.
 
     Parameters
@@ -73,7 +73,7 @@ class Space:
 
     def rows_per_block(self, width: int = 1) -> int:
         """Rows of a block of ``width`` differences for each row."""
-        return max(1, _BLOCK // (width * self.d))
+        return max(1, BLOCK // (width * self.d))
 
     def blocks(self, rows: int) -> Iterator[Tensor]:
         """The points, a number of rows at a time."""
@@ -183,7 +183,7 @@ class Products:
 
     Parameters
     ----------
-    space : Space
+    space : ScaledPoints
         The points.
     dtype : torch.dtype
         Of the products.
@@ -193,10 +193,10 @@ class Products:
 
     attempts = 1
 
-    def __init__(self, space: Space, dtype: torch.dtype, *, keep: bool = True) -> None:
+    def __init__(self, space: ScaledPoints, dtype: torch.dtype, *, keep: bool = True) -> None:
         self.space, self.dtype = space, dtype
         cuda = space.points.is_cuda
-        self._numbers, self._points = (_CUDA_NUMBERS, _CUDA_POINTS) if cuda else (_CPU_NUMBERS, _CPU_POINTS)
+        self._numbers, self._points = (_CUDA_NUMBERS, _CUDA_POINTS) if cuda else (CPU_NUMBERS, CPU_POINTS)
         # Rounding of placed coordinates and their norms in float64, then of what the products add.
         gap = (2 * space.d + 32) * _ROUNDOFF + (space.d + 8) * torch.finfo(dtype).eps / 2
         self._shrink = 1.0 - gap
@@ -273,7 +273,7 @@ class Tree:
 
     attempts = 3
 
-    def __init__(self, space: Space) -> None:
+    def __init__(self, space: ScaledPoints) -> None:
         # Imported here for the weight of start-up: brute force does without.
         from scipy.spatial import cKDTree
 
@@ -311,7 +311,7 @@ class Lists:
 
     attempts = 3
 
-    def __init__(self, space: Space) -> None:
+    def __init__(self, space: ScaledPoints) -> None:
         # From the optional extra "ann".
         import faiss
 

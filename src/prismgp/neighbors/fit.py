@@ -118,7 +118,7 @@ class _Fit:
         with ending.allow():
             for step in range(training.steps):
                 if step % every == 0:
-                    near = _Near(self.gp, self.params, self._draw(min(m, max(batch, training.search_rows))))
+                    near = _NearExamples(self.gp, self.params, self._draw(min(m, max(batch, training.search_rows))))
                 index = torch.as_tensor(self.rng.choice(len(near.examples), batch, replace=False))
                 total, slope = self._evaluate(near, self.params, index)
                 gradient = self.params.unpack(slope / batch)
@@ -150,7 +150,7 @@ class _Fit:
         index = np.sort(self.rng.choice(len(self.examples), count, replace=False))
         return self.examples.take(torch.as_tensor(index).to(self.examples.points.device))
 
-    def _evaluate(self, near: _Near, params: Parameters, index: Tensor | None = None) -> tuple[float, Array]:
+    def _evaluate(self, near: _NearExamples, params: Parameters, index: Tensor | None = None) -> tuple[float, Array]:
         """Sum of the log densities of some examples, and its gradient."""
         examples = near.examples if index is None else near.examples.take(index.to(near.examples.points.device))
 
@@ -175,7 +175,7 @@ class _Fit:
 
     def _start(self, starts: Sequence[Parameters]) -> Parameters:
         """The best of several scales of the metric and shares of the noise, and of the given starts."""
-        near = _Near(self.gp, self.gp.params, self._draw(min(len(self.examples), _START_ROWS)))
+        near = _NearExamples(self.gp, self.gp.params, self._draw(min(len(self.examples), _START_ROWS)))
         variance = near.examples.targets.var(0, correction=0).clamp_min(1e-6).cpu().numpy()
         tried = [
             replace(
@@ -273,7 +273,7 @@ def log_density_and_gradient(
     return total, Parameters(lengthscale, *others.T.copy())
 
 
-class _Near:
+class _NearExamples:
     """Examples and their neighbours, found when they are needed: a checkpoint may know all that depends on them."""
 
     def __init__(self, gp: LocalGP, params: Parameters, examples: Examples) -> None:

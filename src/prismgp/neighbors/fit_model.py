@@ -55,7 +55,7 @@ def fit_neighbors(
     context.report("start", rows.n_rows, lambda: NeighborModel.of(gp))
     stages: list[dict[str, Any]] = []
     if settings.optimize:
-        params, stages = _recall(context, start) or _learn(rows, gp, settings, streams, context)
+        params, stages = _recall(context, start) or learn(rows, gp, settings, streams, context)
         gp = gp.with_parameters(params)
     return NeighborModel.of(gp), stages
 
@@ -72,7 +72,7 @@ def _recall(context: FitContext, layout: Parameters) -> tuple[Parameters, list[d
     return context.checkpoint.recall(_LEARNED, read)
 
 
-def _learn(
+def learn(
     rows: StandardisedRows, gp: LocalGP, settings: NeighborSettings, streams: Streams, context: FitContext
 ) -> tuple[Parameters, list[dict[str, Any]]]:
     if gp.whole_rows:

@@ -33,7 +33,7 @@ from prismgp.neighbors.shards import PointShards, ShardSearch
 
 _BLOCK_BYTES = {"cpu": 2**24, "cuda": 2**28}  # of the neighbours' coordinates and kernel matrices of one block
 _FARTHEST = 1e30  # of a standardised coordinate: every kernel is zero there, and squares stay in range
-_MOST_JOINT = 8_192  # neighbours of points that are predicted jointly
+MOST_JOINT = 8_192  # neighbours of points that are predicted jointly
 
 
 def row_normals(seed: int, rows: Tensor, q: int) -> Tensor:
@@ -201,10 +201,10 @@ class LocalGP:
             return self.whole.covariance(points.double())
         nearest = self.search.query(points, self.k)
         rows = torch.unique(nearest)
-        if len(rows) > _MOST_JOINT:
+        if len(rows) > MOST_JOINT:
             raise TooLargeError(
                 f"the joint covariance of {len(points):,} points is conditioned on all their {len(rows):,} neighbours, "
-                f"more than {_MOST_JOINT:,}; ask for fewer points at a time, or for return_std"
+                f"more than {MOST_JOINT:,}; ask for fewer points at a time, or for return_std"
             )
         scale = torch.as_tensor(self.params.lengthscale).to(points.device)
         here, near = points.double() / scale, self.coordinates[rows].double() / scale

@@ -15,7 +15,7 @@ from prismgp.neighbors.engines import (
     Engine,
     Lists,
     Products,
-    Space,
+    ScaledPoints,
     Tree,
     faiss_is_there,
     left_out,
@@ -25,10 +25,10 @@ from prismgp.neighbors.engines import (
 ENGINES = ("auto", "tree", "brute", "approximate")
 _EXTRA = 16  # candidates more than neighbours
 _MOST_CANDIDATES = 4096  # of a query, before all points are looked at
-_QUERIES = 4096  # at a time
-_PAIRS = 2**21  # of queries and points within reach, at a time
+QUERIES = 4096  # at a time
+PAIRS = 2**21  # of queries and points within reach, at a time
 _FEW_POINTS = 2_000  # need no pilot
-_MANY_POINTS, _MANY_COORDINATES = 500_000, 5  # from which "auto" is approximate
+MANY_POINTS, _MANY_COORDINATES = 500_000, 5  # from which "auto" is approximate
 _PILOTS, _PILOT_NEIGHBORS = 64, 32
 _RECALL_PILOTS, _RECALL_WANTED, _RECALL_PROMISED = 256, 0.99, 0.98
 _SLOWER = 3.0  # times the pilot of the other engine, after which a pilot is given up
@@ -84,7 +84,7 @@ class NeighborSearch:
         if engine == "approximate" and not faiss_is_there():
             raise DataError('engine="approximate" needs faiss; install prismgp[ann], or use "auto"')
         self._points, self._scale, self._asked = points, scale, engine
-        self._space = Space(points, scale)
+        self._space = ScaledPoints(points, scale)
         self._chosen_for = self._space.n
         self.recall = 1.0
         self._engine, self.engine = self._choose(engine)
@@ -110,7 +110,7 @@ class NeighborSearch:
         space = self._space
         if engine == "auto" and space.points.is_cuda:
             engine = "brute"
-        if engine == "auto" and space.n > _MANY_POINTS and space.relevant >= _MANY_COORDINATES and faiss_is_there():
+        if engine == "auto" and space.n > MANY_POINTS and space.relevant >= _MANY_COORDINATES and faiss_is_there():
             engine = "approximate"
         if engine == "approximate":
             lists = self._lists()
@@ -229,8 +229,8 @@ class NeighborSearch:
 
     def _search(self, engine: Engine, x: Tensor, k: int, groups: Tensor | None, own: Tensor | None) -> Tensor:
         found = torch.empty((len(x), k), dtype=torch.int64, device=x.device)
-        for s in range(0, len(x), _QUERIES):
-            part = slice(s, s + _QUERIES)
+        for s in range(0, len(x), QUERIES):
+            part = slice(s, s + QUERIES)
             found[part] = self._search_part(engine, x[part], k, groups, None if own is None else own[part])
         return found
 
@@ -250,7 +250,7 @@ class NeighborSearch:
                 break
         if len(pending):
             mine = None if own is None else own[pending]
-            found[pending] = self._search_all(x[pending], placed[pending], reach[pending], k, groups, mine)
+            found[pending] = self.search_all(x[pending], placed[pending], reach[pending], k, groups, mine)
         return found
 
     def _settled(self, reach: Tensor, bound: Tensor) -> Tensor:
@@ -270,7 +270,7 @@ class NeighborSearch:
         distances, order = distances.sort(dim=1, stable=True)
         return rows.gather(1, order[:, :k]), distances[:, k - 1]
 
-    def _search_all(
+    def search_all(
         self, x: Tensor, placed: Tensor, reach: Tensor, k: int, groups: Tensor | None, own: Tensor | None
     ) -> Tensor:
         """Every point that may lie within ``reach``, squared, by its exact distance."""
@@ -330,8 +330,8 @@ class NeighborSearch:
             if groups is not None and own is not None:
                 near &= ~left_out(groups[start : start + keys.shape[1]][None, :], own)
             pairs = int(near.sum())
-            if pairs > _PAIRS and m > 1:  # many rows are equal, and their pairs would need too much memory
-                step = max(1, min(m // 2, m * _PAIRS // pairs))
+            if pairs > PAIRS and m > 1:  # many rows are equal, and their pairs would need too much memory
+                step = max(1, min(m // 2, m * PAIRS // pairs))
                 return self._within_parts(products, x, placed, reach, k, groups, own, step)
             new_which, new_rows = near.nonzero(as_tuple=True)
             new_rows = new_rows + start

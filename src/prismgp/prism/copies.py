@@ -25,7 +25,7 @@ from prismgp.prism.training_rows import hash_rows
 Indices = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
-LEAST_COPIES, _MOST_COPIES = 200, 10_000  # fewer say nothing about a shape; more say no more
+LEAST_COPIES, MOST_COPIES = 200, 10_000  # fewer say nothing about a shape; more say no more
 _LEAST_SHARE = 0.01  # of all rows: fewer make no difference
 _LEAST_AGREEING, _MOST_AGREEING = 0.99, 0.01  # shares of pairs with the same target: of copies, and of other rows
 
@@ -53,8 +53,8 @@ def find_copies(
     index = np.flatnonzero(copied)
     if len(index) < max(LEAST_COPIES, _LEAST_SHARE * len(copied)):
         return None
-    if len(index) > _MOST_COPIES:
-        index = np.sort(rng.choice(index, _MOST_COPIES, replace=False))
+    if len(index) > MOST_COPIES:
+        index = np.sort(rng.choice(index, MOST_COPIES, replace=False))
     rows = torch.as_tensor(index, device=pool.device)
     found, targets, done = [], [], 0
     for x, y in replace(pool, source=pool.source.take(index)).chunks_of(predictor.prediction_rows(pool.device)):

@@ -23,7 +23,7 @@ from prismgp.core.threads import Workers
 from prismgp.data import ArraySource, Source, StandardisedRows, standardise
 from prismgp.prism.copies import Copies
 from prismgp.prism.experts import Expert, Mixture
-from prismgp.prism.judging import Examples, Judged, WeighedStatistics, chunk_rows
+from prismgp.prism.judging import HeldOutRows, Judged, WeighedStatistics, chunk_rows
 from prismgp.prism.local import LocalMixture
 from prismgp.prism.local_fit import LEAST_EXAMPLES, LocalResult, LocalStage
 from prismgp.prism.maps import InformedMap, MapStatistics
@@ -282,7 +282,7 @@ class JointRecipe:
         s, device = self.rows.standardiser, self.rows.device
         x = standardise(held.x, s.x_shift, s.x_scale, dtype=self.rows.dtype, device=device)
         y = standardise(held.y, *s.target_units(held.n_noise), dtype=torch.float64, device=device)
-        examples = Examples(x, y, self.rows.n_outputs)
+        examples = HeldOutRows(x, y, self.rows.n_outputs)
         target, result.row_weights = examples.targets, examples.weights
         experts = []
         for number, network in result.networks.items():
@@ -309,7 +309,7 @@ class JointRecipe:
         )
         result.residuals = (target - mean) / np.sqrt(total * chosen.temperature)
 
-    def _judge(self, expert: Expert, examples: Examples, context: FitContext) -> Judged:
+    def _judge(self, expert: Expert, examples: HeldOutRows, context: FitContext) -> Judged:
         """Predict the held-out rows by an expert; rows that a member cannot explain count less if that is better."""
         judged = examples.judge(expert, scaled=expert is not self.plain)
         if not isinstance(expert.map, RevisedMap) or context.ending.left <= 0.0 or not examples.are_far(judged):

@@ -60,7 +60,7 @@ class Judged:
 
 
 @dataclass(frozen=True)
-class Examples:
+class HeldOutRows:
     """Held-out rows, standardised, and their targets, (m, q), with the noise columns of the rows behind them."""
 
     x: Tensor

@@ -49,7 +49,7 @@ _PLAIN_RESIDUAL, _INPUTS = View(residual=True, latent=False), View(residual=Fals
 _EXACT = View(residual=False, latent=False, whole=True)
 # With few rows the exact GP is cheap, and where the function is smooth nothing is better. Its parameters are learned
 # on some of the rows, from those that the plain SSGP started from.
-_MOST_WHOLE_ROWS, _EXACT_ROWS = 8_000, 2_000
+MOST_WHOLE_ROWS, _EXACT_ROWS = 8_000, 2_000
 EXACT_ROUNDS = (15, 60)  # iterations of the race between starts
 _ALL = 2**14  # neighbours: as many as a model file may ask for
 # With few held-out rows residuals of rows that the networks remember would be taken for those of new ones. With more,
@@ -73,7 +73,7 @@ _SILENT = 1e4  # length-scale of inputs that never varied
 DEGREES = (math.inf, 34.0, 10.0, 4.0)
 
 
-class _Judged(NamedTuple):
+class _JudgedView(NamedTuple):
     """A view at the examples, all (m, q); its neighbours a GP."""
 
     mean: Array
@@ -82,7 +82,7 @@ class _Judged(NamedTuple):
     surprise: Array  # beta of (N6)
 
     @classmethod
-    def of(cls, view: View, seen: Survey, near: Conditionals) -> _Judged:
+    def of(cls, view: View, seen: Survey, near: Conditionals) -> _JudgedView:
         nothing = torch.zeros_like(near.mean)
         parts = *combine(view, seen, *near[:3]), nothing if near.surprise is None else near.surprise
         return cls(*(each.cpu().numpy() for each in parts))
@@ -145,7 +145,7 @@ class LocalStage:
         base = HeldOut.of(known.mean, known.variance, known.noise).at_rows(noise)
         learned: list[tuple[View, Parameters]] = []
         found: list[list[HeldOut]] = []  # of each view with each of the degrees of freedom
-        views = self._views(seen, len(held))
+        views = self.choose_views(seen, len(held))
         with context.progress("view", len(views)):
             for done, view in enumerate(views):
                 context.advance(view.name)
@@ -198,11 +198,11 @@ class LocalStage:
     def _degrees(self, view: View, gp: LocalGP) -> Sequence[float]:
         return DEGREES[:1] if view.residual or gp.whole_rows else DEGREES
 
-    def _views(self, seen: Survey, examples: int) -> list[View]:
-        exact = [_EXACT] if len(seen.mean) <= _MOST_WHOLE_ROWS else []
-        return [*self._near_views(seen, examples), *exact]
+    def choose_views(self, seen: Survey, examples: int) -> list[View]:
+        exact = [_EXACT] if len(seen.mean) <= MOST_WHOLE_ROWS else []
+        return [*self.near_views(seen, examples), *exact]
 
-    def _near_views(self, seen: Survey, examples: int) -> list[View]:
+    def near_views(self, seen: Survey, examples: int) -> list[View]:
         if seen.coordinates.shape[1] == self.rows.n_inputs + self.rows.n_outputs:
             return [_PLAIN_RESIDUAL, _INPUTS]  # no expert has latent columns
         return [_TARGET if examples < _FEW_EXAMPLES else _RESIDUAL, _INPUTS]
@@ -252,14 +252,14 @@ class LocalStage:
         return start_lengthscales(self.mixture, inputs, view)
 
     def _recall(
-        self, view: View, gp: LocalGP, learn: Callable[[Recorder], tuple[Parameters, _Judged]], context: FitContext
-    ) -> tuple[Parameters, _Judged]:
+        self, view: View, gp: LocalGP, learn: Callable[[Recorder], tuple[Parameters, _JudgedView]], context: FitContext
+    ) -> tuple[Parameters, _JudgedView]:
         """Return a view from the checkpoint, or learn it."""
 
-        def read(saved: Saved) -> tuple[Parameters, _Judged]:
+        def read(saved: Saved) -> tuple[Parameters, _JudgedView]:
             tensors = saved[0]
-            return gp.params.unpack(tensors["params"].numpy()), _Judged(
-                *(tensors[name].numpy() for name in _Judged._fields)
+            return gp.params.unpack(tensors["params"].numpy()), _JudgedView(
+                *(tensors[name].numpy() for name in _JudgedView._fields)
             )
 
         known = None if context.ending.early else context.checkpoint.recall(view.name, read)
@@ -283,7 +283,7 @@ class LocalStage:
         rng: np.random.Generator,
         ending: Ending,
         record: Recorder,
-    ) -> tuple[Parameters, _Judged]:
+    ) -> tuple[Parameters, _JudgedView]:
         """Parameters learned at the examples, and predictions of these, each by parameters that did not see it.
 
         Rows of the same group are no neighbours of each other.
@@ -302,7 +302,9 @@ class LocalStage:
             drawn = rng.choice(free, min(_MOST_EXAMPLES, len(free)), replace=False)
             these = torch.as_tensor(np.sort(drawn), device=held.device)
             learned = learn(examples_of(gp, these, groups), 1.0)
-            return learned.params, _Judged.of(view, seen.take(held), predict_examples(learned, examples, surprise=True))
+            return learned.params, _JudgedView.of(
+                view, seen.take(held), predict_examples(learned, examples, surprise=True)
+            )
         order = torch.as_tensor(rng.permutation(m), device=held.device)
         parts = [order] if m >= _CROSS_ROWS else list(order.chunk(_FOLDS))
         learned = learn(examples, 1.0 if len(parts) == 1 else 1.0 / (1 + len(parts)))
@@ -316,7 +318,7 @@ class LocalStage:
         ]
         index = torch.cat(parts)
         back = Conditionals(*(each[index.argsort()] for each in Conditionals.join(near) if each is not None))
-        return learned.params, _Judged.of(view, seen.take(held), back)
+        return learned.params, _JudgedView.of(view, seen.take(held), back)
 
     def _judge_exact(
         self,
@@ -327,7 +329,7 @@ class LocalStage:
         rng: np.random.Generator,
         ending: Ending,
         record: Recorder,
-    ) -> tuple[Parameters, _Judged]:
+    ) -> tuple[Parameters, _JudgedView]:
         """Parameters by the evidence of rows that are no examples, and predictions of the examples given these."""
         free = torch.as_tensor(np.setdiff1d(np.arange(gp.n_rows), held.cpu().numpy()), device=held.device)
         known = gp.take(free)
@@ -339,7 +341,7 @@ class LocalStage:
         boxes = bounds(self.start, dtype="float64")
         _, params, _ = race([(objective, each) for each in starts], boxes, rounds=EXACT_ROUNDS, monitor=monitor)
         near = known.with_parameters(params).predict(gp.coordinates[held])
-        return params, _Judged.of(view, seen.take(held), near)
+        return params, _JudgedView.of(view, seen.take(held), near)
 
 
 def _join(parts: list[tuple[Survey, Tensor]]) -> tuple[Survey, Tensor]:

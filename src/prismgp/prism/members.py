@@ -70,7 +70,7 @@ class Member:
     streams: Streams
 
 
-class Objective(torch.nn.Module):
+class MemberObjective(torch.nn.Module):
     """A network with what its ELBO needs: a decoder, and the variances of ``q(z | x)``, the same for all rows."""
 
     def __init__(self, network: RevisedMap, generator: torch.Generator) -> None:
@@ -154,7 +154,9 @@ class Members:
     ) -> None:
         self.alpha, self.beta, self.elbo_weight = alpha, beta, elbo_weight
         self._workers = workers or Workers()
-        wholes = [Objective(copy.deepcopy(network), own) for network, own in zip(networks, generators, strict=True)]
+        wholes = [
+            MemberObjective(copy.deepcopy(network), own) for network, own in zip(networks, generators, strict=True)
+        ]
         wholes = [whole.to(networks[0].mean.device) for whole in wholes]
         self._like = max(wholes, key=lambda whole: len(list(whole.parameters())))  # one with all heads there are
         # Of a CPU: a module can be lent to one thread at a time.
@@ -233,7 +235,9 @@ class Members:
     def _step_alone(self, inputs: StepInputs, m: int) -> tuple[Tensor, dict[str, Tensor]]:
         return self._take_step(self._copies[m], self.state.take(slice(m, m + 1)), inputs.take(m))
 
-    def _take_step(self, like: Objective, state: MemberTensors, inputs: StepInputs) -> tuple[Tensor, dict[str, Tensor]]:
+    def _take_step(
+        self, like: MemberObjective, state: MemberTensors, inputs: StepInputs
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         """Update a state in place; the evidence, (M,), and the terms of the ELBO, in steps that have one."""
         # A copy: a view shares its base's count of changes, and other threads change other rows of that.
         values = state.values.clone().requires_grad_()
@@ -241,7 +245,7 @@ class Members:
         output, terms = self._evaluate(like, parameters | state.fixed, inputs)
         weight, *variance = inputs.row_noise.unbind(-1)
         row_noise = RowNoise(weight, variance[0] if variance else None)
-        kernel = _Kernel(*(parameters[f"network.{name}"] for name in _Kernel._fields))
+        kernel = _KernelParameters(*(parameters[f"network.{name}"] for name in _KernelParameters._fields))
         evidence = batch_log_evidence(kernel, output, inputs.y, row_noise) / inputs.x.shape[1]
         loss = -evidence
         if terms is not None and self.elbo_weight:
@@ -255,7 +259,7 @@ class Members:
         return evidence.detach(), found
 
     def _evaluate(
-        self, like: Objective, tensors: dict[str, Tensor], inputs: StepInputs
+        self, like: MemberObjective, tensors: dict[str, Tensor], inputs: StepInputs
     ) -> tuple[NetworkOutput, ElboTerms | None]:
         """Output and ELBO of every member, whose tensors have a leading dimension of members."""
 
@@ -300,7 +304,7 @@ class Members:
         device = self._like.log_var.device
         return tuple(column.repeat_interleave(lengths).to(device) for column in columns)
 
-    def _pack(self, whole: Objective, learn_kernel: bool) -> tuple[Tensor, Tensor]:
+    def _pack(self, whole: MemberObjective, learn_kernel: bool) -> tuple[Tensor, Tensor]:
         """Parameters of a member in one row, zeros where it has none, and ones for those that are trained."""
         own = dict(whole.named_parameters())
         kept = () if learn_kernel else tuple(f"network.{name}" for name in _KERNEL)
@@ -320,7 +324,7 @@ class Members:
         }
 
 
-class _Kernel(NamedTuple):
+class _KernelParameters(NamedTuple):
     """Kernel parameters of all members, (M, q) each."""
 
     log_signal: Tensor

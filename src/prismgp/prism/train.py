@@ -33,7 +33,7 @@ from prismgp.core.threads import Workers
 from prismgp.exceptions import NumericalError
 from prismgp.prism.batch import batch_predict
 from prismgp.prism.experts import Expert
-from prismgp.prism.judging import Examples, weigh_rows
+from prismgp.prism.judging import HeldOutRows, weigh_rows
 from prismgp.prism.members import ELBO_EVERY, ELBO_ROWS, Member, Members, MemberSettings, StepInputs, step_numbers
 from prismgp.prism.network import RevisedMap
 from prismgp.prism.replay import send
@@ -103,7 +103,7 @@ class MemberTraining(Training):
         self.dropped: list[_Course] = []
         held = rows.read(rows.held_out)
         self.held_x = held.x
-        self.examples = Examples(held.x, held.targets, members[0].network.sizes.outputs)
+        self.examples = HeldOutRows(held.x, held.targets, members[0].network.sizes.outputs)
         self._ahead: dict[int, dict[str, np.random.Generator]] = {}  # copies of the members' streams, which are ahead
 
     def _begin(self, number: int, member: Member) -> _Course:
@@ -253,7 +253,7 @@ class MemberTraining(Training):
         if not bool(torch.cat([each.reshape(-1) for each in network.parameters()]).isfinite().all()):
             return math.nan, {}
         try:
-            found = self._predict_held_out(given)
+            found = self.predict_held_out(given)
         except NumericalError:
             return math.nan, {}
         weights = self.examples.weights
@@ -266,7 +266,7 @@ class MemberTraining(Training):
         entries = {"evidence": float(self.members.evidence[m]), **elbo}
         return nlpd, {**entries, "validation_nlpd": nlpd, "validation_rmse": rmse, **clusters}
 
-    def _predict_held_out(self, given: _Check) -> HeldOut:
+    def predict_held_out(self, given: _Check) -> HeldOut:
         """Predict the held-out rows by a network, given many training rows, with the noise that suits them best.
 
         Here it is also found how much these training rows count in the next steps.

@@ -25,7 +25,7 @@ from prismgp.data import Source, Standardiser
 from prismgp.vae import BatchRows, Indices, draw_rows
 
 _WINDOW_BYTES = 2**25  # of rows that are read from the workers at a time; two windows are held
-_MOST_STEPS = 50  # that they are for
+MOST_STEPS = 50  # that they are for
 _CPU = torch.device("cpu")
 
 Foresee = Callable[[int, int], Sequence[Indices]]
@@ -100,7 +100,7 @@ class RowsOnWorkers(TrainingRows):
         self.held_out, self.n_rows, self.device = held_out, source.n_rows, device
         self._source, self._read = source, partial(standardise_rows, standardiser=standardiser)
         size = 4 * (source.n_inputs + source.n_outputs) + 8 * source.n_noise
-        self._steps = min(_MOST_STEPS, max(1, _WINDOW_BYTES // (step_rows * size)))
+        self._steps = min(MOST_STEPS, max(1, _WINDOW_BYTES // (step_rows * size)))
         self._windows: deque[tuple[int, Future[tuple[Indices, Batch]]]] = deque()  # the last step, and the rows
         self._end = 0
         self._reader = ThreadPoolExecutor(1, "prismgp-read-ahead")
@@ -112,7 +112,7 @@ class RowsOnWorkers(TrainingRows):
             if np.array_equal(known[np.minimum(place, len(known) - 1)], index):
                 return batch.take(torch.as_tensor(place, device=self.device))
         wanted, place = np.unique(index, return_inverse=True)
-        return self._fetch(wanted)[1].take(torch.as_tensor(place, device=self.device))
+        return self.fetch(wanted)[1].take(torch.as_tensor(place, device=self.device))
 
     def expect(self, step: int, foresee: Foresee) -> None:
         while self._windows and self._windows[0][0] < step:
@@ -122,9 +122,9 @@ class RowsOnWorkers(TrainingRows):
             first, self._end = self._end + 1, self._end + self._steps
             wanted = np.unique(np.concatenate(foresee(first, self._end)))
             # With the context of this thread, which knows the current client.
-            self._windows.append((self._end, self._reader.submit(copy_context().run, self._fetch, wanted)))
+            self._windows.append((self._end, self._reader.submit(copy_context().run, self.fetch, wanted)))
 
-    def _fetch(self, index: Indices) -> tuple[Indices, Batch]:
+    def fetch(self, index: Indices) -> tuple[Indices, Batch]:
         """The rows of increasing indices."""
         parts = self._source.select(index).map(self._read)
         x, y, noise = (np.concatenate(each) for each in zip(*parts, strict=True))

@@ -22,19 +22,19 @@ pytestmark = pytest.mark.usefixtures("short_local", "short_race")
 def stay_on_workers(monkeypatch):
     """As with many rows: none are collected for the networks, and windows are short."""
     monkeypatch.setattr("prismgp.data.sources.KEPT_BYTES", 0)
-    monkeypatch.setattr("prismgp.prism.training_rows._MOST_STEPS", 4)
+    monkeypatch.setattr("prismgp.prism.training_rows.MOST_STEPS", 4)
 
 
 @pytest.fixture
 def fetches(monkeypatch):
     """Of rows from the workers: their number, and whether the training had to wait for them."""
-    fetch, seen = RowsOnWorkers._fetch, []
+    fetch, seen = RowsOnWorkers.fetch, []
 
     def watched(self, index):
         seen.append((len(index), threading.current_thread() is threading.main_thread()))
         return fetch(self, index)
 
-    monkeypatch.setattr(RowsOnWorkers, "_fetch", watched)
+    monkeypatch.setattr(RowsOnWorkers, "fetch", watched)
     return seen
 
 
@@ -83,7 +83,7 @@ def test_a_sample_of_the_rows_stays_on_the_workers(frame, stay_on_workers, monke
 def test_a_worker_killed_while_networks_are_trained(folder, client, stay_on_workers, monkeypatch):
     """The rows that it held are loaded again, and nothing changes."""
     monkeypatch.setattr("prismgp.data.dask.SHARD_ROWS", 300)
-    fetch, count, fatal = RowsOnWorkers._fetch, 0, 0
+    fetch, count, fatal = RowsOnWorkers.fetch, 0, 0
 
     def deadly(self, index):
         nonlocal count
@@ -92,7 +92,7 @@ def test_a_worker_killed_while_networks_are_trained(folder, client, stay_on_work
             os.kill(min(client.run(os.getpid).values()), signal.SIGKILL)
         return fetch(self, index)
 
-    monkeypatch.setattr(RowsOnWorkers, "_fetch", deadly)
+    monkeypatch.setattr(RowsOnWorkers, "fetch", deadly)
 
     def results():
         nonlocal count

@@ -147,8 +147,8 @@ def test_approximations_become_the_exact_gp(agreement):
 
 
 def test_a_disagreement_is_found(monkeypatch):
-    monkeypatch.setattr("experiments.comparison.agreement._FREQUENCIES", (8, 8))
-    monkeypatch.setattr("experiments.comparison.agreement._COMPONENTS", (30, 300))
+    monkeypatch.setattr("experiments.comparison.agreement.FREQUENCIES", (8, 8))
+    monkeypatch.setattr("experiments.comparison.agreement.COMPONENTS", (30, 300))
     right = check.__globals__["_scikit_learn"]
 
     def wrong(problem):

@@ -34,7 +34,7 @@ OPTIONS = {name: ORDER[name] for name in ("experiment", "simulated", "quick", "r
 @pytest.mark.slow
 @pytest.mark.usefixtures("short_race", "short_local")
 def test_jobs_and_their_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(extras, "_QUICKLY_PICTURED", 80)
+    monkeypatch.setattr(extras, "QUICKLY_PICTURED", 80)
     study = Study(tmp_path, "s")
     few = {**ORDER, "rows": 200}  # too few for neighbours, which none of this needs
     study.begin(kind="reproduce", options={**OPTIONS, "rows": 200}, command="c", planned=[], skipped={})
@@ -64,7 +64,7 @@ def test_jobs_and_their_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.usefixtures("short_race")
 def test_full_gp_with_parameters_of_a_subsample(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fits, "_QUICK_EXACT_ROWS", 100)
+    monkeypatch.setattr(fits, "QUICK_EXACT_ROWS", 100)
     result = fit({**ORDER, "kind": "fit", "model": "exact", "p": None})
     assert result["parameters_learned_on"] == 100
     assert result["curve"][-1]["rmse"] == result["rmse"]

@@ -80,7 +80,7 @@ def test_the_invariants_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_failures_are_stored_with_their_seed(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     good = {"name": "exact", "complaints": [], "seconds": 1.0}
     results = {5: good, 6: {**good, "complaints": ["fit: broken"]}, 7: good}
-    monkeypatch.setattr(soak, "_results", lambda seeds, _: ((seed, results[seed]) for seed in seeds))
+    monkeypatch.setattr(soak, "run_problems", lambda seeds, _: ((seed, results[seed]) for seed in seeds))
     found = run("soak", "--problems", 3, "--first-seed", 5, "--jobs", 1, "-o", tmp_path)
     assert found.code == 1
     assert "3 problems" in found.out
