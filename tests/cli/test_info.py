@@ -110,12 +110,35 @@ def test_torch_is_not_loaded(model: Path) -> None:
     assert (done.stdout.splitlines()[-1], done.stderr) == ("0 False", "")
 
 
+def change_text(model: Path, path: Path, **changes: object) -> None:
+    """Write the file with other entries."""
+    text, tensors = read_tensors(model)
+    write_tensors(path, json.dumps({**json.loads(text), **changes}), tensors)
+
+
 def change_summary(model: Path, path: Path, **changes: object) -> None:
     """Write the file with another summary; without changes, with none."""
     text, tensors = read_tensors(model)
     config = json.loads(text)
     summary = config.pop("summary")
     write_tensors(path, json.dumps({**config, "summary": {**summary, **changes}} if changes else config), tensors)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"fit_status": {}}, {"fit_status": {"stages": 3}}, {"fit_status": {"stages": ["a"]}}, {"inputs": 2**50}],
+)
+def test_a_text_that_does_not_fit(refused: Refused, model: Path, tmp_path: Path, changes: dict[str, object]) -> None:
+    change_text(model, tmp_path / "m", **changes)
+    assert str(tmp_path / "m") in refused("info", tmp_path / "m")
+
+
+def test_text_of_a_file_cannot_control_the_terminal(run: Run, model: Path, tmp_path: Path) -> None:
+    change_text(model, tmp_path / "m", arguments={"kernel": "\x1b[2Jrbf", "n_frequencies": "\x1b]0;8"})
+    outcome = run("info", tmp_path / "m")
+    assert outcome.code == 0
+    assert "?[2Jrbf" in outcome.out
+    assert "\x1b" not in outcome.out
 
 
 def test_a_file_without_a_summary(run: Run, model: Path, tmp_path: Path) -> None:
@@ -134,6 +157,8 @@ def test_a_file_without_a_summary(run: Run, model: Path, tmp_path: Path) -> None
         {"gating": {"kind": "hard", "clusters": "many"}},
         {"neighbors": [{}]},
         {"neighbors": 3},
+        {"mean": ["nan"]},
+        {"mean": [True]},
     ],
 )
 def test_a_summary_that_does_not_fit(refused: Refused, model: Path, tmp_path: Path, changes: dict[str, object]) -> None:

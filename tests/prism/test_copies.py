@@ -17,7 +17,7 @@ from prismgp.cli import main
 from prismgp.core.shape import NormalShape, SkewedShape, StudentShape
 from prismgp.core.tails import tailed_log_density
 from prismgp.data import ArraySource, StandardisedRows
-from prismgp.exceptions import ModelFileError
+from prismgp.exceptions import ModelFileError, PrismGPWarning
 from prismgp.prism import copies as copies_module
 from prismgp.prism.copies import Copies, KnownRows, find_copies, group_duplicates
 from prismgp.prism.local import survey
@@ -333,6 +333,35 @@ def test_fit_finds_the_shape_of_copies(designed, tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.usefixtures("short_fits")
+def test_an_interrupt_while_copies_are_predicted(designed, monkeypatch):
+    """What was fitted until then can be kept."""
+
+    def interrupt(*_args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("prismgp.prism.local_fit.find_copies", interrupt)
+    x, y = designed
+    with pytest.raises(KeyboardInterrupt):
+        model(local="always", validation_fraction=0.3).fit(x[:150], y[:150])
+    with pytest.warns(PrismGPWarning, match="interrupted"):
+        fit = model(local="always", validation_fraction=0.3, on_interrupt="keep").fit(x[:150], y[:150])
+    assert fit.fit_status_["interrupted"]
+    assert fit.model_.copy_shapes is None
+
+
+def test_known_rows_are_hashed_once(shaped, monkeypatch):
+    """Also if a model is used on another device or by other chunks in between."""
+    fit, x, _ = shaped
+    before = fit.predict_interval(x)
+
+    def unexpected(*_args):
+        raise AssertionError("computed again")
+
+    monkeypatch.setattr("prismgp.neighbors.local.hash_rows", unexpected)
+    np.testing.assert_array_equal(fit.predict_interval(x), before)
+
+
+@pytest.mark.usefixtures("short_fits")
 def test_normal_noise_needs_no_copies(designed, monkeypatch):
     def unexpected(*_args):
         raise AssertionError("copies were looked for")
@@ -347,7 +376,7 @@ def test_normal_noise_needs_no_copies(designed, monkeypatch):
 
 
 def grouped(x, y):
-    return group_duplicates(torch.as_tensor(x), torch.as_tensor(y.reshape(len(y), -1))).numpy()
+    return group_duplicates(torch.as_tensor(x), torch.as_tensor(y.reshape(len(y), -1)), 32).numpy()
 
 
 @pytest.mark.parametrize("q", [None, 2])
@@ -373,6 +402,22 @@ def test_equal_targets_by_chance_make_no_duplicates():
     x, y = data(150)
     x, y = np.tile(x, (2, 1)), np.tile(np.round(y / 3.0), 2)
     np.testing.assert_array_equal(grouped(x, y), np.arange(300))
+
+
+def test_every_row_has_neighbours_beside_its_duplicates(monkeypatch):
+    """And not so many duplicates that a search must pass over."""
+    x, y = data(150)
+    order = np.append(np.zeros(100, dtype=int), np.arange(1, 33))
+    assert len(np.unique(grouped(x[order], y[order]))) == 33
+    np.testing.assert_array_equal(grouped(x[order[:-1]], y[order[:-1]]), np.arange(131))
+    monkeypatch.setattr(copies_module, "MOST_DUPLICATES", 99)
+    np.testing.assert_array_equal(grouped(x[order], y[order]), np.arange(132))
+
+
+def test_all_rows_may_be_the_same():
+    x, y = data(150)
+    fit = model(local="always").fit(np.tile(x[:1], (150, 1)), np.tile(y[:1], 150))
+    np.testing.assert_allclose(fit.predict(x[:1]), y[:1], atol=1e-6)
 
 
 def test_duplicates_teach_nothing_about_new_rows():

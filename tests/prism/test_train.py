@@ -14,6 +14,7 @@ from sklearn.exceptions import NotFittedError
 
 import prismgp
 from prismgp._system import Streams
+from prismgp.core.numerics import hash_rows
 from prismgp.core.rows import Ending
 from prismgp.core.threads import Workers
 from prismgp.exceptions import PrismGPWarning
@@ -21,7 +22,7 @@ from prismgp.prism import MapStatistics, RevisedMap, batch_log_evidence
 from prismgp.prism.judging import HeldOutRows
 from prismgp.prism.members import ELBO_EVERY, Member, MemberObjective, MemberSettings
 from prismgp.prism.train import MemberTraining
-from prismgp.prism.training_rows import RowsInMemory, hash_rows, held_out_rows
+from prismgp.prism.training_rows import RowsInMemory, held_out_rows
 from prismgp.vae import BatchRows, TrainingResult, VAETraining, run_training, torch_generator
 from tests.prism.small import assert_same_predictions, data, make_map, model
 from tests.vae.small import MemoryStore
@@ -250,7 +251,7 @@ def train_steps(task, steps):
     """Take steps, with the check that is due after the last."""
     for number in range(1, steps + 1):
         task.step(number)
-        task.count(number)
+        task.steps = number
     for course in task.active:
         task.check([course])
 

@@ -189,7 +189,12 @@ class Parser(argparse.ArgumentParser):
 
 def one_line(text: str) -> str:
     """Remove line breaks and control characters, which may come from the contents of files."""
-    return "".join(character if character.isprintable() else "?" for character in " ".join(text.split()))
+    return show_controls(" ".join(text.split()))
+
+
+def show_controls(line: str) -> str:
+    """Replace control characters in a line by question marks."""
+    return "".join(character if character.isprintable() else "?" for character in line)
 
 
 def printable(name: str) -> str:
@@ -222,6 +227,12 @@ def terminal_width() -> int:
 
 def print_rows(rows: Sequence[tuple[str, str]], *, indent: int = 2, error: bool = False, wrapped: bool = False) -> None:
     """Print labels and values in two columns; ``wrapped``: break long values into several lines."""
+    for line in format_rows(rows, indent=indent, wrapped=wrapped):
+        say(line, error=error)
+
+
+def format_rows(rows: Sequence[tuple[str, str]], *, indent: int = 2, wrapped: bool = False) -> Iterator[str]:
+    """The lines that :func:`print_rows` prints."""
     width = max((len(label) for label, _ in rows), default=0)
     room = min(terminal_width(), 110) - indent - width - 2
     for label, value in rows:
@@ -229,7 +240,7 @@ def print_rows(rows: Sequence[tuple[str, str]], *, indent: int = 2, error: bool 
         if wrapped:  # paths are not broken
             lines = textwrap.wrap(value, max(room, 40), break_long_words=False, break_on_hyphens=False)
         for start, line in zip([label, *([""] * len(lines))], lines, strict=False):
-            say(f"{'':{indent}}{start:<{width}}  {line}".rstrip(), error=error)
+            yield f"{'':{indent}}{start:<{width}}  {line}".rstrip()
 
 
 def json_text(value: dict[str, Any], *, indent: int | None = 2) -> str:

@@ -336,6 +336,3 @@ def free_names(taken: Sequence[str], wanted: Iterable[str]) -> list[str]:
             name += "_"
         names.append(name)
     return names
-
-
-# -- numbers -------------------------------------------------------------------------------------

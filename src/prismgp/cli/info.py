@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Iterator
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from prismgp._system import format_amount, format_bytes
-from prismgp.cli import Parser, Subparsers, json_text, one_line, print_rows, printable, say
+from prismgp.cli import Parser, Subparsers, format_rows, json_text, one_line, printable, say, show_controls
 from prismgp.exceptions import ModelFileError
 from prismgp.model.container import FORMAT_VERSION, check_count, parse_text, read_text, readable
 
@@ -39,10 +40,9 @@ def run(args: argparse.Namespace) -> int:
     summary = config["summary"] if "summary" in config else _summarise(args.model)
     with readable(args.model):
         description = _describe(config, summary, args.model)
-    if args.json:
-        say(json_text(description))
-    else:
-        _print(description)
+        lines = [json_text(description)] if args.json else [show_controls(line) for line in _lines(description)]
+    for line in lines:
+        say(line)
     return 0
 
 
@@ -56,6 +56,8 @@ def _summarise(path: str) -> dict[str, Any]:
 def _describe(config: dict[str, Any], summary: dict[str, Any], path: str) -> dict[str, Any]:
     rows, d, q, ndim = (check_count(config, name) for name in ("rows", "inputs", "outputs", "target_ndim"))
     table, arguments, log_evidence = config["table"], config["arguments"], float(config["log_evidence"])
+    if 8 * d > Path(path).stat().st_size:  # every input has numbers in the file
+        raise ModelFileError(f"{d:,} inputs do not fit into the file")
     names = [str(name) for name in config["feature_names"] or [f"column {index}" for index in range(d)]]
     known = summary["relative_lengthscale"] is not None
     scales = [_floats(summary[name], d) if known else [None] * d for name in ("lengthscale", "relative_lengthscale")]
@@ -86,7 +88,7 @@ def _describe(config: dict[str, Any], summary: dict[str, Any], path: str) -> dic
         "signal_std": per_output("signal_std"),
         "noise_std": per_output("noise_std"),
         "mean": per_output("mean"),
-        "conformal_rows": None if config["conformal_rows"] is None else check_count(config, "conformal_rows"),
+        "conformal_rows": None if config.get("conformal_rows") is None else check_count(config, "conformal_rows"),
         "log_evidence": log_evidence,
         "log_evidence_per_row": log_evidence / rows,
         "fit_status": dict(config["fit_status"]),
@@ -101,19 +103,25 @@ def _neighbor(gp: dict[str, Any]) -> dict[str, Any]:
     """What a neighbour GP sees, its weight, and its rows, which are part of the file."""
     return {
         "name": str(gp["name"]),
-        "weight": float(gp["weight"]),
+        "weight": _number(gp["weight"]),
         "rows": check_count(gp, "rows"),
         "neighbors": check_count(gp, "neighbors"),
-        "degrees": None if gp["degrees"] is None else float(gp["degrees"]),
+        "degrees": None if gp["degrees"] is None else _number(gp["degrees"]),
     }
 
 
 def _floats(values: list[float | None], count: int) -> list[float]:
     """So many numbers of a summary, in which null is infinity."""
-    found = [math.inf if value is None else float(value) for value in values]
+    found = [math.inf if value is None else _number(value) for value in values]
     if len(found) != count:
         raise ModelFileError(f"the summary has {len(found)} numbers for {count} columns")
     return found
+
+
+def _number(value: Any) -> float:
+    if type(value) not in (int, float):
+        raise ModelFileError(f"{value!r:.100} is not a number")
+    return float(value)
 
 
 def _target(names: list[str]) -> str | list[str] | None:
@@ -121,10 +129,10 @@ def _target(names: list[str]) -> str | list[str] | None:
     return names if len(names) > 1 else names[0] if names else None
 
 
-def _print(info: dict[str, Any]) -> None:
+def _lines(info: dict[str, Any]) -> Iterator[str]:
     frequencies = f", {info['frequencies']} frequencies" if info["frequencies"] else ""
-    say(f"{info['estimator']} ({info['kernel']}{frequencies})")
-    say()
+    yield f"{info['estimator']} ({info['kernel']}{frequencies})"
+    yield ""
     rows = [
         ("File", f"{info['file']}, {format_bytes(info['bytes'])}, format version {info['format_version']}"),
         ("Rows", f"{info['rows']:,}"),
@@ -159,34 +167,31 @@ def _print(info: dict[str, Any]) -> None:
         rows.append(("Fit", "interrupted: the best state until then"))
     elif status.get("timed_out"):
         rows.append(("Fit", f"ended by its time limit, after {status.get('seconds', math.nan):.1f} s"))
-    print_rows(rows)
-    say()
-    _print_inputs(info["inputs"])
+    yield from format_rows(rows)
+    yield ""
+    yield from _input_lines(info["inputs"])
     stages = _stages(info["fit_status"])
     if stages:
-        say()
-        say("  Fit stages")
-        for stage in stages:
-            say(f"    {stage}")
+        yield from ("", "  Fit stages", *(f"    {stage}" for stage in stages))
 
 
-def _print_inputs(inputs: list[dict[str, Any]]) -> None:
+def _input_lines(inputs: list[dict[str, Any]]) -> Iterator[str]:
     shown = inputs[:_SHOWN_INPUTS]
     width = max(12, *(len(printable(each["name"])) for each in shown))
     known = shown[0]["relative_lengthscale"] is not None
-    say(f"  {'Inputs':<{width}}  {'length-scale':>14}  {'/ column std':>12}" if known else "  Inputs")
+    yield f"  {'Inputs':<{width}}  {'length-scale':>14}  {'/ column std':>12}" if known else "  Inputs"
     for each in shown:
         name = printable(each["name"])
         if each["relative_lengthscale"] is None:
-            say(f"  {name}")
+            yield f"  {name}"
         elif np.isfinite(each["relative_lengthscale"]):
             length, relative = format_amount(each["lengthscale"]), each["relative_lengthscale"]
             share = f"{relative:,.0f}" if relative >= 100 else f"{relative:.3g}"
-            say(f"  {name:<{width}}  {length:>14}  {share:>12}")
+            yield f"  {name:<{width}}  {length:>14}  {share:>12}"
         else:
-            say(f"  {name:<{width}}  {'-':>14}  never varied in training, or in very few rows")
+            yield f"  {name:<{width}}  {'-':>14}  never varied in training, or in very few rows"
     if len(inputs) > len(shown):
-        say(f"  ... and {len(inputs) - len(shown):,} more (all with --json)")
+        yield f"  ... and {len(inputs) - len(shown):,} more (all with --json)"
 
 
 def _numbers(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""Factorisation that does not fail, and other pieces of linear algebra.
+"""Factorisation that does not fail, other pieces of linear algebra, and hashes of rows.
 
 All matrices factored here have the form ``I + c B`` with ``B`` positive semi-definite, so in exact
 arithmetic every eigenvalue is at least one. Rounding can spoil that when ``c`` is huge; the ladder
@@ -12,10 +12,14 @@ import math
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
-from prismgp._types import Tensor
+from prismgp._types import AnyArray, Tensor
 from prismgp.exceptions import NumericalError
+
+Hashes = npt.NDArray[np.uint64]
 
 _JITTER_STEPS = (1.0, 10.0, 100.0)
 _BLOCK = 32  # rows of the smallest blocks of an inverse
@@ -115,6 +119,25 @@ def _diagonal_blocks(a: Tensor, size: int) -> Tensor:
     """A view of the blocks of this size on the diagonals of a, (M, k, k): (M, k / size, size, size)."""
     count = a.shape[1] // size
     return a.view(len(a), count, size, count, size).diagonal(dim1=1, dim2=3).permute(0, 3, 1, 2)
+
+
+def mix_bits(z: Hashes) -> Hashes:
+    """The finaliser of splitmix64, a bijection that mixes all bits (Steele et al. 2014), of each number."""
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(z ^ (z >> np.uint64(31)))
+
+
+def hash_rows(x: AnyArray, known: Hashes | None = None) -> Hashes:
+    """A number for each row, (n, d), that is the same for equal rows: (n,).
+
+    ``known`` are hashes of further columns, (n,), which are then part of the rows.
+    """
+    hashes = np.zeros(len(x), dtype=np.uint64) if known is None else known
+    for column in range(x.shape[1]):
+        values = np.ascontiguousarray(x[:, column], dtype=np.float64) + 0.0  # -0.0 is 0.0
+        hashes = mix_bits(values.view(np.uint64) ^ (hashes * np.uint64(0x9E3779B97F4A7C15)))
+    return hashes
 
 
 def raise_diagonal(matrix: Tensor, least: float) -> Tensor:

@@ -174,7 +174,8 @@ class Reconfigurer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             context,
         )
         if ending.interrupted:
-            note = f"the fit was {result.message}; the state of step {result.best_step} is kept"
+            how = result.message if result.early else f"interrupted after {result.steps} steps"
+            note = f"the fit was {how}; the state of step {result.best_step} is kept"
             warnings.warn(note, PrismGPWarning, stacklevel=2)
         self.history_ = result.history
         self.n_iter_ = max(1, result.steps)

@@ -230,7 +230,7 @@ class FittedModel:
             std = np.sqrt(marginals.variance.cpu().numpy() * s.y_scale**2)
             if marginals.is_normal:  # in the user's units, to the last digit
                 values = mean[:, :, None] + std[:, :, None] * np.asarray(normal)
-            elif len(shapes.usual) < self.n_outputs:
+            elif not shapes.cover(self.n_outputs, copied):
                 mixed = add_tails(marginals, share).quantiles(levels).cpu().numpy()
                 values = mixed * s.y_scale[:, None] + s.y_shift[:, None]
             else:

@@ -44,6 +44,10 @@ class RowShapes:
     def __bool__(self) -> bool:
         return bool(self.usual) or self.known is not None
 
+    def cover(self, outputs: int, copied: Mask | None) -> bool:
+        """Whether every row has a shape for each of so many outputs."""
+        return min(len(self.usual), outputs if copied is None else len(self.of_copies)) == outputs
+
     def copied(self, inputs: Tensor) -> Mask | None:
         """Which rows, in the model's units, have the shapes of copies; None: none."""
         return None if self.known is None else self.known.copied(inputs)

@@ -17,7 +17,7 @@ import torch
 from prismgp._types import Tensor
 from prismgp.core.exact import PRIOR_FREQUENCIES, ExactEvidence, ExactPosterior, draw_prior
 from prismgp.core.kernels import Kernel, Parameters, draw_frequencies
-from prismgp.core.numerics import factor, raise_diagonal
+from prismgp.core.numerics import Hashes, factor, hash_rows, mix_bits, raise_diagonal
 from prismgp.core.rows import RowNoise
 from prismgp.exceptions import DataError, TooLargeError
 from prismgp.neighbors.conditional import (
@@ -41,12 +41,9 @@ def row_normals(seed: int, rows: Tensor, q: int) -> Tensor:
     numbers = rows.cpu().numpy().astype(np.uint64)
     uniforms = []
     for column in range(2 * q):
-        # The finaliser of splitmix64, a bijection that mixes all bits (Steele et al. 2014).
         z = (numbers + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(seed)
         z = z + np.uint64((column + 1) * 0xD1B54A32D192ED03 % 2**64)
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        uniforms.append(((z ^ (z >> np.uint64(31))) >> np.uint64(11)).astype(np.float64) * 2.0**-53 + 2.0**-54)
+        uniforms.append((mix_bits(z) >> np.uint64(11)).astype(np.float64) * 2.0**-53 + 2.0**-54)
     radius, angle = np.stack(uniforms[:q], 1), np.stack(uniforms[q:], 1)
     normals = np.sqrt(-2.0 * np.log(radius)) * np.cos(2.0 * np.pi * angle)  # Box and Muller
     return torch.as_tensor(normals).to(rows.device)
@@ -110,6 +107,16 @@ class LocalGP:
     def evidence(self) -> ExactEvidence:
         """Of the exact GP on all rows."""
         return ExactEvidence(self.coordinates.double(), self.targets, self.kernel, self.row_noise)
+
+    def sorted_hashes(self, count: int) -> Hashes:
+        """Hashes of the first coordinates of the rows, so many of them, in float32; sorted, (n,)."""
+        if count not in self._hashes:
+            self._hashes[count] = np.sort(hash_rows(self.coordinates[:, :count].float().cpu().numpy()))
+        return self._hashes[count]
+
+    @cached_property
+    def _hashes(self) -> dict[int, Hashes]:
+        return {}
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what can be computed again, or belongs to a cluster."""

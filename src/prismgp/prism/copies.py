@@ -16,17 +16,18 @@ import torch
 
 from prismgp._types import AnyArray, Array, Tensor
 from prismgp.core.models import Predictor
+from prismgp.core.numerics import Hashes, hash_rows
 from prismgp.core.rows import RowNoise
 from prismgp.data import StandardisedRows
 from prismgp.prism.local import LocalMixture
 from prismgp.prism.stacking import HeldOut
-from prismgp.prism.training_rows import hash_rows
+from prismgp.vae import Indices
 
-Indices = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 LEAST_COPIES, MOST_COPIES = 200, 10_000  # fewer say nothing about a shape; more say no more
 _LEAST_SHARE = 0.01  # of all rows: fewer make no difference
+MOST_DUPLICATES = 1_000  # of one row
 _LEAST_AGREEING, _MOST_AGREEING = 0.99, 0.01  # shares of pairs with the same target: of copies, and of other rows
 
 
@@ -48,7 +49,8 @@ def find_copies(
     """
     if any(near.view.whole for near in predictor.near):
         return None
-    _, group, sizes = np.unique(_hash_known(predictor, pool.n_inputs), return_inverse=True, return_counts=True)
+    inputs = predictor.near[0].gp.coordinates[:, : pool.n_inputs]  # they come first, whatever the view
+    _, group, sizes = np.unique(_hash(inputs), return_inverse=True, return_counts=True)
     copied = sizes[group] > 1
     index = np.flatnonzero(copied)
     if len(index) < max(LEAST_COPIES, _LEAST_SHARE * len(copied)):
@@ -67,12 +69,13 @@ def find_copies(
     return Copies(residuals, None if noise is None else noise.weight.cpu().numpy(), ~copied[held_out])
 
 
-def group_duplicates(x: Tensor, y: Tensor) -> Tensor:
+def group_duplicates(x: Tensor, y: Tensor, others: int) -> Tensor:
     """Groups of rows by inputs, (n, d), and targets, (n, q): each row alone, or with its duplicates, (n,).
 
     Copies that always have the same target, where other rows hardly ever have, are one observation written down several
     times, or there is no noise. As neighbours of each other they would show that neighbours know the target, which
-    those of a new row do not. A group has the number of its first row.
+    those of a new row do not. A group has the number of its first row. Every row must have so many ``others`` beside
+    its duplicates, and not too many of these, which a search has to pass over.
     """
     inputs, targets = _hash(x), y.cpu().numpy()
     _, first, group, sizes = np.unique(
@@ -82,7 +85,8 @@ def group_duplicates(x: Tensor, y: Tensor) -> Tensor:
     if not alone:
         of_copies, of_others = (np.unique(each, return_counts=True)[1] for each in (inputs, hash_rows(targets[first])))
         chance = _pairs(of_others) / max(_pairs(of_others.sum(keepdims=True)), 1.0)
-        alone = _pairs(sizes) < _LEAST_AGREEING * _pairs(of_copies) or chance > _MOST_AGREEING
+        differ = _pairs(sizes) < _LEAST_AGREEING * _pairs(of_copies) or chance > _MOST_AGREEING
+        alone = differ or sizes.max() > min(MOST_DUPLICATES, len(inputs) - others)
     return torch.as_tensor(np.arange(len(inputs)) if alone else first[group], device=x.device)
 
 
@@ -95,12 +99,12 @@ def _pairs(sizes: Indices) -> float:
 class KnownRows:
     """The rows among which a model looks for neighbours."""
 
-    hashes: npt.NDArray[np.uint64]  # of their inputs, sorted
+    hashes: Hashes  # of their inputs, sorted
 
     @classmethod
     def of(cls, predictor: Predictor, inputs: int) -> KnownRows | None:
         """Those of a model with neighbours, and with this number of inputs; None of others."""
-        return cls(np.unique(_hash_known(predictor, inputs))) if isinstance(predictor, LocalMixture) else None
+        return cls(predictor.near[0].gp.sorted_hashes(inputs)) if isinstance(predictor, LocalMixture) else None
 
     def copied(self, x: Tensor) -> Mask:
         """Which of the rows x, (n, d), in the model's units, are copies of these, (n,)."""
@@ -109,10 +113,6 @@ class KnownRows:
         return np.asarray(self.hashes[place] == hashes)
 
 
-def _hash_known(predictor: LocalMixture, inputs: int) -> npt.NDArray[np.uint64]:
-    return _hash(predictor.near[0].gp.coordinates[:, :inputs])  # the inputs come first, whatever the view
-
-
-def _hash(x: Tensor) -> npt.NDArray[np.uint64]:
+def _hash(x: Tensor) -> Hashes:
     rounded: AnyArray = x.float().cpu().numpy()  # as coordinates are
     return hash_rows(rounded)

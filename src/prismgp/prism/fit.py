@@ -18,6 +18,7 @@ from prismgp.core.models import SpectralModel
 from prismgp.core.shape import NoiseShape
 from prismgp.core.tails import tail_share
 from prismgp.data import MappedSource, Source, StandardisedRows, Standardiser, standardise
+from prismgp.prism.copies import Copies
 from prismgp.prism.experts import Expert, Mixture
 from prismgp.prism.joint import LOCAL_ROWS, JointFit, JointRecipe
 from prismgp.prism.local import LocalMixture
@@ -189,10 +190,11 @@ class _Fit:
         if rows.n_rows < _LEAST_ROWS:
             alone = Mixture.alone(plain)
             fit = JointFit(alone, predictor=alone, weights={plain.name: 1.0})
-            message = f"fewer than {_LEAST_ROWS} rows: the plain SSGP alone"
+            message, copies = f"fewer than {_LEAST_ROWS} rows: the plain SSGP alone", None
         else:
             recipe = self._make_joint_recipe(plain, ssgp.start)
             fit = recipe.fit(self.streams, self.context)
+            copies = self._find_copies(fit)
             message = f"{len(fit.networks)} of {recipe.n_members} members trained"
             if self.context.ending.early:
                 message = f"{self.context.ending.reason}; the best states so far are used"
@@ -204,13 +206,19 @@ class _Fit:
         status = {"recipe": "joint", "message": message, **{name: getattr(fit, name) for name in names}}
         assert fit.predictor is not None
         residuals = None if self.context.ending.interrupted or self.settings.noise_shape == "normal" else fit.residuals
-        copies = None if residuals is None or self.context.ending.over else fit.copies()
         found = find_shapes(residuals, rows.n_outputs, fit.row_weights, copies)
         status["noise_shape"] = found.status
         share = 0.0 if residuals is None else tail_share(len(residuals), fit.row_weights)
         lengthscale = ssgp.model.params.lengthscale
         shapes = found.shapes, found.copy_shapes
         return PrismFit(fit.predictor, status, ssgp.stages, fit.history, fit.steps, lengthscale, *shapes, share)
+
+    def _find_copies(self, fit: JointFit) -> Copies | None:
+        ending, found = self.context.ending, None
+        if self.settings.noise_shape != "normal" and not ending.over and ending.left > 0.0:
+            with ending.allow():
+                found = fit.copies()
+        return found
 
     def paper(self) -> PrismFit:
         """The two stages of the paper: an auto-encoder without labels, then an SSGP on its output."""

@@ -32,7 +32,7 @@ from prismgp.prism.network import NetworkSizes, RevisedMap
 from prismgp.prism.stacking import average, mixture_moments, normal_nlpd, stack
 from prismgp.prism.train import MemberTraining
 from prismgp.prism.training_rows import hash_inputs, held_out_rows, open_rows
-from prismgp.vae import Indices, TrainingResult, run_training, select_tensors, torch_generator
+from prismgp.vae import STATE_NAME, Indices, TrainingResult, run_training, select_tensors, torch_generator
 
 _MOST_HELD_OUT = 10_000
 LOCAL_ROWS = 4_000_000  # that may be neighbours, at most
@@ -194,7 +194,7 @@ class JointRecipe:
                 for number, network in result.networks.items()
                 for name, value in network.state_dict().items()
             }
-            checkpoint.drop("training")
+            checkpoint.drop(STATE_NAME)
             summaries = [course.result.summary() for course in task.courses]
             checkpoint.put(_TRAINED, lambda: (state, {"members": summaries}), now=True)
 

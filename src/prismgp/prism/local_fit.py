@@ -140,7 +140,8 @@ class LocalStage:
         changed = held if self.whole else held[:0]  # what workers know of these rows is no longer true
         targets, noise = RowNoise.split(y[held], self.rows.n_outputs)
         target, weights = targets.cpu().numpy(), None if noise is None else noise.weight.cpu().numpy()
-        groups = group_duplicates(seen.coordinates[:, : self.rows.n_inputs], y[:, : self.rows.n_outputs])
+        inputs = seen.coordinates[:, : self.rows.n_inputs]
+        groups = group_duplicates(inputs, y[:, : self.rows.n_outputs], self.n_neighbors)
         known = seen.take(held)
         base = HeldOut.of(known.mean, known.variance, known.noise).at_rows(noise)
         learned: list[tuple[View, Parameters]] = []

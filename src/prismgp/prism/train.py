@@ -187,7 +187,8 @@ class MemberTraining(Training):
         """Factors on the values of the hidden layers, (M, n, h) each; none if no member drops any."""
         if not any(course.dropout for course in self.active):
             return ()
-        shares = send(torch.tensor([1.0 - course.dropout for course in self.active]), self.rows.device)
+        shares = [1.0 - course.dropout for course in self.active]
+        divisors = send(torch.tensor(shares, dtype=torch.float32), self.rows.device)[:, None, None]
         layers = []
         for width in self.members.sizes.hidden:
             kept = np.ones((len(self.active), n * width), dtype=np.bool_)
@@ -196,7 +197,7 @@ class MemberTraining(Training):
                     drawn = np.frombuffer(course.draws["dropout"].bytes(2 * n * width), np.uint16)
                     np.greater_equal(drawn, round(course.dropout * 2**16), out=own)
             there = send(torch.as_tensor(kept).reshape(-1, n, width), self.rows.device)
-            layers.append(there / shares[:, None, None])
+            layers.append(there / divisors)
         return tuple(layers)
 
     def _draw_noise(self, n: int) -> Tensor:
@@ -304,17 +305,22 @@ class MemberTraining(Training):
         if self.settings.patience is not None:
             patience = self.settings.patience * course.end / self.settings.first_steps
         if not math.isfinite(value):
-            self.end(course, f"the objective left the range of floating-point numbers at step {step}")
+            self._end(course, f"the objective left the range of floating-point numbers at step {step}")
         elif step == course.end:
-            self.end(course, f"all {step} steps taken")
+            self._end(course, f"all {step} steps taken")
         elif step - course.result.best_step >= patience:
-            self.end(course, f"no better held-out density for {step - course.result.best_step} steps")
+            self._end(course, f"no better held-out density for {step - course.result.best_step} steps")
         elif 2 * step == course.end < self.settings.max_steps:
             before = min(score for at, score in course.scores if 2 * at <= step)
             if before - course.result.score >= _LEAST_GAIN:
                 course.end = min(2 * course.end, self.settings.max_steps)
 
-    def end(self, course: _Course, message: str) -> None:
+    def end(self, message: str) -> None:
+        """End the training of all members."""
+        for course in list(self.active):
+            self._end(course, message)
+
+    def _end(self, course: _Course, message: str) -> None:
         """End the training of a member that needs no more steps."""
         course.result.message, course.result.early = message, False
         self.leave([course])

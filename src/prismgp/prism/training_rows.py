@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from prismgp._types import AnyArray, Array, Tensor
+from prismgp.core.numerics import Hashes, hash_rows
 from prismgp.core.rows import RowNoise
 from prismgp.data import Source, Standardiser
 from prismgp.vae import BatchRows, Indices, draw_rows
@@ -172,7 +172,7 @@ def _noise_columns(noise: AnyArray | None, s: Standardiser) -> Array | None:
 # -- rows held out ------------------------------------------------------------------------------------
 
 
-def held_out_rows(hashes: npt.NDArray[np.uint64], fraction: float, most: int, rng: np.random.Generator) -> Indices:
+def held_out_rows(hashes: Hashes, fraction: float, most: int, rng: np.random.Generator) -> Indices:
     """Choose a random share of the rows, by the hashes of their inputs, (n,); their indices, sorted.
 
     Rows with the same inputs stay together: a copy among the training rows would make the held-out density that of
@@ -191,21 +191,10 @@ def held_out_rows(hashes: npt.NDArray[np.uint64], fraction: float, most: int, rn
     return held if len(held) else np.sort(rng.choice(n, count, replace=False))
 
 
-def hash_inputs(source: Source) -> npt.NDArray[np.uint64]:
+def hash_inputs(source: Source) -> Hashes:
     """Compute a number for each row that is the same for rows with the same inputs, (n,)."""
     return np.concatenate(source.map(_hash_inputs))
 
 
-def _hash_inputs(source: Source) -> npt.NDArray[np.uint64]:
+def _hash_inputs(source: Source) -> Hashes:
     return hash_rows(source.load().x)
-
-
-def hash_rows(x: AnyArray, known: npt.NDArray[np.uint64] | None = None) -> npt.NDArray[np.uint64]:
-    """The same of rows x, (n, d); ``known`` are hashes of further columns, (n,), which are then part of the rows."""
-    from pandas.util import hash_array  # slow to import, and predictions do not need it
-
-    hashes = np.zeros(len(x), dtype=np.uint64) if known is None else known
-    for column in range(x.shape[1]):
-        values = np.ascontiguousarray(x[:, column], dtype=np.float64) + 0.0  # -0.0 is 0.0
-        hashes = hash_array(values.view(np.uint64) ^ (hashes * np.uint64(0x9E3779B97F4A7C15)))
-    return hashes

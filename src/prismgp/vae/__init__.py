@@ -18,6 +18,7 @@ from prismgp.vae.elbo import ElboTerms, elbo_terms
 from prismgp.vae.networks import GaussianMixture, GaussianMixtureNet, MixturePrior
 from prismgp.vae.released import ReleasedVAE
 from prismgp.vae.training import (
+    STATE_NAME,
     BatchRows,
     Indices,
     Training,
@@ -32,6 +33,7 @@ from prismgp.vae.training import (
 from prismgp.vae.vae import TRAINING_ROWS, MixtureVAE, VAESettings, VAETraining, fit_vae
 
 __all__ = [
+    "STATE_NAME",
     "TRAINING_ROWS",
     "BatchRows",
     "ElboTerms",

@@ -20,7 +20,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -37,7 +37,7 @@ from prismgp.exceptions import NumericalError
 Indices: TypeAlias = npt.NDArray[np.int64]
 
 _LARGEST_VALUE = 1e4  # standard deviations; beyond, squares of what networks compute overflow in float32
-_STATE_NAME = "training"  # of the state of a training in a checkpoint
+STATE_NAME = "training"  # of the state of a training in a checkpoint
 _DIVERGED = "the objective left the range of floating-point numbers"
 
 
@@ -173,8 +173,9 @@ class Training(ABC):
         """Whether the state may be saved."""
         return True
 
-    def begin(self) -> None:  # noqa: B027  (most have nothing to do)
-        """Prepare for the first step of all."""
+    def begin(self) -> list[float]:
+        """Make the checks before the first step of all; their values."""
+        return []
 
     @abstractmethod
     def step(self, number: int) -> None:
@@ -195,11 +196,18 @@ class Training(ABC):
     def restore(self, saved: Saved) -> None:
         """Set everything to what :meth:`save` returned."""
 
-    def count(self, number: int) -> None:
-        """Note that the networks in training have taken so many steps."""
+    @abstractmethod
+    def end(self, message: str) -> None:
+        """End the training of all networks, and say why."""
+
+    def advance(self) -> list[float]:
+        """Take a step, and make the checks that are due after it; their values."""
+        number = self.steps + 1
+        self.step(number)
         self.steps = number
         for result in self.running:
             result.steps = number
+        return self.make_checks()
 
 
 class TrainingTask(Training):
@@ -235,22 +243,21 @@ class TrainingTask(Training):
     def running(self) -> list[TrainingResult]:
         return [] if self.result.message else [self.result]
 
-    def begin(self) -> None:
-        if self.check_start:
-            self._check()
+    def begin(self) -> list[float]:
+        return [self._check()] if self.check_start else []
 
     def make_checks(self, *, last: bool = False) -> list[float]:
         step = self.steps
         if last:
             return [self._check()] if step % self.check_every else []
-        values = [self._check()] if step % self.check_every == 0 or step == self.max_steps else []
+        values = [self._check()] if step % self.check_every == 0 or step >= self.max_steps else []
         if values and not math.isfinite(values[0]):
-            self._end(f"{_DIVERGED} at step {step}")
+            self.end(f"{_DIVERGED} at step {step}")
             return []
         if self.patience is not None and step - self.result.best_step >= self.patience:
-            self._end(f"no better {self.criterion} for {self.patience} steps")
-        elif step == self.max_steps:
-            self._end(f"all {step} steps taken")
+            self.end(f"no better {self.criterion} for {self.patience} steps")
+        elif step >= self.max_steps:
+            self.end(f"all {step} steps taken")
         return values
 
     def _check(self) -> float:
@@ -259,7 +266,7 @@ class TrainingTask(Training):
         self.result.consider(value, entries, self.model, higher_is_better=self.higher_is_better)
         return value
 
-    def _end(self, message: str) -> None:
+    def end(self, message: str) -> None:
         self.result.message, self.result.early = message, False
 
     def save(self) -> Saved:
@@ -363,33 +370,35 @@ def run_training(
     """
     ending = ending or Ending()
     if checkpoint is not None:
-        checkpoint.recall(_STATE_NAME, task.restore)
-    try:
+        checkpoint.recall(STATE_NAME, task.restore)
+    with ending.allow():
+        if not task.steps:
+            _attempt(task, task.begin)
+        while task.running:
+            ending.check()
+            values = _attempt(task, task.advance)
+            if monitor is not None:
+                monitor(values)
+            if values and observe is not None:
+                observe(task.results)
+            if values and checkpoint is not None and task.resumable:
+                checkpoint.put(STATE_NAME, task.save, now=not task.running)
+    if task.running and task.steps and not ending.interrupted:
         with ending.allow():
-            if not task.steps:
-                task.begin()
-            while task.running:
-                ending.check()
-                task.step(task.steps + 1)
-                task.count(task.steps + 1)
-                values = task.make_checks()
-                if monitor is not None:
-                    monitor(values)
-                if values and observe is not None:
-                    observe(task.results)
-                if values and checkpoint is not None and task.resumable:
-                    checkpoint.put(_STATE_NAME, task.save, now=not task.running)
-        if task.running and task.steps and not ending.interrupted:
-            with ending.allow():
-                task.make_checks(last=True)
-    except NumericalError:
-        for result in task.running:
-            result.message, result.early = f"{_DIVERGED} after step {task.steps}", False
+            _attempt(task, partial(task.make_checks, last=True))
     for result in task.running:
-        if result.early:
-            after = f"after {result.steps} steps" if result.steps else "before the first step"
-            result.message = f"{ending.reason} {after}"
+        after = f"after {result.steps} steps" if result.steps else "before the first step"
+        result.message = f"{ending.reason} {after}"
     return task.results
+
+
+def _attempt(task: Training, part: Callable[[], list[float]]) -> list[float]:
+    """Do a part of a training; one that leaves the range of numbers is over."""
+    try:
+        return part()
+    except NumericalError:
+        task.end(f"{_DIVERGED} after step {task.steps}")
+        return []
 
 
 def select_tensors(tensors: dict[str, Tensor], name: str) -> dict[str, Tensor]:
