@@ -256,6 +256,18 @@ def train_steps(task, steps):
         task.check([course])
 
 
+def test_the_default_dtype_of_torch_does_not_matter():
+    """Members with dropout, whose factors are drawn as numbers of Python."""
+    x, y = data(60)
+    before = model(max_steps=3, dropout=0.1).fit(x, y).predict(x)
+    torch.set_default_dtype(torch.float64)
+    try:
+        after = model(max_steps=3, dropout=0.1).fit(x, y).predict(x)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    np.testing.assert_array_equal(after, before)
+
+
 def test_a_summary_restores_a_member():
     (member,) = members = make_members()
     (trained,) = run_training(MemberTraining(members, make_rows(), SETTINGS))

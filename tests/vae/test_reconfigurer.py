@@ -11,6 +11,7 @@ import torch
 from sklearn.metrics import adjusted_rand_score
 
 from prismgp import Reconfigurer
+from prismgp.context import FitContext
 from prismgp.exceptions import DataError, PrismGPWarning
 from prismgp.vae import VAETraining
 
@@ -97,6 +98,17 @@ def test_interrupt_keeps_the_best_state(blobs, monkeypatch):
     assert stopped.fit_status_["interrupted"]
     assert stopped.n_iter_ == 60
     np.testing.assert_array_equal(stopped.transform(x), calm.transform(x))
+
+
+def test_an_interrupt_after_the_last_step(blobs, monkeypatch):
+    def interrupt(_context, text=None):
+        if text is not None:  # a check, the one after the last step
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(FitContext, "advance", interrupt)
+    with pytest.warns(PrismGPWarning, match="the fit was interrupted after 20 steps; the state of step"):
+        stopped = small(max_steps=20, on_interrupt="keep").fit(blobs[0])
+    assert stopped.fit_status_["interrupted"]
 
 
 def test_patience_stops_and_restores_the_best(blobs, monkeypatch):

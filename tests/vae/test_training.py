@@ -220,3 +220,11 @@ def test_rows_are_drawn_beside_those_held_out():
     counts = np.bincount(drawn.ravel(), minlength=10)[[1, 2, 5, 6, 7, 8]]
     assert np.abs(counts - 1_000).max() < 5 * np.sqrt(1_000 * 0.5)
     assert sorted(draw_rows(10, held_out, 100, rng)) == [1, 2, 5, 6, 7, 8]
+
+
+def test_an_error_of_a_callback_is_its_own():
+    def fail(_):
+        raise NumericalError("of the callback")
+
+    with pytest.raises(NumericalError, match="of the callback"):
+        run(Counter([1.0]), observe=fail)
