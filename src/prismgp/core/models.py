@@ -23,12 +23,14 @@ from prismgp.core.process import ConditionedProcess, Functions, Joint, Process
 from prismgp.core.rows import Rows
 
 PREDICTION_ROWS = 2_048
-_CUDA_ROWS, _CUDA_BYTES = 2**15, 2**28  # of their features: few rows do not keep a GPU busy
+# Most rows of a chunk, and bytes of its features: a processor's cache holds them, and few do not keep a GPU busy.
+_CHUNKS = {"cpu": (PREDICTION_ROWS, 2**22), "cuda": (2**15, 2**28)}
 
 
-def cuda_rows(width: int) -> int:
-    """Rows of this many features to predict at a time on a GPU: a power of two."""
-    most = min(max(_CUDA_BYTES // (8 * width), 64), _CUDA_ROWS)
+def rows_to_predict(width: int, device: torch.device) -> int:
+    """Rows of this many features for one chunk: a power of two, which divides larger ones that others may use."""
+    most_rows, most_bytes = _CHUNKS[device.type]
+    most = min(max(most_bytes // (8 * width), 64), most_rows)
     return 1 << (most.bit_length() - 1)
 
 
@@ -248,7 +250,7 @@ class SpectralModel(Predictor):
 
     def prediction_rows(self, device: torch.device) -> int:
         if device.type == "cuda":
-            return cuda_rows(2 * len(self.base) * self.gating.widening)
+            return rows_to_predict(2 * len(self.base) * self.gating.widening, device)
         return max(1, PREDICTION_ROWS // self.gating.widening)
 
     def to(self, device: torch.device) -> SpectralModel:

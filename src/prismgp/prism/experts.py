@@ -13,7 +13,7 @@ import torch
 from prismgp._types import Array, Tensor
 from prismgp.core.features import Statistics, accumulate_features
 from prismgp.core.kernels import Parameters
-from prismgp.core.models import PREDICTION_ROWS, Predictor, SpectralModel, cuda_rows
+from prismgp.core.models import Predictor, SpectralModel, rows_to_predict
 from prismgp.core.normal import Marginals, normal_log_density
 from prismgp.core.numerics import Factor
 from prismgp.core.posterior import WeightPosterior, solve_outputs
@@ -26,7 +26,6 @@ from prismgp.prism.stacking import HeldOut
 
 TRUST_DEGREES = 3.0  # of the Student's t that rows are thought to come from where some are far away
 _LEAST_NOISE_SHARE = 1e-6  # of the noise that a row's own variance leaves, below which rounding decides
-_PREDICTION_BYTES = 2**22  # of the features of one chunk, which a processor's cache holds
 
 
 @dataclass(frozen=True)
@@ -297,12 +296,8 @@ class Mixture(Predictor):
         return combine_moments(found, self.weights, self.temperature)
 
     def prediction_rows(self, device: torch.device) -> int:
-        """Rows to predict at a time: a power of two, which divides larger ones that others may predict at a time."""
-        widest = max(expert.statistics.width for expert in self.experts)
-        if device.type == "cuda":
-            return cuda_rows(widest)
-        most = min(max(_PREDICTION_BYTES // (8 * widest), 64), PREDICTION_ROWS)
-        return 1 << (most.bit_length() - 1)
+        """Rows to predict at a time."""
+        return rows_to_predict(max(expert.statistics.width for expert in self.experts), device)
 
     def covariance(self, x: Tensor) -> Tensor:
         """Joint covariance of the function under the mixture, (..., n, n, q)."""
