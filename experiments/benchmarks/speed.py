@@ -198,7 +198,7 @@ def step(order: Record) -> Record:
         sizes = NetworkSizes(d, 1, PRISM_P, 8, (128, 128), 8, "soft", noise)
         drawn = draw_frequencies(get_kernel("rbf"), PRISM_P, 8 + d, "orthogonal", own.generator("frequencies"))
         network = RevisedMap(sizes, default_start(d, 1), drawn, torch_generator(own, "network")).to(device)
-        members.append(Member(network, dropout, own))
+        members.append(Member(network, drawn, dropout, own))
     held_out = held_out_rows(hash_inputs(source), 0.1, 10_000, streams.generator("held-out"))
     settings = MemberSettings(8.0, 1.2, 1e-3, 504, 1_000, 1_000, None, True)
     step_rows = len(members) * settings.batch_size

@@ -108,3 +108,8 @@ def test_the_caller_does_the_work_of_workers_that_were_not_opened(threads):
     torch.set_num_threads(1)
     with Workers() as workers:
         assert workers.map(lambda _: threading.get_ident(), range(3)) == [here] * 3
+
+
+def test_the_caller_computes_a_single_item(threads):
+    with Workers() as workers:
+        assert workers.map(lambda _: threading.get_ident(), range(1)) == [threading.get_ident()]

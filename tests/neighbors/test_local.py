@@ -204,6 +204,38 @@ def test_gradient_by_finite_differences(rng, name, q):
         assert gradient[j] == pytest.approx(expected, rel=GRADIENT, abs=GRADIENT * np.abs(gradient).max())
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_gradient_in_single_precision(rng, name):
+    gp = make(rng, name)
+    gp = replace(
+        gp, coordinates=torch.cat([gp.coordinates, gp.coordinates[:5]]), targets=torch.cat([gp.targets] * 2)[:65]
+    )
+    examples = draw_examples(gp, rng)
+    near = gp.search.query(examples.points, gp.k, groups=examples.groups, own=examples.own)
+    found = []
+    for dtype in (torch.float64, torch.float32):  # rows that are equal have distance zero, where slopes are infinite
+        part, y = gp.gather(examples.points, near).to(dtype), examples.targets.to(dtype)
+        values, gradient = log_density_and_gradient(gp.kernel, gp.params, part, y)
+        found.append(np.append(gradient.pack(), float(values.mean())))
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-3, atol=1e-4)
+
+
+def test_single_precision_is_used_where_the_noise_is_not_low(rng):
+    gp = make(rng, q=1)
+    examples = draw_examples(gp, rng)
+
+    def learn(gp, coarse):
+        training = LocalTraining(steps=30, coarse=coarse)
+        return fit_local(gp, examples, np.random.default_rng(0), training).params.pack()
+
+    precise, coarse = learn(gp, False), learn(gp, True)
+    assert (coarse != precise).any()
+    np.testing.assert_allclose(coarse, precise, atol=1e-3)
+    # Rows with a noise of their own are computed in double precision.
+    weighted = replace(gp, row_noise=RowNoise(torch.ones(gp.n_rows, dtype=torch.float64)))
+    np.testing.assert_array_equal(learn(weighted, True), learn(weighted, False))
+
+
 def test_density_is_that_of_the_predictions(rng):
     gp = make(rng)
     examples = draw_examples(gp, rng)

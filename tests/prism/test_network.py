@@ -153,7 +153,7 @@ def test_batch_prediction_is_that_of_the_features(rng, gating, noise):
 @pytest.mark.parametrize("p", [40, 5], ids=BATCHES)
 @pytest.mark.parametrize("noise_variance", [1e-6, 1e-4, 1e-1])
 def test_single_precision_gradients_stay_close(rng, noise_variance, p):
-    """Members are trained in float32, with the factor in float64; also where the noise is low."""
+    """Members are trained in float32; where the noise is low, the factor is in float64."""
     network = make_map(rng, p=p)
     x, y = rows(rng, 60)
     gradients = []
@@ -164,6 +164,22 @@ def test_single_precision_gradients_stay_close(rng, noise_variance, p):
         batch_log_evidence(each, each(x.to(dtype)), y).backward()
         gradients.append(torch.cat([p.grad.double().flatten() for p in each.parameters() if p.grad is not None]))
     assert float((gradients[1] - gradients[0]).norm() / gradients[0].norm()) < 1e-2
+
+
+def test_low_noise_has_factors_in_double_precision(rng):
+    """In single precision the evidence has six digits at most, and fewer where the noise is low."""
+    network = make_map(rng, noise="constant", p=40).float()
+    x, y = rows(rng, 60)
+    errors = []
+    for noise_variance in (1e-1, 1e-6):
+        with torch.no_grad():
+            network.log_noise.fill_(np.log(noise_variance))
+            output = network(x.float())
+            precise = output._replace(**{k: v.double() for k, v in output._asdict().items() if v is not None})
+            got, expected = (float(batch_log_evidence(network, each, y)) for each in (output, precise))
+        errors.append(abs(got / expected - 1.0))
+    assert 1e-9 < errors[0] < 1e-5
+    assert errors[1] < 1e-9
 
 
 def test_batch_of_one_row(rng):

@@ -83,7 +83,7 @@ class Kernel:
             return -0.5 * (-0.5 * s).exp()
         r = (self.degrees * s).sqrt()
         if self.degrees == 1:
-            return -0.5 * (-r).exp() / r.clamp_min(1e-150) * (s > 0)
+            return -0.5 * (-r).exp() / r.clamp_min(torch.finfo(r.dtype).tiny) * (s > 0)
         if self.degrees == 3:
             return -1.5 * (-r).exp()
         return -(5.0 / 6.0) * (1.0 + r) * (-r).exp()

@@ -24,8 +24,9 @@ class Workers:
     """A pool of as many threads as torch has, of which each computes its items on one thread.
 
     The caller's own operations have one thread as well while the pool is open, where it is ``calm``: threads of its
-    operations would go on spinning for a while, on cores that the pool needs. Before the pool is opened, where torch
-    has one thread, and where the pool is not ``wanted``, as on a GPU, the caller computes all items itself.
+    operations would go on spinning for a while, on cores that the pool needs. The caller computes items itself where
+    there is only one, before the pool is opened, where torch has one thread, and where the pool is not ``wanted``, as
+    on a GPU.
     """
 
     def __init__(self, *, calm: bool = False, wanted: bool = True) -> None:
@@ -57,7 +58,7 @@ class Workers:
 
     def map(self, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
         """Compute a function of every item."""
-        if self._pool is None:
+        if self._pool is None or len(items) == 1:
             return [function(item) for item in items]
         grad, numpy_errors = torch.is_grad_enabled(), np.geterr()
 

@@ -45,6 +45,10 @@ class Neighborhoods:
     targets: Tensor  # of the neighbours, (m, k, q), float64
     row_noise: RowNoise | None = None  # of the neighbours, where they differ, all (m, k)
 
+    def to(self, dtype: torch.dtype) -> Neighborhoods:
+        """The same in another precision, but for the noise of rows."""
+        return Neighborhoods(self.offsets.to(dtype), self.targets.to(dtype), self.row_noise)
+
 
 @dataclass(frozen=True)
 class _Solved:

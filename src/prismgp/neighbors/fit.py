@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -29,13 +30,14 @@ from prismgp.neighbors.local import LocalGP
 
 _FACTORS = tuple(4.0**power for power in (-1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5))  # on all length-scales, for the start
 _START_ROWS = 1_024
-_BLOCK_ROWS = 64  # whose kernel matrices fit into a processor's cache
+_BLOCK_ROWS = 128  # whose kernel matrices about fit into a processor's cache; fewer gain nothing by a second thread
 _MOST_EXAMPLES = 10_000
 _LOG_LENGTHSCALES = (math.log(1e-3), math.log(1e4))
 _LOG_SIGNAL = (math.log(1e-4), math.log(1e3))
 _MOST_LOG_NOISE = math.log(1e2)
 _START_RATIOS = (0.05, 0.5, 0.95)  # share of the noise in the variance, for the start
 _BETAS, _EPS = (0.9, 0.999), 1e-8  # of Adam
+_COARSE_RATIO = 1e3  # of signal to noise variance up to which float32 has three digits of the gradient or more
 _METRIC_SPREAD = 1.0  # prior standard deviation of the logarithm of a length-scale about its start
 
 
@@ -49,6 +51,7 @@ class LocalTraining:
     learning_rate: float = 0.06
     search_rows: int = 2_560  # examples whose neighbours are searched at a time; the steps until the next use these
     degrees: float = math.inf  # of freedom of the density that is maximised
+    coarse: bool = False  # whether a CPU may compute gradients in float32, where the noise is not low
 
 
 @dataclass(frozen=True)
@@ -103,7 +106,7 @@ class _Fit:
         model: Callable[[LocalGP], Any],
     ) -> None:
         self.examples, self.rng, self.training, self.callback, self.model = examples, rng, training, callback, model
-        self.workers = Workers(wanted=gp.coordinates.device.type == "cpu")
+        self.workers = Workers(calm=True, wanted=gp.coordinates.device.type == "cpu")
         self.log_noise = (math.log(least_noise), _MOST_LOG_NOISE)
         self.gp = replace(gp, params=self._limit(gp.params))
 
@@ -153,25 +156,31 @@ class _Fit:
     def _evaluate(self, near: _NearExamples, params: Parameters, index: Tensor | None = None) -> tuple[float, Array]:
         """Sum of the log densities of some examples, and its gradient."""
         examples = near.examples if index is None else near.examples.take(index.to(near.examples.points.device))
+        dtype = self._precision(params)
 
         def compute() -> tuple[float, Array]:
             rows = near.rows if index is None else near.rows[index.to(near.rows.device)]
 
             def evaluate(block: slice) -> tuple[float, Array]:
                 some = examples.take(block)
-                part = self.gp.gather(some.points, rows[block])
+                part = self.gp.gather(some.points, rows[block]).to(dtype)
                 values, gradient = log_density_and_gradient(
-                    self.gp.kernel, params, part, some.targets, self.training.degrees, some.row_noise
+                    self.gp.kernel, params, part, some.targets.to(dtype), self.training.degrees, some.row_noise
                 )
-                return float(values.sum()), gradient.pack() * len(some)
+                return float(values.double().sum()), gradient.pack() * len(some)
 
-            size = _BLOCK_ROWS if rows.device.type == "cpu" else len(examples)
-            blocks = [slice(start, start + size) for start in range(0, len(examples), size)]
-            values, gradients = zip(*self.workers.map(evaluate, blocks), strict=True)
+            count = math.ceil(len(examples) / _BLOCK_ROWS) if rows.device.type == "cpu" else 1
+            ends = [k * len(examples) // count for k in range(count + 1)]  # of equal size, since threads share them
+            values, gradients = zip(*self.workers.map(evaluate, [slice(*each) for each in pairwise(ends)]), strict=True)
             return sum(values), np.sum(gradients, 0)
 
         self.callback.ending.check()
         return self.callback.evaluate(len(examples), params.pack(), compute)
+
+    def _precision(self, params: Parameters) -> torch.dtype:
+        """The precision of an evaluation."""
+        plain = self.training.coarse and self.gp.row_noise is None and self.gp.coordinates.device.type == "cpu"
+        return torch.float32 if plain and (params.signal <= _COARSE_RATIO * params.noise).all() else torch.float64
 
     def _start(self, starts: Sequence[Parameters]) -> Parameters:
         """The best of several scales of the metric and shares of the noise, and of the given starts."""
@@ -268,7 +277,9 @@ def log_density_and_gradient(
     to_between *= inner_slope
     inside = centred * to_between.sum(2)[:, :, None] - torch.bmm(to_between, centred)
     by_scale = (2.0 * centred * inside + offsets.square() * (to_point * r_slope)[:, :, None]).sum((0, 1))
-    found = torch.cat([(2.0 / m) * by_scale, -torch.stack(gradients)]).cpu().numpy()  # a GPU is waited for once
+    found = (
+        torch.cat([(2.0 / m) * by_scale, -torch.stack(gradients)]).double().cpu().numpy()
+    )  # a GPU is waited for once
     lengthscale, others = found[: len(scale)], found[len(scale) :].reshape(q, 3)
     return total, Parameters(lengthscale, *others.T.copy())
 

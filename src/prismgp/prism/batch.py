@@ -16,8 +16,9 @@ A batch of more rows is cheaper by its w gated features F = V^-1/2 (r (x) phi), 
     log |A| = log |M|,   M = I + (S / s2) F'F,   beta = rho - F g,   g = (S / s2) M^-1 F'rho         (B3)
     d/d F = beta g' - (S / s2) F M^-1                                                                (B4)
 
-A, M and their factors are in float64, since they are ill-conditioned where the noise is low. The gradient is formed in
-the forward pass and in the network's precision: at this size, touching memory costs as much as arithmetic.
+A, M and their factors are in float64 where the noise is low, since they are ill-conditioned there, and otherwise in the
+network's precision, on a CPU: at this size, touching memory costs as much as arithmetic. The gradient is formed in the
+forward pass and in the network's precision.
 
 All tensors may have a leading dimension of members, each with a batch of its own.
 """
@@ -35,6 +36,7 @@ from prismgp.core.numerics import Factor, factor, factor_all, invert_lower
 from prismgp.core.rows import RowNoise
 from prismgp.prism.network import NetworkOutput
 
+_COARSE = 5e6  # rows times the largest ratio of signal to noise: rounding to float32 moves eigenvalues by 1e-7 of it
 _PRECISE = 3e4  # ratio of signal to noise variance above which the gradient, too, is formed in float64
 
 
@@ -60,12 +62,24 @@ class _Solved(NamedTuple):
     inverse: Tensor  # (M, k, k), in the network's precision unless that is too coarse
 
 
+def _precision(log_ratio: Tensor, features: Tensor) -> torch.dtype:
+    """The precision of A or M, given logarithms of ratios, (M, q), and features, (M, n, w)."""
+    if features.is_cuda:  # a recorded step cannot look at numbers
+        return torch.float64
+    largest = features.square().sum(-1).max() * log_ratio.max().exp()  # on the diagonal of A - I
+    return features.dtype if bool(largest * features.shape[1] < _COARSE) else torch.float64
+
+
 def _solve(products: Tensor, ratio: Tensor, right: Tensor, dtype: torch.dtype) -> _Solved:
-    """Factor ``I + ratio products``, (M, k, k) float64, with ratios (M,), for right-hand sides, (M, k, 1)."""
-    matrix = products * ratio[:, None, None]
+    """Factor ``I + ratio products``, (M, k, k), with ratios (M,), for right-hand sides, (M, k, 1).
+
+    Factors have the precision of the products; ``dtype`` is that of the network.
+    """
+    matrix = products * ratio.to(products)[:, None, None]
     matrix.diagonal(dim1=-2, dim2=-1).add_(1.0)
     lower = factor_all(matrix)
-    logdet = 2.0 * lower.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+    logdet = 2.0 * lower.diagonal(dim1=-2, dim2=-1).double().log().sum(-1)
+    right = right.to(lower)
     if lower.is_cuda:  # where to solve takes as long for one right-hand side as for many, and ten times a product
         root = invert_lower(lower)
         half = root @ right
@@ -75,7 +89,7 @@ def _solve(products: Tensor, ratio: Tensor, right: Tensor, dtype: torch.dtype) -
     # The factor has half the digits of the matrix's condition: its inverse may be in the network's precision, unless
     # the noise is very low. Transposed, which changes nothing but the order in memory: that of what it meets.
     inverse = torch.cholesky_inverse(lower.to(dtype) if bool(ratio.max() < _PRECISE) else lower).mT
-    return _Solved(half, solution, logdet, inverse)
+    return _Solved(half.double(), solution.double(), logdet, inverse)
 
 
 class _Density(torch.autograd.Function):
@@ -121,9 +135,10 @@ class _FeatureDensity(_Density):
 
 def _whitened(phi: Tensor, gates: Tensor | None, log_ratio: Tensor, rho: Tensor) -> Found:
     """Value and gradients of :class:`_WhitenedDensity`."""
-    wide = phi.double()
+    dtype = _precision(log_ratio, phi)
+    wide, gate = phi.to(dtype), None if gates is None else gates.to(dtype)
     inner = wide @ wide.mT
-    outer = None if gates is None else gates.double() @ gates.double().mT
+    outer = None if gate is None else gate @ gate.mT
     b = inner if outer is None else inner * outer
     value = rho.new_zeros(len(phi))
     grad_ratio, grad_rho = torch.empty_like(log_ratio), torch.empty_like(rho)
@@ -152,8 +167,8 @@ def _whitened(phi: Tensor, gates: Tensor | None, log_ratio: Tensor, rho: Tensor)
 
 def _by_features(features: Tensor, log_ratio: Tensor, rho: Tensor) -> Found:
     """Value and gradients of :class:`_FeatureDensity`."""
-    wide = features.double()
-    inner, projected = wide.mT @ wide, wide.mT @ rho
+    wide = features.to(_precision(log_ratio, features))
+    inner, projected = wide.mT @ wide, wide.mT @ rho.to(wide)
     value = rho.new_zeros(len(wide))
     grad_ratio, grad_rho = torch.empty_like(log_ratio), torch.empty_like(rho)
     total: Tensor | None = None
@@ -162,7 +177,7 @@ def _by_features(features: Tensor, log_ratio: Tensor, rho: Tensor) -> Found:
         solved = _solve(inner, ratio, projected[:, :, k : k + 1], features.dtype)
         inverse = solved.inverse
         weights = ratio[:, None, None] * solved.solution
-        beta = rho[:, :, k : k + 1] - wide @ weights
+        beta = rho[:, :, k : k + 1] - wide @ weights.to(wide)
         quadratic = (rho[:, :, k : k + 1] * beta).sum((1, 2))
         value = value - 0.5 * (solved.logdet + quadratic)
         # As above: n less the trace of A's inverse is w less that of M's.

@@ -56,8 +56,8 @@ _ALL = 2**14  # neighbours: as many as a model file may ask for
 # neighbours in the latent space are worth it on the residuals only.
 _FEW_EXAMPLES = 300
 # Student's t, so that the metric is not that of a few rows far away; with few examples, quickly.
-FEW = LocalTraining(steps=200, searches=4, batch_rows=256, degrees=10.0)
-MANY = LocalTraining(steps=400, searches=8, degrees=10.0)
+FEW = LocalTraining(steps=200, searches=4, batch_rows=256, degrees=10.0, coarse=True)
+MANY = LocalTraining(steps=400, searches=8, degrees=10.0, coarse=True)
 LEAST_NOISE = {True: 0.05, False: 1e-5}  # of the residuals, whose variance is about one; of the targets
 LEAST_EXAMPLES, _MOST_EXAMPLES = 20, 10_000
 _CROSS_ROWS, _FOLDS = 2_000, 5  # with fewer examples each part is judged by parameters learned on the others

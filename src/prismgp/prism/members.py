@@ -104,12 +104,6 @@ class StepInputs(NamedTuple):
     numbers: Tensor  # (M, 4), what step_numbers returns
     noise: Tensor | None  # (M, rows, 1, L), in steps with an ELBO
 
-    def take(self, m: int) -> StepInputs:
-        """Views of what one member is given."""
-        kept, noise = tuple(each[m : m + 1] for each in self.kept), self.noise
-        x, y, row_noise, numbers = (each[m : m + 1] for each in (self.x, self.y, self.row_noise, self.numbers))
-        return StepInputs(x, y, row_noise, kept, numbers, None if noise is None else noise[m : m + 1])
-
 
 def step_numbers(number: int, rate: float, share: float) -> tuple[float, ...]:
     """What Adam needs in the step of that number: learning rate, its corrections, and the new weights' share."""
@@ -219,21 +213,19 @@ class Members:
         network.load_state_dict(own)
         return network
 
-    def step(self, inputs: StepInputs) -> None:
-        """Take a step of Adam."""
-        device = inputs.x.device
+    def step(self, draw: Callable[[Sequence[int]], StepInputs]) -> None:
+        """Take a step of Adam; ``draw`` makes what some members are given, whose numbers it is told."""
+        device, whole = self.state.values.device, range(len(self))
         if device.type == "cuda":
-            evidence, terms = self._replay(partial(self._take_step, self._like, self.state), inputs, device)
-        else:
-            parts = self._workers.map(partial(self._step_alone, inputs), range(len(self)))
-            evidence = torch.cat([part for part, _ in parts])
-            terms = {name: torch.cat([found[name] for _, found in parts]) for name in parts[0][1]}
-        self.evidence.copy_(evidence)
-        for name, value in terms.items():
-            self.terms[name].copy_(value)
+            parts = [self._replay(partial(self._take_step, self._like, self.state), draw(whole), device)]
+        else:  # what a member is given is drawn side by side, too
+            parts = self._workers.map(lambda m: self._step_alone(draw([m]), m), whole)
+        self.evidence.copy_(torch.cat([part for part, _ in parts]))
+        for name in parts[0][1]:
+            self.terms[name].copy_(torch.cat([found[name] for _, found in parts]))
 
     def _step_alone(self, inputs: StepInputs, m: int) -> tuple[Tensor, dict[str, Tensor]]:
-        return self._take_step(self._copies[m], self.state.take(slice(m, m + 1)), inputs.take(m))
+        return self._take_step(self._copies[m], self.state.take(slice(m, m + 1)), inputs)
 
     def _take_step(
         self, like: MemberObjective, state: MemberTensors, inputs: StepInputs

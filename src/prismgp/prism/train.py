@@ -142,26 +142,29 @@ class MemberTraining(Training):
     def step(self, number: int) -> None:
         """Take a step of Adam on a new batch of every member."""
         self.rows.expect(number, self._foresee)
-        drawn = [self.rows.draw(self.settings.batch_size, course.draws["batches"]) for course in self.active]
+        self.members.step(lambda members: self._draw(number, [self.active[m] for m in members]))
+
+    def _draw(self, number: int, courses: Sequence[_Course]) -> StepInputs:
+        """What a step gives to some members."""
+        drawn = [self.rows.draw(self.settings.batch_size, course.draws["batches"]) for course in courses]
         index, device = np.concatenate(drawn), self.rows.device
         shape, n = (len(drawn), len(drawn[0]), -1), len(drawn[0])
         there = send(torch.as_tensor(index), device)
         batch = self.rows.read(index, there)
         x, y, noise = batch.x.reshape(shape), batch.y.reshape(shape), batch.noise
-        trust = torch.cat([each.trust[own] for each, own in zip(self.active, there.reshape(-1, n), strict=True)])
+        trust = torch.cat([each.trust[own] for each, own in zip(courses, there.reshape(-1, n), strict=True)])
         weights = trust[:, None] if noise is None else torch.cat([trust[:, None] * noise[:, :1], noise[:, 1:]], 1)
         share = 1.0 - min(_AVERAGE, number / (9.0 + number))
-        numbers = [step_numbers(number, self._learning_rate(course, number), share) for course in self.active]
-        inputs = StepInputs(
+        numbers = [step_numbers(number, self._learning_rate(course, number), share) for course in courses]
+        return StepInputs(
             x,
             y,
             weights.reshape(shape),
-            self._draw_dropout(n),
+            self._draw_dropout(courses, n),
             send(torch.tensor(numbers, dtype=torch.float32), device),
             # For the history also where the ELBO's weight is zero.
-            self._draw_noise(min(ELBO_ROWS, n)) if (number - 1) % ELBO_EVERY == 0 else None,
+            self._draw_noise(courses, min(ELBO_ROWS, n)) if (number - 1) % ELBO_EVERY == 0 else None,
         )
-        self.members.step(inputs)
 
     def _foresee(self, first: int, last: int) -> list[Indices]:
         """The rows that the batches of these steps, and the checks among them, will have."""
@@ -183,16 +186,16 @@ class MemberTraining(Training):
         angle = math.pi * max((step - 1) / course.end, self.ending.share)
         return _LEARNING_RATE * min(1.0, step / _WARM_UP) * 0.5 * (1.0 + math.cos(angle))
 
-    def _draw_dropout(self, n: int) -> tuple[Tensor, ...]:
+    def _draw_dropout(self, courses: Sequence[_Course], n: int) -> tuple[Tensor, ...]:
         """Factors on the values of the hidden layers, (M, n, h) each; none if no member drops any."""
-        if not any(course.dropout for course in self.active):
+        if not any(course.dropout for course in courses):
             return ()
-        shares = [1.0 - course.dropout for course in self.active]
+        shares = [1.0 - course.dropout for course in courses]
         divisors = send(torch.tensor(shares, dtype=torch.float32), self.rows.device)[:, None, None]
         layers = []
         for width in self.members.sizes.hidden:
-            kept = np.ones((len(self.active), n * width), dtype=np.bool_)
-            for course, own in zip(self.active, kept, strict=True):
+            kept = np.ones((len(courses), n * width), dtype=np.bool_)
+            for course, own in zip(courses, kept, strict=True):
                 if course.dropout:
                     drawn = np.frombuffer(course.draws["dropout"].bytes(2 * n * width), np.uint16)
                     np.greater_equal(drawn, round(course.dropout * 2**16), out=own)
@@ -200,11 +203,10 @@ class MemberTraining(Training):
             layers.append(there / divisors)
         return tuple(layers)
 
-    def _draw_noise(self, n: int) -> Tensor:
+    def _draw_noise(self, courses: Sequence[_Course], n: int) -> Tensor:
         shape = (n, 1, self.members.sizes.latent)
         drawn = [
-            torch.randn(shape, generator=course.generators["latent noise"], dtype=torch.float32)
-            for course in self.active
+            torch.randn(shape, generator=course.generators["latent noise"], dtype=torch.float32) for course in courses
         ]
         return send(torch.stack(drawn), self.rows.device)
 
