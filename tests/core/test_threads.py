@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from prismgp.core.threads import Workers
+from prismgp.core.threads import Workers, use_one_thread
 
 
 @pytest.fixture
@@ -113,3 +113,11 @@ def test_the_caller_does_the_work_of_workers_that_were_not_opened(threads):
 def test_the_caller_computes_a_single_item(threads):
     with Workers() as workers:
         assert workers.map(lambda _: threading.get_ident(), range(1)) == [threading.get_ident()]
+
+
+def test_one_thread_for_the_caller_alone(threads):
+    with use_one_thread():
+        assert torch.get_num_threads() == 1
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(torch.get_num_threads).result() == threads
+    assert torch.get_num_threads() == threads

@@ -30,6 +30,7 @@ from prismgp.core.models import ExactModel, SpectralModel, spectral_objective
 from prismgp.core.optimise import Monitor, Objective, maximise, race, screen
 from prismgp.core.posterior import noise_log_evidence
 from prismgp.core.rows import Callback, Rows
+from prismgp.core.threads import use_one_thread
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,8 @@ def exact_start(small: Rows, start: Parameters, kernel: Kernel, monitor: Monitor
     boxes = bounds(tied, dtype="float64")
     untying = replace(monitor, model_at=lambda objective, params: monitor.model_at(objective, groups.untie(params)))
     common: dict[str, Any] = {"monitor": untying, "prior": Prior.of(rows, tied)}
-    _, found, report = race([runner], boxes, rounds=[START_ITER], method="exact GP start", **common)
+    with use_one_thread():  # two gain little with so few rows, and lose much where the machine has other work
+        _, found, report = race([runner], boxes, rounds=[START_ITER], method="exact GP start", **common)
     return groups.untie(found), report[0]
 
 

@@ -8,8 +8,9 @@ computed on one thread also has the same bits whatever the number of cores.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TypeVar
 
@@ -44,7 +45,7 @@ class Workers:
             for _ in range(self._threads):
                 self._pool.submit(ready.wait)
             ready.wait()
-            self._set_threads(1 if self._calm else self._threads)
+            _set_threads(1 if self._calm else self._threads, self._threads)
         except BaseException:  # or threads would wait for each other forever
             ready.abort()
             self._close()
@@ -83,15 +84,27 @@ class Workers:
         try:
             pool.shutdown(cancel_futures=True)
         finally:
-            self._set_threads(self._threads)
+            _set_threads(self._threads, self._threads)
 
-    def _set_threads(self, count: int) -> None:
-        """Set the threads of the caller's operations; those of threads yet to come stay what they were."""
-        torch.set_num_threads(count)
-        if count != self._threads:  # torch gives a new thread what any thread has set last
-            other = threading.Thread(target=torch.set_num_threads, args=(self._threads,))
-            other.start()
-            other.join()
+
+@contextmanager
+def use_one_thread() -> Iterator[None]:
+    """Let the operations of the caller have one thread until the block ends."""
+    threads = torch.get_num_threads()
+    try:
+        _set_threads(1, threads)
+        yield
+    finally:
+        _set_threads(threads, threads)
+
+
+def _set_threads(count: int, others: int) -> None:
+    """Set the threads of the caller's operations; those of threads yet to come stay what they were."""
+    torch.set_num_threads(count)
+    if count != others:  # torch gives a new thread what any thread has set last
+        other = threading.Thread(target=torch.set_num_threads, args=(others,))
+        other.start()
+        other.join()
 
 
 def _compute_alone() -> None:
