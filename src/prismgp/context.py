@@ -23,8 +23,8 @@ from tqdm import tqdm
 from prismgp._system import too_large
 from prismgp._types import Array
 from prismgp.checkpoint import Checkpoint, Saved
-from prismgp.core.features import Statistics
 from prismgp.core.rows import Callback, Ending
+from prismgp.core.statistics import Statistics
 
 _EVALUATIONS = "evaluations"
 

@@ -12,7 +12,7 @@ import torch
 from prismgp._system import Streams
 from prismgp._types import Array, Tensor
 from prismgp.core.evidence import BlockEvidence, ProfiledEvidence, profile
-from prismgp.core.exact import ExactEvidence, Groups, TiedEvidence
+from prismgp.core.exact import ExactEvidence, ExactModel, Groups, TiedEvidence
 from prismgp.core.features import Gating, find_limits
 from prismgp.core.kernels import (
     FEW_ROWS,
@@ -26,10 +26,10 @@ from prismgp.core.kernels import (
     perturb,
     widen,
 )
-from prismgp.core.models import ExactModel, SpectralModel, spectral_objective
+from prismgp.core.models import SpectralModel, spectral_objective
 from prismgp.core.optimise import Monitor, Objective, maximise, race, screen
-from prismgp.core.posterior import noise_log_evidence
 from prismgp.core.rows import Callback, Rows
+from prismgp.core.statistics import noise_log_evidence
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ import torch
 from prismgp._types import AnyArray, Array, OnInterrupt, Tensor
 
 if TYPE_CHECKING:
-    from prismgp.core.features import Statistics  # which are made of rows
+    from prismgp.core.statistics import Statistics
 
 T = TypeVar("T")
 

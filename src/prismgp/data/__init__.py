@@ -17,8 +17,6 @@ from prismgp.data.chunks import (
     merge_copies,
     prefetch,
     run_pass,
-    standardise,
-    standardise_tensor,
 )
 from prismgp.data.dask import collection_source
 from prismgp.data.encoder import InputColumn, TableEncoder, missing_error, warn_unseen
@@ -61,7 +59,5 @@ __all__ = [
     "quote_names",
     "read_frame",
     "run_pass",
-    "standardise",
-    "standardise_tensor",
     "warn_unseen",
 ]

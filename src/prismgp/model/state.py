@@ -13,12 +13,12 @@ from typing import Any
 import torch
 
 from prismgp._types import Array, Tensor
-from prismgp.core.exact import ExactPosterior
-from prismgp.core.features import GATINGS, Gating, Statistics
+from prismgp.core.exact import ExactModel, ExactPosterior
+from prismgp.core.features import GATINGS, BlockPosterior, Gating, WeightPosterior
 from prismgp.core.gating import RuleGate
 from prismgp.core.kernels import Parameters, get_kernel
-from prismgp.core.models import ExactModel, Predictor, SpectralModel
-from prismgp.core.posterior import BlockPosterior, WeightPosterior
+from prismgp.core.models import Predictor, SpectralModel
+from prismgp.core.statistics import Statistics
 from prismgp.exceptions import ModelFileError, PrismGPError
 from prismgp.model.container import PARAMETERS, take, take_parameters, under
 from prismgp.model.expert_state import (

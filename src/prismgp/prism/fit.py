@@ -14,10 +14,10 @@ from prismgp._types import AnyArray, Array
 from prismgp.context import FitContext
 from prismgp.core.fit import SSGPFit, SSGPSettings, fit_ssgp
 from prismgp.core.kernels import Kernel, Parameters
-from prismgp.core.models import SpectralModel
+from prismgp.core.models import SpectralModel, standardise
 from prismgp.core.shape import NoiseShape
 from prismgp.core.tails import tail_share
-from prismgp.data import MappedSource, Source, StandardisedRows, Standardiser, standardise
+from prismgp.data import MappedSource, Source, StandardisedRows, Standardiser
 from prismgp.prism.copies import Copies
 from prismgp.prism.experts import Expert, Mixture
 from prismgp.prism.joint import LOCAL_ROWS, JointFit, JointRecipe

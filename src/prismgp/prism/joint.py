@@ -16,11 +16,12 @@ from prismgp._system import Streams
 from prismgp._types import Array, Tensor
 from prismgp.checkpoint import Checkpoint, Saved
 from prismgp.context import FitContext
-from prismgp.core.features import Statistics
 from prismgp.core.kernels import Kernel, Parameters, draw_frequencies, get_kernel
+from prismgp.core.models import standardise
 from prismgp.core.rows import Ending, time_twice
+from prismgp.core.statistics import Statistics
 from prismgp.core.threads import Workers
-from prismgp.data import ArraySource, Source, StandardisedRows, standardise
+from prismgp.data import ArraySource, Source, StandardisedRows
 from prismgp.prism.copies import Copies
 from prismgp.prism.experts import Expert, Mixture
 from prismgp.prism.judging import HeldOutRows, Judged, WeighedStatistics, chunk_rows

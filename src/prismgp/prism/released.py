@@ -25,8 +25,9 @@ import torch
 from prismgp._system import Streams
 from prismgp._types import AnyArray, Array, Tensor
 from prismgp.context import FitContext
-from prismgp.core.features import Statistics, spectral_features
+from prismgp.core.features import spectral_features
 from prismgp.core.kernels import Parameters
+from prismgp.core.statistics import Statistics
 from prismgp.data import StandardisedRows
 from prismgp.prism.experts import Expert, Mixture
 from prismgp.prism.maps import MapStatistics, PlainMap, ReconfiguredMap

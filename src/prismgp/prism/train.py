@@ -27,8 +27,8 @@ import torch
 
 from prismgp._types import Tensor
 from prismgp.checkpoint import Saved
-from prismgp.core.features import accumulate_features
 from prismgp.core.rows import Ending
+from prismgp.core.statistics import accumulate_features
 from prismgp.core.threads import Workers
 from prismgp.exceptions import NumericalError
 from prismgp.prism.batch import batch_predict

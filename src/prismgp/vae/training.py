@@ -30,8 +30,8 @@ import torch
 from prismgp._system import Streams, available_bytes
 from prismgp._types import AnyArray, Array, Tensor
 from prismgp.checkpoint import Checkpoint, Saved
+from prismgp.core.models import standardise
 from prismgp.core.rows import Ending
-from prismgp.data import standardise
 from prismgp.exceptions import NumericalError
 
 Indices: TypeAlias = npt.NDArray[np.int64]
