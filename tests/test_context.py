@@ -20,7 +20,7 @@ from prismgp.checkpoint import Checkpoint
 from prismgp.context import FitContext
 from prismgp.estimators import sources
 from prismgp.exceptions import DataError, ModelFileError, PrismGPWarning
-from prismgp.model.state import predictor_tensors
+from prismgp.model.save import predictor_tensors
 from prismgp.neighbors import fit as fit_module
 from tests.killed_fits import MODELS, data
 

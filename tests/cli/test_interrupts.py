@@ -43,7 +43,7 @@ MOMENTS = [
     ("prismgp.prism.local_fit:fit_local", 1),
     ("prismgp.prism.local_fit:fit_local", 3),
     ("prismgp.prism.shapes:fit_shape", 1),
-    ("prismgp.model.file:write_tensors", 1),
+    ("prismgp.model.save:write_tensors", 1),
     ("prismgp.model.container:split_bytes", 1),
 ]
 
