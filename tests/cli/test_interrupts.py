@@ -32,7 +32,7 @@ MOMENTS = [
     ("prismgp.core.evidence:SpectralEvidence.value_and_gradient", 1),
     ("prismgp.core.evidence:SpectralEvidence.value_and_gradient", 9),
     ("prismgp.core.fit:race", 1),
-    ("prismgp.context:FitContext.statistics", 1),
+    ("prismgp.context:FitContext.recall", 1),
     ("prismgp.prism.train:MemberTraining.step", 1),
     ("prismgp.prism.train:MemberTraining.check", 1),
     ("prismgp.prism.train:MemberTraining.step", 12),

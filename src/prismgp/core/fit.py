@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ from prismgp.core.kernels import (
 from prismgp.core.models import SpectralModel, spectral_objective
 from prismgp.core.optimise import Monitor, Objective, maximise, race, screen
 from prismgp.core.rows import Callback, Rows
-from prismgp.core.statistics import noise_log_evidence
+from prismgp.core.statistics import STATISTICS, noise_log_evidence
 
 
 @dataclass(frozen=True)
@@ -193,7 +194,8 @@ class _Fit:
             params, objective, stages = self._learn(samples, start)
             report += stages
         objective = objective or self._objective(self.rows)
-        blocks = self.callback.statistics(lambda: objective.statistics(objective.complete(params)))
+        last_pass = partial(self.callback.ending.insist, lambda: objective.statistics(objective.complete(params)))
+        blocks = self.callback.recall("statistics", last_pass, STATISTICS)
         if self.kind is ProfiledEvidence:
             params = profile(blocks, params, self.settings.dtype)
         common: dict[str, Any] = {"device": self.rows.device, "limits": objective.limits}

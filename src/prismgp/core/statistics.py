@@ -19,11 +19,11 @@ from dataclasses import dataclass
 
 import torch
 
-from prismgp._types import Tensor
+from prismgp._types import Saved, Tensor
 from prismgp.core.gating import Gate
 from prismgp.core.kernels import Parameters
 from prismgp.core.numerics import Factor, factor
-from prismgp.core.rows import RowNoise
+from prismgp.core.rows import Codec, RowNoise
 
 
 class FeatureBuffers:
@@ -189,6 +189,22 @@ class Statistics:
     def _check_compatible(self, other: Statistics) -> None:
         if self.moments.shape != other.moments.shape or self.q != other.q:
             raise ValueError("statistics of different feature maps cannot be combined")
+
+
+def _write(blocks: tuple[Statistics, ...]) -> Saved:
+    about = [(each.n, each.q, each.log_noise_sum, str(each.moments.device)) for each in blocks]
+    return {str(k): each.moments for k, each in enumerate(blocks)}, {"blocks": about}
+
+
+def _read(saved: Saved) -> tuple[Statistics, ...]:
+    tensors, info = saved
+    return tuple(
+        Statistics(n, q, tensors[str(k)].to(device), log_noise_sum)
+        for k, (n, q, log_noise_sum, device) in enumerate(info["blocks"])
+    )
+
+
+STATISTICS = Codec(_write, _read)  # of blocks of rows
 
 
 @dataclass(frozen=True)

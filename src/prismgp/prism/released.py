@@ -195,13 +195,13 @@ def fit_released(
         context.report("members", rows.n_rows, lambda: as_mixture(model), iteration=now[0].steps)
 
     def show(values: Sequence[float]) -> None:
-        context.advance(f"loss per row {task._loss:.3f}" if values else None)
+        if values:
+            part.bar.set_postfix_str(f"loss per row {task._loss:.3f}", refresh=False)
+        part.bar.update()
 
     task = ReleasedTraining(model, x, y, settings, streams, weight)
-    with context.progress("step", settings.max_steps):
-        (result,) = run_training(
-            task, monitor=show, observe=observe, checkpoint=context.checkpoint, ending=context.ending
-        )
+    with context.part("networks", "networks", unit="step", total=settings.max_steps) as part:
+        (result,) = run_training(task, monitor=show, observe=observe, checkpoint=part.checkpoint, ending=context.ending)
     return as_mixture(model if result.best is None else result.best), result
 
 

@@ -25,8 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from prismgp._types import Tensor
-from prismgp.checkpoint import Saved
+from prismgp._types import Saved, Tensor
 from prismgp.core.rows import Ending
 from prismgp.core.statistics import accumulate_features
 from prismgp.core.threads import Workers

@@ -28,8 +28,8 @@ import numpy.typing as npt
 import torch
 
 from prismgp._system import Streams, available_bytes
-from prismgp._types import AnyArray, Array, Tensor
-from prismgp.checkpoint import Checkpoint, Saved
+from prismgp._types import AnyArray, Array, Saved, Tensor
+from prismgp.checkpoint import Checkpoint
 from prismgp.core.models import standardise
 from prismgp.core.rows import Ending
 from prismgp.exceptions import NumericalError
