@@ -160,7 +160,7 @@ CHILD = "import sys; from prismgp.cli import main; print('ready', flush=True); s
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "seconds"), [(signal.SIGINT, 0.1), (signal.SIGTERM, 3.0)])
+@pytest.mark.parametrize(("number", "seconds"), [(signal.SIGINT, 0.1), (signal.SIGTERM, 2.0)])
 def test_processes(tmp_path: Path, number: signal.Signals, seconds: float) -> None:
     """While modules are loaded, and in the middle of reading or fitting."""
     make_frame(20_000, seed=0).to_csv(tmp_path / "d.csv", index=False)
