@@ -18,9 +18,10 @@ from prismgp import PrismGPRegressor, SSGPRegressor, load
 from prismgp import checkpoint as module
 from prismgp.checkpoint import Checkpoint
 from prismgp.context import FitContext
+from prismgp.core.rows import Codec, Ending
 from prismgp.estimators import sources
 from prismgp.exceptions import DataError, ModelFileError, PrismGPWarning
-from prismgp.model.state import predictor_tensors
+from prismgp.model.save import predictor_tensors
 from prismgp.neighbors import fit as fit_module
 from tests.killed_fits import MODELS, data
 
@@ -205,6 +206,24 @@ def test_evaluations_that_no_longer_fit_are_dropped(tmp_path: Path, monkeypatch:
     for k in range(2):
         third.evaluate(9, np.array([float(k)]), lambda: pytest.fail("known"))
     assert third.evaluate(9, np.array([2.0 + 1e-15]), lambda: pytest.fail("known"))[0] == 7.0
+
+
+def test_a_result_replaces_what_was_kept_on_the_way_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "WRITE_SECONDS", 0.0)
+    codec = Codec(lambda found: ({"t": torch.tensor(found)}, {}), lambda saved: float(saved[0]["t"]))
+    kept = Checkpoint(tmp_path / "c")
+    context = FitContext(checkpoint=kept)
+    part = context.part("view").part("0")
+    part.evaluate(9, np.array([1.0]), lambda: (2.0, np.empty(0)))
+    assert kept.get("view/0/evaluations") is not None
+    assert context.recall("view", lambda: 3.0, codec) == 3.0
+    assert kept.get("view/0/evaluations") is None
+    assert FitContext(checkpoint=kept).recall("view", lambda: pytest.fail("known"), codec) == 3.0
+    ended = FitContext(checkpoint=kept, ending=Ending(0.0))
+    with ended.ending.allow():
+        ended.ending.check()
+    assert ended.recall("view", lambda: 4.0, codec) == 4.0  # at other parameters, and not to be stored
+    assert FitContext(checkpoint=kept).recall("view", lambda: pytest.fail("known"), codec) == 3.0
 
 
 @pytest.mark.slow

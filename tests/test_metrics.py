@@ -8,7 +8,7 @@ from scipy import integrate, stats
 
 import prismgp
 from prismgp import metrics
-from prismgp.core.normal import normal_quantile
+from prismgp.core.models import normal_quantile
 from prismgp.exceptions import DataError
 from prismgp.metrics import Scores
 

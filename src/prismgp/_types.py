@@ -36,6 +36,7 @@ Array: TypeAlias = npt.NDArray[np.float64]
 AnyArray: TypeAlias = npt.NDArray[Any]
 Tensor: TypeAlias = torch.Tensor
 RandomState: TypeAlias = int | np.random.RandomState | None
+Saved: TypeAlias = tuple[dict[str, Tensor], dict[str, Any]]  # a result of a fit: numbers, and what JSON can hold
 
 # Choices of constructor arguments. Checks of the arguments take their lists from here (typing.get_args).
 KernelName: TypeAlias = Literal["rbf", "matern12", "matern32", "matern52"]

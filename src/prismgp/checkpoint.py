@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import safetensors
 import safetensors.torch
@@ -18,7 +18,7 @@ import torch
 
 from prismgp._locks import Lock
 from prismgp._system import atomic_path
-from prismgp._types import Tensor
+from prismgp._types import Saved, Tensor
 from prismgp.exceptions import DataError, ModelFileError, PrismGPWarning
 
 FORMAT_VERSION = 2
@@ -29,8 +29,6 @@ _BEGIN_AGAIN = "remove the file to begin again"
 _UNUSABLE = (ValueError, TypeError, LookupError, AttributeError, OverflowError, RuntimeError)
 
 T = TypeVar("T")
-
-Saved: TypeAlias = tuple[dict[str, Tensor], dict[str, Any]]  # numbers, and what JSON can hold
 
 
 class Checkpoint:
@@ -98,8 +96,10 @@ class Checkpoint:
         self._write(self._path)
 
     def drop(self, name: str) -> None:
-        """Remove the entry of that name."""
-        self._entries.pop(name, None)
+        """Remove the entry of that name, and those of the part of that name."""
+        own = [each for each in self._entries if each == name or each.startswith(f"{name}/")]
+        for each in own:
+            del self._entries[each]
 
     def _write(self, path: Path) -> None:
         tensors = {f"{name}:{key}": value for name, (own, _) in self._entries.items() for key, value in own.items()}

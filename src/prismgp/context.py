@@ -9,26 +9,25 @@ without interruption, bit for bit on the same machine.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from types import TracebackType
-from typing import Any, TypeAlias
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from tqdm import tqdm
 
 from prismgp._system import too_large
-from prismgp._types import Array
-from prismgp.checkpoint import Checkpoint, Saved
-from prismgp.core.features import Statistics
-from prismgp.core.rows import Callback, Ending
+from prismgp._types import Array, Saved
+from prismgp.checkpoint import Checkpoint
+from prismgp.core.rows import Callback, Codec, Ending
 
 _EVALUATIONS = "evaluations"
 
-Recorder: TypeAlias = Callable[[Ending], Callback]  # see FitContext.recorder
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -56,12 +55,13 @@ class FitEvent:
 class FitContext(Callback):
     """Progress, history, checkpoint and callback of one fit.
 
-    ``label`` names the progress bar, which ``verbose`` asks for. ``callback`` is called with a :class:`FitEvent` after
-    every iteration. ``log_scale`` is the sum of the logarithms of the targets' scales: evidences come in the model's
-    units and are recorded in the user's. ``ending`` says when the fit ends before it is done.
+    ``callback`` is called with a :class:`FitEvent` after every iteration. ``log_scale`` is the sum of the logarithms of
+    the targets' scales: evidences come in the model's units and are recorded in the user's. ``ending`` says when the
+    fit ends before it is done.
 
     The fit is the block of a ``with`` statement: at its end others may use the checkpoint, and where memory did not
-    suffice, that is the error.
+    suffice, that is the error. Inside, ``bar`` is the progress bar, a ``tqdm`` with this label, unit and total. It is
+    shown if there is a unit and ``verbose`` asks for it; evaluations move it, and what else takes steps does so itself.
     """
 
     def __init__(
@@ -69,6 +69,8 @@ class FitContext(Callback):
         label: str = "",
         *,
         verbose: int = 0,
+        unit: str = "",
+        total: int | None = None,
         checkpoint: Checkpoint | None = None,
         callback: Callable[[FitEvent], None] | None = None,
         log_scale: float = 0.0,
@@ -76,87 +78,62 @@ class FitContext(Callback):
     ) -> None:
         super().__init__(ending)
         self.label, self.verbose = label, verbose
+        self.bar: Any = tqdm(disable=True)
         self.checkpoint = checkpoint or Checkpoint()
         self.history: dict[str, list[float]] = {"rows": [], "log_evidence": [], "seconds": []}
         self.iteration = 0
+        self._unit, self._total = unit, total
         self._callback = callback
         self._log_scale = log_scale
         self._began = time.perf_counter()
         self._in_callback = 0.0
         self._evaluations = _Evaluations(self.checkpoint)
-        self._bar: Any = tqdm(disable=True)
 
     def __enter__(self) -> FitContext:
+        if self.verbose and self._unit:
+            # Of notebooks too, but only for a bar that is shown: the import warns where there are no ipywidgets.
+            make_bar = import_module("tqdm.auto").tqdm
+            self.bar = make_bar(desc=self.label, unit=self._unit, total=self._total, leave=True)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.bar.close()
         self.checkpoint.close()
         if (found := too_large(error, f"the fit of {self.label}")) is not None:
             raise found from error
 
     def part(
-        self, name: str, label: str, model: Callable[[Any], Any] = lambda found: found, *, share: float = 1.0
+        self,
+        name: str,
+        label: str = "",
+        *,
+        model: Callable[[Any], Any] | None = None,
+        share: float = 1.0,
+        unit: str = "",
+        total: int | None = None,
     ) -> FitContext:
-        """Return the context of a fit within this one, whose results are in the checkpoint under the name.
+        """Return the context of a part of this fit, whose results are in the checkpoint under the name.
 
         ``label`` is added to that of the progress bar.
-        ``model`` makes the model of this fit from that of the inner one, for the callback.
-        ``share`` is the part of the time left that the inner fit may take.
+        ``model`` makes the model of this fit from that of the part, for the callback; None: which hears nothing of it.
+        ``share`` is the part of the time left that it may take.
         """
         return FitContext(
             f"{self.label}, {label}",
             verbose=self.verbose,
+            unit=unit,
+            total=total,
             checkpoint=self.checkpoint.scope(name),
-            callback=None if self._callback is None else lambda event: self._pass_on(event, model),
+            callback=None if self._callback is None or model is None else partial(self._pass_on, model),
             log_scale=self._log_scale,
             ending=self.ending.part(share),
         )
 
-    def _pass_on(self, event: FitEvent, model: Callable[[Any], Any]) -> None:
+    def _pass_on(self, model: Callable[[Any], Any], event: FitEvent) -> None:
         stage = "fitted SSGP" if event.final else event.stage
         self.report(stage, event.rows, lambda: model(event.model()), event.log_evidence, iteration=event.iteration)
-
-    def recorder(self, name: str) -> Recorder:
-        """Return a maker of callbacks for trainings in turn, whose evaluations are in the checkpoint under the name."""
-        evaluations = _Evaluations(self.checkpoint.scope(name))
-        return lambda ending: _Recorder(evaluations, ending)
-
-    def forget(self, name: str) -> None:
-        """Remove the evaluations of a :meth:`recorder` from the checkpoint."""
-        self.checkpoint.scope(name).drop(_EVALUATIONS)
-
-    def status(self) -> dict[str, Any]:
-        """Return the entries of ``fit_status_`` about the end of the fit."""
-        status: dict[str, Any] = {"interrupted": self.ending.interrupted, "timed_out": self.ending.timed_out}
-        return status | ({"seconds": time.perf_counter() - self.ending.began} if self.ending.limited else {})
-
-    # -- progress --------------------------------------------------------------------------------
-
-    @contextmanager
-    def progress(self, unit: str, total: int | None = None) -> Iterator[None]:
-        """Show a progress bar, if the user has asked for one, until the block ends."""
-        # Of notebooks too, but only for a bar that is shown: the import warns where there are no ipywidgets.
-        make_bar: Any = import_module("tqdm.auto").tqdm if self.verbose else tqdm
-        with make_bar(desc=self.label, unit=unit, total=total, disable=not self.verbose, leave=True) as bar:
-            self._bar = bar
-            try:
-                yield
-            finally:
-                self._bar = tqdm(disable=True)
-
-    def advance(self, text: str | None = None, *, to: int | None = None, total: int | None = None) -> None:
-        """Move the progress bar by one step, after setting its position, its total and the text behind it if given."""
-        if total is not None:
-            self._bar.total = total
-        if to is not None:
-            self._bar.update(to - self._bar.n)
-        if text is not None:
-            self._bar.set_postfix_str(text, refresh=False)
-        self._bar.update()
-
-    # -- what the optimiser calls ----------------------------------------------------------------
 
     def evaluate(self, rows: int, vector: Array, compute: Callable[[], tuple[float, Array]]) -> tuple[float, Array]:
         """Take value and gradient from the checkpoint, or compute them; record and show them."""
@@ -165,8 +142,23 @@ class FitContext(Callback):
         self.history["rows"].append(rows)
         self.history["log_evidence"].append(log_evidence)
         self.history["seconds"].append(time.perf_counter() - self._began)
-        self.advance(f"{rows:,} rows, log evidence per row {log_evidence / rows:.4f}")
+        self.bar.set_postfix_str(f"{rows:,} rows, log evidence per row {log_evidence / rows:.4f}", refresh=False)
+        self.bar.update()
         return value, gradient
+
+    def recall(self, name: str, compute: Callable[[], T], codec: Codec[T]) -> T:
+        """Take a result from the checkpoint, or compute it; it takes the place of what a part of that name has stored.
+
+        The checkpoint is for a fit that is done: where this one has ended early, its parameters are others.
+        """
+        saved = None if self.ending.early else self.checkpoint.recall(name, codec.read)
+        if saved is not None:
+            return saved
+        found = compute()
+        if not self.ending.early:
+            self.checkpoint.drop(name)
+            self.checkpoint.put(name, lambda: codec.write(found), now=True)
+        return found
 
     def report(
         self,
@@ -186,25 +178,6 @@ class FitContext(Callback):
         with self.ending.allow():
             self._callback(FitEvent(stage, self.iteration, seconds, rows, log_evidence, model))
         self._in_callback += time.perf_counter() - now
-
-    def statistics(self, compute: Callable[[], tuple[Statistics, ...]]) -> tuple[Statistics, ...]:
-        return self.cached_statistics("statistics", compute)
-
-    def cached_statistics(self, name: str, compute: Callable[[], tuple[Statistics, ...]]) -> tuple[Statistics, ...]:
-        """Take statistics of blocks of rows from the checkpoint, or compute them, which takes a pass over all rows.
-
-        The checkpoint is for a fit that is done: where this one has ended early, its parameters are others.
-        """
-        saved = None if self.ending.early else self.checkpoint.recall(name, _read_statistics)
-        if saved is not None:
-            return saved
-        found = self.ending.insist(compute)
-        if self.ending.early:
-            return found
-        about = [(each.n, each.q, each.log_noise_sum, str(each.moments.device)) for each in found]
-        moments = {str(k): each.moments for k, each in enumerate(found)}
-        self.checkpoint.put(name, lambda: (moments, {"blocks": about}), now=True)
-        return found
 
 
 class _Evaluations:
@@ -231,22 +204,6 @@ class _Evaluations:
         return value, gradient
 
 
-class _Recorder(Callback):
-    """Evaluations from a checkpoint, or computed; nothing is shown."""
-
-    def __init__(self, evaluations: _Evaluations, ending: Ending) -> None:
-        super().__init__(ending)
-        self._evaluations = evaluations
-
-    def evaluate(
-        self,
-        rows: int,  # noqa: ARG002
-        vector: Array,
-        compute: Callable[[], tuple[float, Array]],
-    ) -> tuple[float, Array]:
-        return self._evaluations.get(vector, compute)
-
-
 def _pack(known: list[tuple[Array, float, Array]]) -> Saved:
     numbers = np.concatenate([np.concatenate([at, [value], gradient]) for at, value, gradient in known])
     sizes = np.array([(len(at), len(gradient)) for at, _, gradient in known], dtype=np.int64)
@@ -263,11 +220,3 @@ def _unpack(saved: Saved) -> list[tuple[Array, float, Array]]:
         known.append((numbers[start:middle].copy(), float(numbers[middle]), numbers[middle + 1 : end].copy()))
         start = end
     return known
-
-
-def _read_statistics(saved: Saved) -> tuple[Statistics, ...]:
-    tensors, info = saved
-    return tuple(
-        Statistics(n, q, tensors[str(k)].to(device), log_noise_sum)
-        for k, (n, q, log_noise_sum, device) in enumerate(info["blocks"])
-    )

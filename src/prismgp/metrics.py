@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from prismgp._types import Array
-from prismgp.core.normal import normal_cdf, normal_log_density, normal_quantile
+from prismgp.core.models import normal_cdf, normal_log_density, normal_quantile
 from prismgp.exceptions import DataError
 
 __all__ = ["calibration_curve", "coverage", "crps", "interval_score", "nlpd", "rmse"]

@@ -88,7 +88,7 @@ def test_a_model_that_changes(run: Run, model: Path, frame: Any, output: Path, m
 @unix
 def test_sigterm(run: Run, model: Path, frame: Any, output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     frame.to_csv(output.with_name("d.csv"), index=False)
-    place = "prismgp.data.formats:TextWriter.write"
+    place = "prismgp.data.text:TextWriter.write"
     signal_at(monkeypatch, place, 1, signal.SIGTERM)
     assert run("predict", model, output.with_name("d.csv"), "-o", output) == (130, "", "prismgp: interrupted\n")
     assert output.read_bytes() == OLD

@@ -50,6 +50,8 @@ def test_formulas_are_reported_or_escaped(run: Run, evil: Path, tmp_path: Path, 
     assert f"'{NAMES[1]}" in escaped.columns
     assert set(escaped[NAMES[2]]) <= {"'=1+1", "<b>bold</b>", "'@SUM(1)"}
     assert not [name for name in escaped.columns if name.startswith(("=", "+", "-", "@"))]
+    found = run(*argv[:-1], tmp_path / "o.parquet")  # whose cells have types
+    assert (found.code, found.err) == (0, "")
 
 
 class _Tags(HTMLParser):

@@ -32,7 +32,7 @@ MOMENTS = [
     ("prismgp.core.evidence:SpectralEvidence.value_and_gradient", 1),
     ("prismgp.core.evidence:SpectralEvidence.value_and_gradient", 9),
     ("prismgp.core.fit:race", 1),
-    ("prismgp.context:FitContext.statistics", 1),
+    ("prismgp.context:FitContext.recall", 1),
     ("prismgp.prism.train:MemberTraining.step", 1),
     ("prismgp.prism.train:MemberTraining.check", 1),
     ("prismgp.prism.train:MemberTraining.step", 12),
@@ -43,7 +43,7 @@ MOMENTS = [
     ("prismgp.prism.local_fit:fit_local", 1),
     ("prismgp.prism.local_fit:fit_local", 3),
     ("prismgp.prism.shapes:fit_shape", 1),
-    ("prismgp.model.file:write_tensors", 1),
+    ("prismgp.model.save:write_tensors", 1),
     ("prismgp.model.container:split_bytes", 1),
 ]
 
@@ -160,7 +160,7 @@ CHILD = "import sys; from prismgp.cli import main; print('ready', flush=True); s
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "seconds"), [(signal.SIGINT, 0.1), (signal.SIGTERM, 3.0)])
+@pytest.mark.parametrize(("number", "seconds"), [(signal.SIGINT, 0.1), (signal.SIGTERM, 2.0)])
 def test_processes(tmp_path: Path, number: signal.Signals, seconds: float) -> None:
     """While modules are loaded, and in the middle of reading or fitting."""
     make_frame(20_000, seed=0).to_csv(tmp_path / "d.csv", index=False)

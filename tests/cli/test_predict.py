@@ -317,7 +317,7 @@ def test_bad_cells_are_found_by_their_row_in_the_file(model: Path, tmp_path: Pat
 def test_cells_with_line_breaks_across_blocks(
     run: Run, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("prismgp.data.tables.BLOCK_BYTES", 1000)
+    monkeypatch.setattr("prismgp.data.text.BLOCK_BYTES", 1000)
     notes = ["line\n" * (index % 40) for index in range(300)]
     frame = pd.DataFrame({"note": notes, "size": 1.5, "grade": "low", "count": 3, "flag": True})
     frame.to_csv(tmp_path / "d.csv", index=False)
@@ -347,8 +347,8 @@ def test_memory_does_not_grow_with_the_rows(
 ) -> None:
     # The reader is some 32 blocks ahead and the writer collects a row group; both are made smaller, so
     # that small files suffice to fill them.
-    monkeypatch.setattr("prismgp.data.tables.BLOCK_BYTES", 2**15)
-    monkeypatch.setattr("prismgp.data.formats.GROUP_BYTES", 2**20)
+    monkeypatch.setattr("prismgp.data.text.BLOCK_BYTES", 2**15)
+    monkeypatch.setattr("prismgp.cli.common.GROUP_BYTES", 2**20)
     original = FittedModel.predict_quantiles
     samples: list[int] = []
 

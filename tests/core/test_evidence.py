@@ -9,7 +9,7 @@ import torch
 from prismgp.core.evidence import SpectralEvidence
 from prismgp.core.exact import ExactEvidence
 from prismgp.core.kernels import KERNELS, Parameters
-from prismgp.core.posterior import solve_outputs
+from prismgp.core.statistics import solve_outputs
 from prismgp.data import ArraySource, Chunks, Standardiser
 from tests import reference
 from tests.tolerances import EVIDENCE, FLOAT32, GRADIENT

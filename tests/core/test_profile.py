@@ -10,10 +10,10 @@ import torch
 from scipy.optimize import minimize
 
 from prismgp.core.evidence import BlockEvidence, ProfiledEvidence, profile
-from prismgp.core.features import Gating, Statistics
+from prismgp.core.features import Gating
 from prismgp.core.kernels import Parameters, bounds, default_start, draw_frequencies, get_kernel
 from prismgp.core.models import spectral_objective
-from prismgp.core.posterior import noise_log_evidence, solve_outputs
+from prismgp.core.statistics import Statistics, noise_log_evidence, solve_outputs
 from prismgp.data import ArraySource, StandardisedRows, Standardiser
 
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from prismgp.core.features import SpectralStatistics, projection
+from prismgp.core.features import projection
+from prismgp.core.statistics import SpectralStatistics
 from prismgp.data import ArraySource, Chunks, Standardiser
 from tests.tolerances import FLOAT32, STATISTICS
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from prismgp.core.normal import Marginals
+from prismgp.core.models import Marginals
 from prismgp.core.shape import NormalShape, SkewedShape, StudentShape
 from prismgp.core.tails import (
     TAIL_VARIANCES,

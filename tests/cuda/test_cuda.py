@@ -9,8 +9,8 @@ import torch
 import prismgp
 from prismgp import ExactGPRegressor, PrismGPRegressor, SSGPRegressor
 from prismgp.core.evidence import SpectralEvidence
-from prismgp.core.features import SpectralStatistics
 from prismgp.core.kernels import default_start
+from prismgp.core.statistics import SpectralStatistics
 from prismgp.data import ArraySource, Chunks, Standardiser
 from prismgp.prism import members
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from prismgp import SSGPRegressor
-from prismgp.core.features import SpectralStatistics, Statistics
+from prismgp.core.statistics import SpectralStatistics, Statistics
 from prismgp.data import ArraySource, Chunks, Standardiser, prefetch
 from prismgp.exceptions import PrismGPWarning, TooLargeError
 

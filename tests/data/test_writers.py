@@ -8,7 +8,7 @@ import io
 import pyarrow as pa
 import pytest
 
-from prismgp.data.formats import open_writer
+from prismgp.data.text import open_writer
 
 FORMULAS = ["=1+1", "=cmd|'/c calc'!A1", "+SUM(1)", "-2+3", "@SUM(1,2)", "\t=1", "\r=1", "-cmd", "\uff1d1+1", "=1,2\n"]
 HARMLESS = ["-1.5", "+3", "-1,234.5", "-1e-7", "-12.5%", "-", "+", "-inf", "-NaN", "a=1", "", "1-2", "text", "-1'000"]
@@ -47,10 +47,3 @@ def test_names_and_types() -> None:
     with open_writer(buffer, ".csv", numbers.schema, escape_formulas=True) as writer:
         writer.write(numbers)
     assert buffer.getvalue() == b"a,k\n-1,'=x\n-2.5,y\n"
-
-
-def test_parquet_has_types() -> None:
-    table = pa.table({"k": ["=1+1"]})
-    with open_writer(pa.BufferOutputStream(), ".parquet", table.schema) as writer:
-        writer.write(table)
-    assert not writer.formulas

@@ -37,14 +37,14 @@ MOMENTS: dict[str, list[tuple[str, int]]] = {
         (_LOAD, 1),
         (_READ, 1),
         ("prismgp.model.fitted:FittedModel.predict_interval", 1),
-        ("prismgp.data.formats:TextWriter.write", 1),
-        ("prismgp.data.formats:TextWriter._quote", 5),
+        ("prismgp.data.text:TextWriter.write", 1),
+        ("prismgp.data.text:TextWriter._quote", 5),
     ],
     "predict parquet": [
         (_READ, 1),
-        ("prismgp.data.formats:ParquetWriter.write", 1),
-        ("prismgp.data.formats:ParquetWriter._flush", 1),
-        ("prismgp.data.formats:ParquetWriter.close", 1),
+        ("prismgp.cli.common:ParquetWriter.write", 1),
+        ("prismgp.cli.common:ParquetWriter._flush", 1),
+        ("prismgp.cli.common:ParquetWriter.close", 1),
     ],
     "certify": [(_LOAD, 1), (_READ, 1), ("prismgp.cli.certify:certify", 1), ("prismgp.cli.certify:json_text", 1)],
     "certify figure": [("prismgp.cli.certify:certify", 1), ("prismgp.cli.certify:draw_certificate", 1)],
@@ -62,7 +62,7 @@ MOMENTS: dict[str, list[tuple[str, int]]] = {
         (_READ, 1),
         (_READ, 3),
         ("prismgp.cli.suggest:select_rows", 1),
-        ("prismgp.data.formats:TextWriter.write", 1),
+        ("prismgp.data.text:TextWriter.write", 1),
     ],
 }
 CASES = [(name, place, call, number) for name, all_ in MOMENTS.items() for place, call in all_ for number in SIGNALS]

@@ -37,7 +37,10 @@ MODELS = {
 }
 # Exporting takes seconds a model: these have every kind of step that the others have.
 TRACED = ["ssgp float32", "ssgp soft", "ssgp hard", "exact matern two", "prism", "prism local", "neighbors"]
-ONNX = ["ssgp soft", "ssgp hard", "exact matern two", "prism", "neighbors"]
+ONNX = [
+    *("exact matern two", "prism"),  # the others are the same programs, of which the tests above run all
+    *(pytest.param(name, marks=pytest.mark.nightly) for name in ("ssgp soft", "ssgp hard", "neighbors")),
+]
 IGNORED = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 
 

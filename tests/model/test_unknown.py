@@ -12,7 +12,7 @@ import torch
 
 import prismgp
 from prismgp import ExactGPRegressor, NeighborGPRegressor, PrismGPRegressor, SSGPRegressor
-from prismgp.core.normal import Marginals
+from prismgp.core.models import Marginals
 from prismgp.exceptions import PrismGPWarning
 from prismgp.model.unknown import average_draws, fill_from
 from prismgp.prism.local import LocalMixture

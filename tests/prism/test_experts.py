@@ -10,9 +10,9 @@ import pytest
 import torch
 from scipy import stats as distributions
 
-from prismgp.core.features import accumulate_features
+from prismgp.core.features import WeightPosterior
 from prismgp.core.kernels import Parameters
-from prismgp.core.posterior import WeightPosterior, solve_outputs
+from prismgp.core.statistics import accumulate_features, solve_outputs
 from prismgp.prism import Expert, Mixture, PlainMap
 from tests import reference
 from tests.prism.small import GATINGS, NOISES, dense, evidence, make_map, rows

@@ -187,6 +187,7 @@ PLAIN_SETTINGS = [{"validation_fraction": 1e-6}, {"noise_variance": 1e-300}]
     ],
     ids=str,
 )
+@pytest.mark.usefixtures("short_local")
 def test_extreme_settings(changes):
     x, y = data()
     model = PrismGPRegressor(**fixed(y, **changes))

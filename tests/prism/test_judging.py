@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import prismgp
-from prismgp.core.features import accumulate_features
+from prismgp.core.statistics import accumulate_features
 from prismgp.prism import MapStatistics, RevisedMap
 from prismgp.prism.experts import TRUST_DEGREES, Expert
 from prismgp.prism.judging import HeldOutRows, Judged, WeighedStatistics, weigh_rows

@@ -391,7 +391,7 @@ def patches(n, seed):
 
 def test_neighbours_show_where_the_noise_is_large():
     """(N6): the spread of the prediction follows that of the neighbours."""
-    x, y, _ = patches(1_500, 0)
+    x, y, _ = patches(800, 0)
     new, y_new, scale = patches(1_000, 1)
     fit = local_model(local="auto", noise_shape="normal").fit(x, y)
     assert min(fit.fit_status_["local"]["degrees"].values()) < 40
@@ -520,7 +520,7 @@ def test_too_few_local_rows_are_none():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("q", [1, 2])
+@pytest.mark.parametrize("q", [1, pytest.param(2, marks=pytest.mark.nightly)])
 def test_float32(q):
     x, y = data(260, q=None if q == 1 else q)
     double, single = (local_model(dtype=dtype).fit(x, y) for dtype in ("float64", "float32"))

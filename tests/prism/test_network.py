@@ -10,8 +10,8 @@ import pytest
 import torch
 from scipy import stats as distributions
 
-from prismgp.core.features import accumulate_features, gated_features, spectral_features
-from prismgp.core.posterior import solve_outputs
+from prismgp.core.features import gated_features, spectral_features
+from prismgp.core.statistics import accumulate_features, solve_outputs
 from prismgp.prism import Expert, NetworkOutput, batch_log_evidence, batch_predict
 from tests import reference
 from tests.prism.small import GATINGS, NOISES, dense, evidence, make_map, rows

@@ -110,7 +110,7 @@ def darkness(picture: Path) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page_name", ["html", "model_html"])
+@pytest.mark.parametrize("page_name", ["model_html", pytest.param("html", marks=pytest.mark.nightly)])
 def test_dark_mode_and_an_empty_console(page_name: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     page.write_text(request.getfixturevalue(page_name), encoding="utf-8")

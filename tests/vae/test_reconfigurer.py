@@ -11,7 +11,6 @@ import torch
 from sklearn.metrics import adjusted_rand_score
 
 from prismgp import Reconfigurer
-from prismgp.context import FitContext
 from prismgp.exceptions import DataError, PrismGPWarning
 from prismgp.vae import VAETraining
 
@@ -101,11 +100,10 @@ def test_interrupt_keeps_the_best_state(blobs, monkeypatch):
 
 
 def test_an_interrupt_after_the_last_step(blobs, monkeypatch):
-    def interrupt(_context, text=None):
-        if text is not None:  # a check, the one after the last step
-            raise KeyboardInterrupt
+    def interrupt(*_, **__):  # when a check is shown, the one after the last step
+        raise KeyboardInterrupt
 
-    monkeypatch.setattr(FitContext, "advance", interrupt)
+    monkeypatch.setattr("prismgp.context.tqdm.set_postfix_str", interrupt)
     with pytest.warns(PrismGPWarning, match="the fit was interrupted after 20 steps; the state of step"):
         stopped = small(max_steps=20, on_interrupt="keep").fit(blobs[0])
     assert stopped.fit_status_["interrupted"]

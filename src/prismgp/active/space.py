@@ -22,10 +22,10 @@ import torch
 
 from prismgp._system import available_bytes, format_bytes
 from prismgp._types import Tensor
-from prismgp.core.exact import ExactPosterior, check_memory
+from prismgp.core.exact import ExactModel, ExactPosterior, check_memory
 from prismgp.core.features import gated_features, limit_inputs, spectral_features
 from prismgp.core.kernels import squared_distance
-from prismgp.core.models import ExactModel, Predictor, SpectralModel
+from prismgp.core.models import Predictor, SpectralModel
 from prismgp.core.numerics import factor
 from prismgp.exceptions import DataError, TooLargeError
 from prismgp.prism import LocalMixture, Mixture

@@ -11,12 +11,14 @@ import torch
 from prismgp._types import AnyArray, Tensor
 from prismgp.certificates.kernel_matrix import ReferenceKernel
 from prismgp.certificates.problem import Features, Problem, TestPoints
-from prismgp.core.features import Statistics, limit_inputs, spectral_features
+from prismgp.core.exact import ExactModel
+from prismgp.core.features import limit_inputs, spectral_features
 from prismgp.core.gating import hard_gates
 from prismgp.core.kernels import Kernel, get_kernel
-from prismgp.core.models import ExactModel, Predictor, SpectralModel
+from prismgp.core.models import Predictor, SpectralModel, standardise
 from prismgp.core.rows import RowNoise
-from prismgp.data import Source, merge_copies, standardise
+from prismgp.core.statistics import Statistics
+from prismgp.data import Source, merge_copies
 from prismgp.exceptions import DataError
 from prismgp.model import FittedModel
 from prismgp.neighbors import NeighborModel

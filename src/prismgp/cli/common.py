@@ -13,27 +13,22 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.parquet
 
 from prismgp._system import atomic_path, is_device, name_errors, unknown_device
 from prismgp.cli import STDOUT, Parser, complain, printable
 from prismgp.data import MISSING, TableFiles, open_tables
 from prismgp.data.cells import DECIMALS, quote_names
-from prismgp.data.formats import (
-    FORMATS,
-    PARQUET_SUFFIXES,
-    TEXT_SUFFIXES,
-    ParquetWriter,
-    TextWriter,
-    check_encoding,
-    open_writer,
-)
+from prismgp.data.tables import FORMATS, PARQUET_SUFFIXES, TEXT_SUFFIXES
+from prismgp.data.text import TextWriter, check_encoding, open_writer
 from prismgp.exceptions import DataError
 
 if TYPE_CHECKING:
@@ -42,6 +37,8 @@ if TYPE_CHECKING:
 
 N = TypeVar("N", int, float)
 Indices: TypeAlias = npt.NDArray[np.int64]
+
+GROUP_BYTES = 2**21  # size in memory at which rows become a row group of a Parquet file
 
 
 # -- arguments -----------------------------------------------------------------------------------
@@ -298,6 +295,37 @@ def destination(output: str) -> Iterator[Path | IO[bytes]]:
             sys.stdout.buffer.flush()
 
 
+class ParquetWriter:
+    """Parquet with row groups of some megabytes; its cells have types, so that none is a formula."""
+
+    formulas: Mapping[str, int] = MappingProxyType({})
+
+    def __init__(self, path: Any, schema: pa.Schema) -> None:
+        # Floats seldom repeat: a dictionary of them costs memory and time, and is given up in the end.
+        repeating = [field.name for field in schema if not pa.types.is_floating(field.type)]
+        self._writer = pa.parquet.ParquetWriter(path, schema, use_dictionary=repeating)
+        self._waiting: list[pa.Table] = []
+        self._bytes = 0
+
+    def write(self, table: pa.Table) -> None:
+        self._waiting.append(table)
+        self._bytes += table.nbytes
+        if self._bytes >= GROUP_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._waiting:
+            self._writer.write_table(pa.concat_tables(self._waiting))
+        self._waiting, self._bytes = [], 0
+        pa.default_memory_pool().release_unused()  # Arrow would keep it
+
+    def close(self) -> None:
+        try:
+            self._flush()
+        finally:
+            self._writer.close()
+
+
 @contextmanager
 def open_output(
     args: argparse.Namespace, files: TableFiles, kind: str, schema: pa.Schema
@@ -305,8 +333,13 @@ def open_output(
     """Open a writer of rows, which replaces the output only when all are written; CSV is delimited as DATA is."""
     delimiter = files.csv_delimiter if kind.startswith(".csv") else None
     options: dict[str, Any] = {"decimal": args.decimal, "escape_formulas": args.escape_formulas}
-    with destination(args.output) as place, open_writer(place, kind, schema, delimiter=delimiter, **options) as writer:
-        yield writer
+    with destination(args.output) as place:
+        if kind in PARQUET_SUFFIXES:
+            output: AbstractContextManager[ParquetWriter | TextWriter] = closing(ParquetWriter(place, schema))
+        else:
+            output = open_writer(place, kind, schema, delimiter=delimiter, **options)
+        with output as writer:
+            yield writer
 
 
 def report_formulas(args: argparse.Namespace, formulas: Mapping[str, int]) -> None:

@@ -48,7 +48,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _summarise(path: str) -> dict[str, Any]:
     """The summary of a model whose file has none, because it was written by an earlier version."""
-    from prismgp.model.file import load_model, summarise  # loads torch
+    from prismgp.model.load import load_model  # loads torch
+    from prismgp.model.save import summarise
 
     return summarise(load_model(path, device="cpu"))
 

@@ -20,7 +20,8 @@ from prismgp.data.cells import from_floats, to_numbers, to_numbers_or_nan
 from prismgp.data.dask import map_file_parts
 from prismgp.data.encoder import warn_unseen
 from prismgp.data.encodings import BOOLEAN, NUMBER
-from prismgp.data.formats import PARQUET_SUFFIXES, ParquetWriter, TextWriter, file_format
+from prismgp.data.tables import PARQUET_SUFFIXES, file_format
+from prismgp.data.text import TextWriter
 from prismgp.exceptions import DataError
 from prismgp.metrics import Scores
 from prismgp.model import FittedModel, load_model
@@ -145,7 +146,7 @@ class _Prediction:
             schema = schema.append(pa.field(name, pa.float64()))
         return schema
 
-    def run(self, writer: ParquetWriter | TextWriter, *, scheduler: str | None, progress: bool) -> None:
+    def run(self, writer: common.ParquetWriter | TextWriter, *, scheduler: str | None, progress: bool) -> None:
         """Predict and write all rows; those of a cluster come as tables of the parts of the files."""
         tables = self._tables() if scheduler is None else self._tables_of_parts(scheduler)
         with tqdm(total=self.files.n_rows, unit="rows", unit_scale=True, disable=not progress) as bar:

@@ -24,7 +24,7 @@ from prismgp.cli import (
     terminal_width,
 )
 from prismgp.data import FileSource, MappedSource, Source, TableFiles, TableReader
-from prismgp.data.formats import file_format
+from prismgp.data.tables import file_format
 from prismgp.exceptions import DataError, PrismGPWarning
 from prismgp.model import FittedModel, load_model
 

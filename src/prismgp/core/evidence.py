@@ -1,6 +1,6 @@
 """Log evidence of the sparse spectrum GP as a function of the parameters, and its gradient: two passes over the rows.
 
-In the terms of (E1), the evidence of one output (:mod:`prismgp.core.posterior`), and with ``T = tr A^-1``:
+In the terms of (E1), the evidence of one output (:mod:`prismgp.core.statistics`), and with ``T = tr A^-1``:
 
     d/d log S  = 1/2 (S w'w - 2p + T)                                           (E3)
     d/d log s2 = 1/2 (r'Q^-1 r - S w'w - n + 2p - T)                            (E4)
@@ -51,18 +51,19 @@ import numpy as np
 import torch
 
 from prismgp._types import Array, Tensor
-from prismgp.core.features import (
+from prismgp.core.features import projection
+from prismgp.core.gating import Gate
+from prismgp.core.kernels import Parameters, bounds
+from prismgp.core.rows import Chunked, RowNoise
+from prismgp.core.statistics import (
     FeatureBuffers,
     FeatureStore,
     GatedBuffers,
+    OutputEvidence,
     SpectralStatistics,
     Statistics,
-    projection,
+    solve_outputs,
 )
-from prismgp.core.gating import Gate
-from prismgp.core.kernels import Parameters, bounds
-from prismgp.core.posterior import OutputEvidence, solve_outputs
-from prismgp.core.rows import Chunked, RowNoise
 
 _ROUNDING = 1e-3  # error of the eigenvalues of A above which float32 products are not good enough
 _STORE_BYTES = 64 * 2**20  # of features that are stored between the passes of an evaluation

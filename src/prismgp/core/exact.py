@@ -11,7 +11,7 @@ for symmetric B, so no (n, n, d) array exists.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -21,8 +21,9 @@ from prismgp._system import available_bytes, format_bytes
 from prismgp._types import AnyArray, Array, Tensor
 from prismgp.core.features import spectral_features
 from prismgp.core.kernels import Kernel, Parameters, draw_frequencies, squared_distance
+from prismgp.core.models import Predictor, drop_matrices
 from prismgp.core.numerics import Factor, factor, raise_diagonal
-from prismgp.core.process import Functions
+from prismgp.core.process import ConditionedProcess, Functions
 from prismgp.core.rows import RowNoise, Rows
 from prismgp.exceptions import TooLargeError
 
@@ -254,6 +255,57 @@ class ExactPosterior:
             block = prior - half @ half.mT * (self.signal[k] / self.noise[k])
             blocks.append(raise_diagonal(block, _VARIANCE_FLOOR) * self.signal[k])
         return torch.stack(blocks, dim=-1)
+
+
+@dataclass(frozen=True)
+class ExactModel(Predictor):
+    """The fitted full GP."""
+
+    params: Parameters
+    posterior: ExactPosterior
+    log_evidence: float
+    factors: tuple[Factor, ...]
+
+    @classmethod
+    def solve(cls, objective: ExactEvidence, params: Parameters) -> ExactModel:
+        """The model at given parameters, on the rows of the objective."""
+        posterior, log_evidence, factors = objective.posterior(params)
+        return cls(params, posterior, log_evidence, drop_matrices(factors))
+
+    @property
+    def n_rows(self) -> int:
+        return len(self.posterior.x)
+
+    def predict(self, x: Tensor, *, variance: bool) -> tuple[Tensor, Tensor | None, Tensor]:
+        posterior = self.posterior.to(x.device)
+        mean, spread = posterior.predict(x, variance=variance)
+        return mean, spread, posterior.noise.to(mean).expand_as(mean)
+
+    def covariance(self, x: Tensor) -> Tensor:
+        return self.posterior.to(x.device).covariance(x)
+
+    def condition(self, x: Tensor, y: Tensor, noise: Tensor | None = None) -> ConditionedProcess:
+        return ConditionedProcess.of(self, x, y, self.posterior.noise.to(y) if noise is None else noise)
+
+    def draw(self, count: int, rng: np.random.Generator) -> Functions:
+        return self.posterior.draw(count, rng)
+
+    def sample(self, chunks: Iterable[Tensor], count: int, rng: np.random.Generator) -> Array:
+        """Draws are exact and joint at all rows, so they depend on which rows are asked for."""
+        x = torch.cat(list(chunks))
+        mean, _, _ = self.predict(x, variance=False)
+        covariance = self.covariance(x)
+        sampled = np.empty((*mean.shape, count))
+        for k in range(mean.shape[1]):
+            # Scaled so that the smallest resolvable eigenvalue is one, as `factor` expects.
+            floor = float(self.params.signal[k]) * 1e-10
+            root = factor(covariance[:, :, k] / floor + torch.eye(len(x)).to(covariance)).lower * floor**0.5
+            normal = torch.as_tensor(rng.standard_normal((len(x), count))).to(root)
+            sampled[:, k] = (mean[:, k : k + 1] + root @ normal).cpu().numpy()
+        return sampled
+
+    def to(self, device: torch.device) -> ExactModel:
+        return replace(self, posterior=self.posterior.to(device))
 
 
 # -- indicators share a length-scale while a start is looked for ------------------------------------

@@ -1,6 +1,7 @@
-"""The feature map, X to ``[cos(X W), sin(X W)]``, limits of its inputs, and the sufficient statistics of features.
+"""The feature map, X to ``[cos(X W), sin(X W)]``, its gates, limits of its inputs, and the posterior of its weights.
 
-The statistics are one small matrix, whatever the number of rows.
+The posterior of the weights has the mean ``S A^-1 b / s2`` and the covariance ``S A^-1``, with the matrices of
+:mod:`prismgp.core.statistics`. The mean and variance that it predicts are equation 2 of the paper.
 
 Beyond the limits of an input with long tails, a row is taken to be at the limit. The kernel of a few frequencies does
 not vanish at large distances. Where an input has long tails, a few rows lie far from all others, the length-scales that
@@ -12,8 +13,8 @@ the higher one (:class:`prismgp.core.fit.SSGPSettings`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, get_args
 
 import numpy as np
@@ -21,7 +22,8 @@ import torch
 
 from prismgp._types import Array, GatingKind, Tensor
 from prismgp.core.gating import Gate
-from prismgp.core.rows import RowNoise
+from prismgp.core.process import observed
+from prismgp.core.statistics import OutputEvidence
 
 GATINGS = get_args(GatingKind)
 _LIMITED_ROWS = 300  # among fewer, next to no rows are beyond a limit
@@ -116,240 +118,180 @@ class Gating:
         return gated_features(phi, self.gate.gates(x).to(phi)), None
 
 
-class FeatureBuffers:
-    """Memory reused by all chunks of a pass: ``Psi = [cos(X W), sin(X W), 1, Y]``, not scaled.
+@dataclass(frozen=True)
+class WeightPosterior:
+    """``w | y ~ N(weight_mean, S A^-1)`` for every output.
 
-    The scale ``1 / sqrt(p)`` is applied to the small matrices made from Psi instead of to its rows,
-    and the last columns let one matrix product give all sufficient statistics at once.
+    The predictive variance is ``S |T phi|^2`` with ``A^-1 = T'T``: a sum of squares, so it is
+    positive, and since all eigenvalues of A are at least one it never exceeds the prior's S.
+
+    After :meth:`condition` there may be a batch of posteriors, in leading dimensions of the first two tensors.
     """
 
-    def __init__(self, rows: int, w: Tensor, q: int) -> None:
-        p = w.shape[1]
-        self.w = w
-        self.width = 2 * p
-        self._psi = w.new_empty(rows, 2 * p + 1 + q)
-        self._psi[:, 2 * p] = 1.0
-        self._z = w.new_empty(rows, p)
+    weight_mean: Tensor  # (2p, q)
+    inverse_root: Tensor  # T for every output, (q, 2p, 2p)
+    signal: Tensor  # (q,)
+    mean: Tensor  # (q,)
 
-    def fill(self, x: Tensor, y: Tensor) -> Tensor:
-        """Psi of one chunk, (rows, 2p + 1 + q); valid until the next call."""
-        n, p = len(x), self.w.shape[1]
-        psi, z = self._psi[:n], self._z[:n]
-        torch.mm(x, self.w, out=z)
-        torch.cos(z, out=psi[:, :p])
-        torch.sin(z, out=psi[:, p : 2 * p])
-        psi[:, 2 * p + 1 :] = y
-        return psi
+    @classmethod
+    def from_evidence(cls, solved: list[OutputEvidence], *, device: torch.device) -> WeightPosterior:
+        """The posterior that the evidence's factors imply."""
+        roots = [out.factor.inverse_root() for out in solved]
+        # One matrix, the usual case, is not copied where its rows are in order. In another order products round
+        # otherwise, and a model read from a file would differ from the one written.
+        inverse_root = roots[0].contiguous()[None] if len(roots) == 1 else torch.stack(roots)
+        weight_mean = torch.stack([out.signal * out.weights for out in solved], dim=1)
+        signal = torch.tensor([out.signal for out in solved], dtype=torch.float64)
+        mean = torch.tensor([out.mean for out in solved], dtype=torch.float64)
+        return cls(weight_mean, inverse_root, signal, mean).to(device)
 
-    @property
-    def psi(self) -> Tensor:
-        """Psi of the last chunk, if that was as large as the buffers are."""
-        return self._psi
+    def to(self, device: torch.device) -> WeightPosterior:
+        """The same posterior on another device."""
+        tensors = (self.weight_mean, self.inverse_root, self.signal, self.mean)
+        return WeightPosterior(*(tensor.to(device) for tensor in tensors))
 
-    def phase_gradient(self, psi: Tensor, d: Tensor) -> Tensor:
-        """``cos * D_sin - sin * D_cos``, (rows, p): the chain rule through cos and sin."""
-        p = self.w.shape[1]
-        z = self._z[: len(psi)]
-        torch.mul(psi[:, :p], d[:, p:], out=z)
-        return z.addcmul_(psi[:, p : 2 * p], d[:, :p], value=-1.0)
+    def predict(self, phi: Tensor, *, variance: bool) -> tuple[Tensor, Tensor | None]:
+        """Mean and noise-free variance at rows with features phi, (..., n, 2p); both (..., n, q), in float64."""
+        phi = phi.double()
+        mean = phi @ self.weight_mean + self.mean
+        if not variance:
+            return mean, None
+        # The clamp only undoes rounding: rows of float32 features have norm one to seven digits.
+        share = [(phi @ root.mT).square_().sum(-1).clamp_max(1.0) for root in self._roots()]
+        return mean, torch.stack(share, dim=-1) * self.signal
 
+    def covariance(self, phi: Tensor) -> Tensor:
+        """Noise-free joint covariance at rows with features phi, (..., n, n, q)."""
+        roots = [phi.double() @ root.mT for root in self._roots()]
+        return torch.stack([r @ r.mT for r in roots], dim=-1) * self.signal
 
-class FeatureStore:
-    """Features of all chunks of a small set: the pass of the gradient finds what the pass of the moments has computed.
+    def condition(self, phi: Tensor, y: Tensor, noise: Tensor) -> WeightPosterior:
+        """The posterior given targets y, (..., n, q), at rows with features phi, (..., n, 2p), exactly.
 
-    Both passes must have the same chunks.
-    """
+        The square-root update of Andrews (1968), A square root formulation of the Kalman covariance equations. With
+        ``V = (S / N)^(1/2) Phi T'`` and ``L L' = I + V V'``, for the noise variances N, broadcastable to y:
 
-    def __init__(self) -> None:
-        self.buffers: list[FeatureBuffers] = []
-        self._w: Tensor | None = None  # of the features that are stored
+            T <- T - V' (I + L)^-T L^-1 V T                                     (C3)
+            w <- w + S^(1/2) T' V' (L L')^-1 N^(-1/2) (y - mean)                (C4)
 
-    def fill(self, index: int, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
-        """Psi of a chunk, which is stored."""
-        self._w = None  # until those of all chunks are there
-        if index == len(self.buffers) or len(self.buffers[index].psi) != len(x):  # the first pass, or other chunks
-            self.buffers[index:] = [FeatureBuffers(len(x), w, y.shape[1])]
-        self.buffers[index].w = w
-        return self.buffers[index].fill(x, y)
+        O(n p^2) where refactoring takes O(p^3). A missing target, NaN, changes nothing.
+        """
+        phi = phi.double()
+        y, noise = observed(y, noise.double())
+        scale = noise.rsqrt()
+        residual = (y - (phi @ self.weight_mean + self.mean)) * scale
+        eye = torch.eye(phi.shape[-2], dtype=torch.float64, device=phi.device)
+        means, roots = [], []
+        for k, root in enumerate(self._roots()):
+            spread = self.signal[k].sqrt()
+            v = (phi @ root.mT) * (spread * scale[..., k])[..., None]
+            lower = torch.linalg.cholesky(eye + v @ v.mT)
+            solved = torch.cholesky_solve(residual[..., k, None], lower)
+            means.append((self.weight_mean[..., k, None] + spread * (root.mT @ (v.mT @ solved)))[..., 0])
+            half = torch.linalg.solve_triangular(lower, v @ root, upper=False)
+            roots.append(root - v.mT @ torch.linalg.solve_triangular((eye + lower).mT, half, upper=True))
+        return replace(self, weight_mean=torch.stack(means, -1), inverse_root=torch.stack(roots, -3))
 
-    def complete(self, w: Tensor) -> None:
-        """Say that the features of all chunks are those of a projection."""
-        self._w = w
+    def _roots(self) -> tuple[Tensor, ...]:
+        """T for each output, (..., 2p, 2p)."""
+        return self.inverse_root.unbind(-3)
 
-    def holds(self, w: Tensor) -> bool:
-        """Whether the features of a projection are stored."""
-        return self._w is not None and torch.equal(self._w, w)
-
-
-class GatedBuffers(FeatureBuffers):
-    """The same for gated features: ``Psi = [r_1 cos, r_1 sin, ..., r_b cos, r_b sin, 1, Y]``, not scaled (G1)."""
-
-    def __init__(self, rows: int, w: Tensor, q: int, gate: Gate) -> None:
-        super().__init__(rows, w, q)
-        self.gate = gate
-        self.width = 2 * w.shape[1] * gate.n_clusters
-        self._wide = w.new_empty(rows, self.width + 1 + q)
-        self._wide[:, self.width] = 1.0
-        self._gates = w.new_empty(0)
-
-    def fill(self, x: Tensor, y: Tensor) -> Tensor:
-        """Psi of one chunk, (rows, 2p b + 1 + q); valid until the next call."""
-        psi = super().fill(x, y)
-        n, p = len(x), self.w.shape[1]
-        self._gates = self.gate.gates(x).to(psi)
-        wide = self._wide[:n]
-        products = wide[:, : self.width].view(n, -1, 2 * p)
-        torch.mul(self._gates[:, :, None], psi[:, None, : 2 * p], out=products)
-        wide[:, self.width + 1 :] = y
-        return wide
-
-    def phase_gradient(self, psi: Tensor, d: Tensor) -> Tensor:
-        """The derivative by ``phi`` is ``sum_c r_c D_c``; the rest is that of features without gates."""
-        parts = d.view(len(d), -1, 2 * self.w.shape[1])
-        inner = parts[:, 0] * self._gates[:, :1]
-        for c in range(1, self.gate.n_clusters):
-            inner.addcmul_(parts[:, c], self._gates[:, c : c + 1])
-        return super().phase_gradient(self._psi[: len(psi)], inner)
-
-
-# Features up to which the algebra of one small matrix is faster on the CPU than by launches on a GPU.
-_HOST_FEATURES = 128
+    def draw_weights(self, n_samples: int, rng: np.random.Generator) -> Tensor:
+        """Weights of sampled functions, (2p, q, n_samples): ``weight_mean + S^(1/2) T' normal``."""
+        width, q = self.weight_mean.shape
+        # Sample by sample, so that the first k functions do not depend on how many are drawn.
+        normal = np.stack([rng.standard_normal((q, width)) for _ in range(n_samples)], axis=2)
+        draws = torch.as_tensor(normal).to(self.inverse_root)
+        spread = torch.einsum("qji,qjs->iqs", self.inverse_root, draws)
+        weights: Tensor = self.weight_mean[:, :, None] + spread * self.signal.sqrt()[None, :, None]
+        return weights
 
 
 @dataclass(frozen=True)
-class Statistics:
-    """Moments of ``[Phi, 1, Y]``; all that the evidence and the posterior need to know of the rows.
+class BlockPosterior:
+    """The posteriors of independent blocks, each with weights of its own (G4).
 
-    The moments are ``[Phi, 1, Y]' V^-1 [Phi, 1, Y]``, V the identity unless rows differ in their noise. What is made
-    from them is computed on their device.
+    Rows come with the block they belong to, (..., n), or None where there is one block alone.
     """
 
-    n: int  # rows seen
-    q: int  # outputs
-    moments: Tensor  # (2p + 1 + q, 2p + 1 + q), float64
-    log_noise_sum: float = 0.0  # log |V|, the sum of the logarithms of the rows' relative noise variances
+    blocks: tuple[WeightPosterior, ...]
+
+    def to(self, device: torch.device) -> BlockPosterior:
+        """The same posterior on another device."""
+        return BlockPosterior(tuple(block.to(device) for block in self.blocks))
+
+    def predict(self, phi: Tensor, block: Tensor | None, *, variance: bool) -> tuple[Tensor, Tensor | None]:
+        """Mean and noise-free variance at rows with features phi, (n, 2p); both (n, q), in float64."""
+        if block is None:
+            return self.blocks[0].predict(phi, variance=variance)
+        if block.ndim > 1 or self._batched:
+            found = [part.predict(phi, variance=variance) for part in self.blocks]
+            means = _select(block, [each for each, _ in found])
+            return means, _select(block, [each for _, each in found if each is not None]) if variance else None
+        mean = phi.new_empty(len(phi), len(self.blocks[0].mean), dtype=torch.float64)
+        spread = torch.empty_like(mean) if variance else None
+        for part, own in self._parts(block):
+            mean[own], inner = part.predict(phi[own], variance=variance)
+            if spread is not None and inner is not None:
+                spread[own] = inner
+        return mean, spread
+
+    def covariance(self, phi: Tensor, block: Tensor | None) -> Tensor:
+        """Noise-free joint covariance, (..., n, n, q); zero between blocks."""
+        if block is None:
+            return self.blocks[0].covariance(phi)
+        if block.ndim > 1 or self._batched:
+            owned = (self._mask(phi, block, c) for c in range(len(self.blocks)))
+            return sum(part.covariance(each) for part, each in zip(self.blocks, owned, strict=True))  # type: ignore[return-value]
+        total = phi.new_zeros(len(phi), len(phi), len(self.blocks[0].mean), dtype=torch.float64)
+        for part, own in self._parts(block):
+            total[own[:, None], own] = part.covariance(phi[own])
+        return total
+
+    def condition(self, phi: Tensor, block: Tensor | None, y: Tensor, noise: Tensor) -> BlockPosterior:
+        """The posteriors given targets y, (..., n, q), each of the rows of its own block."""
+        if block is None:
+            return BlockPosterior((self.blocks[0].condition(phi, y, noise),))
+        owned = (self._mask(phi, block, c) for c in range(len(self.blocks)))  # zeros change nothing
+        return BlockPosterior(
+            tuple(part.condition(each, y, noise) for part, each in zip(self.blocks, owned, strict=True))
+        )
 
     @property
-    def width(self) -> int:
-        """Number of features, 2p."""
-        return len(self.moments) - 1 - self.q
+    def _batched(self) -> bool:
+        return self.blocks[0].weight_mean.ndim > 2
 
-    @property
-    def weight(self) -> Tensor:
-        """``1' V^-1 1``; the number of rows when all have the same noise."""
-        return self.moments[self.width, self.width]
+    @staticmethod
+    def _mask(phi: Tensor, block: Tensor, c: int) -> Tensor:
+        """The features of the rows of one block, and zeros."""
+        return phi * (block == c)[..., None]
 
-    @property
-    def gram(self) -> Tensor:
-        """``G = Phi' Phi``, (2p, 2p)."""
-        return self.moments[: self.width, : self.width]
+    def draw_weights(self, n_samples: int, rng: np.random.Generator) -> list[Tensor]:
+        """Weights of sampled functions, (2p, q, n_samples) for each block."""
+        # A stream for each block, so that the first functions do not depend on how many are drawn.
+        streams = [rng] if len(self.blocks) == 1 else rng.spawn(len(self.blocks))
+        return [block.draw_weights(n_samples, each) for block, each in zip(self.blocks, streams, strict=True)]
 
-    @property
-    def feature_sum(self) -> Tensor:
-        """``Phi' 1``, (2p,)."""
-        return self.moments[: self.width, self.width]
+    def functions(self, phi: Tensor, block: Tensor | None, weights: Sequence[Tensor]) -> Tensor:
+        """Values of functions with the given weights at rows with features phi, (n, q, n_samples)."""
+        phi = phi.double()
+        if block is None:
+            values: Tensor = torch.tensordot(phi, weights[0].to(phi), 1)
+        else:
+            values = phi.new_empty(len(phi), *weights[0].shape[1:])
+            for c in np.unique(block.cpu().numpy()):
+                own = torch.nonzero(block == c)[:, 0]
+                values[own] = torch.tensordot(phi[own], weights[c].to(phi), 1)
+        return values + self.blocks[0].mean.to(phi)[:, None]
 
-    @property
-    def feature_target(self) -> Tensor:
-        """``Phi' Y``, (2p, q)."""
-        return self.moments[: self.width, self.width + 1 :]
-
-    @property
-    def target_sum(self) -> Tensor:
-        """``Y' 1``, (q,)."""
-        return self.moments[self.width, self.width + 1 :]
-
-    @property
-    def target_square(self) -> Tensor:
-        """Diagonal of ``Y' Y``, (q,)."""
-        return self.moments.diagonal()[self.width + 1 :]
-
-    def merge(self, other: Statistics) -> Statistics:
-        """Statistics of both sets of rows together, on this set's device."""
-        self._check_compatible(other)
-        moments = self.moments + other.moments.to(self.moments.device)
-        return Statistics(self.n + other.n, self.q, moments, self.log_noise_sum + other.log_noise_sum)
-
-    def without(self, other: Statistics) -> Statistics:
-        """Statistics of the rows that are in this set and not in the other, a subset of it; takes no pass."""
-        self._check_compatible(other)
-        moments = self.moments - other.moments.to(self.moments.device)
-        return Statistics(self.n - other.n, self.q, moments, self.log_noise_sum - other.log_noise_sum)
-
-    def _check_compatible(self, other: Statistics) -> None:
-        if self.moments.shape != other.moments.shape or self.q != other.q:
-            raise ValueError("statistics of different feature maps cannot be combined")
+    def _parts(self, block: Tensor) -> list[tuple[WeightPosterior, Tensor]]:
+        """Blocks that have rows, and which."""
+        return [(self.blocks[c], torch.nonzero(block == c)[:, 0]) for c in np.unique(block.cpu().numpy())]
 
 
-@dataclass(frozen=True)
-class SpectralStatistics:
-    """A pass: statistics under the projection ``w``, (d, p), and the gate where there is one.
-
-    Sums over chunks are in float64. ``precise`` asks for float64 within a chunk as well: then the moments of float32
-    features are as good as those of any other features, and the Gram matrix is positive semi-definite to float64
-    rounding; otherwise products within a chunk are in the features' precision. The moments of more than a few features
-    stay on the projection's device. Memory is that of one chunk, and of the store. Cost ``2 n (d p + (2p)^2)``
-    multiply-adds and ``2 n p`` cosines and sines. ``noise`` is the noise variance s2, which known variances of rows are
-    relative to. A ``store`` gets the features; it is for features without gates.
-    """
-
-    w: Tensor
-    precise: bool = True
-    gate: Gate | None = None
-    noise: float = 1.0
-    store: FeatureStore | None = None
-
-    def over(self, chunks: Iterable[tuple[Tensor, Tensor]], *, rows: int, q: int) -> Statistics:
-        w, gate, store = self.w, self.gate, self.store
-        rows = rows if store is None else 0  # the store has its own buffers
-        buffers = FeatureBuffers(rows, w, q) if gate is None else GatedBuffers(rows, w, q, gate)
-        size = buffers.width + 1 + q
-        total = torch.zeros(size, size, dtype=torch.float64, device=w.device)
-        n, log_noise_sum = 0, 0.0
-        for index, (x, y) in enumerate(chunks):
-            targets, noise = RowNoise.split(y, q)
-            psi = buffers.fill(x, targets) if store is None else store.fill(index, x, targets, w)
-            if self.precise:
-                psi = psi.double()
-            if noise is not None:
-                log_relative = noise.log_relative(self.noise)
-                psi = psi * torch.exp(-0.5 * log_relative).to(psi)[:, None]  # V^-1/2 Psi
-                log_noise_sum += float(log_relative.sum())
-            total += psi.T @ psi
-            n += len(x)
-        if store is not None:
-            store.complete(w)
-        if buffers.width <= _HOST_FEATURES:
-            total = total.cpu()
-        scale = torch.ones(size, dtype=torch.float64, device=total.device)
-        scale[: buffers.width] = w.shape[1] ** -0.5
-        return Statistics(n, q, total.mul_(scale[:, None]).mul_(scale), log_noise_sum)
-
-    def merge(self, first: Statistics, second: Statistics) -> Statistics:
-        return first.merge(second)
-
-
-def accumulate_features(
-    chunks: Iterable[tuple[Tensor, Tensor | None, Tensor]], q: int, noise: float = 1.0
-) -> Statistics:
-    """Statistics of any features, from chunks ``(Phi, log_noise, Y)``: (n, k), (n,) and (n, q).
-
-    ``log_noise`` are logarithms of the rows' relative noise variances, or None where all are alike. Y may have the
-    noise columns of the rows behind it, and ``noise`` is the variance s2 that known variances are relative to.
-    """
-    total: Tensor | None = None
-    n, log_noise_sum = 0, 0.0
-    for phi, log_noise, columns in chunks:
-        y, rows = RowNoise.split(columns, q)
-        psi = torch.cat([phi.double(), phi.new_ones(len(phi), 1).double(), y.double()], 1)
-        if rows is not None:
-            log_noise = rows.log_relative(noise, log_noise)
-        if log_noise is not None:
-            psi *= torch.exp(-0.5 * log_noise.double())[:, None]
-            log_noise_sum += float(log_noise.double().sum())
-        products = psi.T @ psi
-        total = products if total is None else total + products
-        n += len(phi)
-    if total is None:
-        raise ValueError("there are no rows to accumulate")
-    return Statistics(n, q, total, log_noise_sum)
+def _select(block: Tensor, found: Sequence[Tensor]) -> Tensor:
+    """What each row's own block has found, (..., n, q)."""
+    stacked = torch.stack(list(found), -1)
+    index = block[..., None, None].expand(*stacked.shape[:-1], 1)
+    chosen: Tensor = torch.gather(stacked, -1, index)
+    return chosen[..., 0]

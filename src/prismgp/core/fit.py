@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import torch
 from prismgp._system import Streams
 from prismgp._types import Array, Tensor
 from prismgp.core.evidence import BlockEvidence, ProfiledEvidence, profile
-from prismgp.core.exact import ExactEvidence, Groups, TiedEvidence
+from prismgp.core.exact import ExactEvidence, ExactModel, Groups, TiedEvidence
 from prismgp.core.features import Gating, find_limits
 from prismgp.core.kernels import (
     FEW_ROWS,
@@ -26,10 +27,10 @@ from prismgp.core.kernels import (
     perturb,
     widen,
 )
-from prismgp.core.models import ExactModel, SpectralModel, spectral_objective
+from prismgp.core.models import SpectralModel, spectral_objective
 from prismgp.core.optimise import Monitor, Objective, maximise, race, screen
-from prismgp.core.posterior import noise_log_evidence
 from prismgp.core.rows import Callback, Rows
+from prismgp.core.statistics import STATISTICS, noise_log_evidence
 from prismgp.core.threads import use_one_thread
 
 
@@ -195,7 +196,8 @@ class _Fit:
             params, objective, stages = self._learn(samples, start)
             report += stages
         objective = objective or self._objective(self.rows)
-        blocks = self.callback.statistics(lambda: objective.statistics(objective.complete(params)))
+        last_pass = partial(self.callback.ending.insist, lambda: objective.statistics(objective.complete(params)))
+        blocks = self.callback.recall("statistics", last_pass, STATISTICS)
         if self.kind is ProfiledEvidence:
             params = profile(blocks, params, self.settings.dtype)
         common: dict[str, Any] = {"device": self.rows.device, "limits": objective.limits}

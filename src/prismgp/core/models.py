@@ -1,30 +1,189 @@
-"""Fitted models in their own units: standardised inputs and targets, tensors in and out."""
+"""Fitted models in their own units, standardised inputs and targets, and what they predict: normal distributions.
+
+Every kind of model is a :class:`Predictor`; the sparse spectrum GP is the one here.
+
+The density, distribution function and quantiles of the normal distribution on tensors are written down here and nowhere
+else, and so are those of mixtures of normal distributions. On arrays, :class:`prismgp.core.shape.NormalShape` is one of
+the shapes of the noise, and stacking has a form with one logarithm.
+"""
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from numbers import Real
+from statistics import NormalDist
 from typing import Any, Self
 
 import numpy as np
 import torch
 
-from prismgp._types import Array, Tensor
+from prismgp._types import AnyArray, Array, Tensor
 from prismgp.core.evidence import BlockEvidence
-from prismgp.core.exact import ExactEvidence, ExactPosterior
-from prismgp.core.features import Gating, Statistics, limit_inputs, projection, spectral_features
+from prismgp.core.features import (
+    BlockPosterior,
+    Gating,
+    WeightPosterior,
+    limit_inputs,
+    projection,
+    spectral_features,
+)
 from prismgp.core.gating import GateLabels
 from prismgp.core.kernels import Parameters
-from prismgp.core.normal import Marginals
-from prismgp.core.numerics import Factor, factor
-from prismgp.core.posterior import BlockPosterior, WeightPosterior, solve_outputs
-from prismgp.core.process import ConditionedProcess, Functions, Joint, Process
+from prismgp.core.numerics import Factor
+from prismgp.core.process import Functions, Joint, Process
 from prismgp.core.rows import Rows
+from prismgp.core.statistics import Statistics, solve_outputs
+from prismgp.exceptions import DataError
 
 PREDICTION_ROWS = 2_048
 # Most rows of a chunk, and bytes of its features: a processor's cache holds them, and few do not keep a GPU busy.
 _CHUNKS = {"cpu": (PREDICTION_ROWS, 2**22), "cuda": (2**15, 2**28)}
+_MOST_DEVIATIONS = 1e30  # of a standardised value in float32
+_STANDARD = NormalDist()
+_ACCURACY = 1e-9  # of the last step of Newton's method, in the smallest standard deviation; its error is far less
+_MOST_STEPS = 200
+_HALVE_EVERY = 3  # steps; of the others, those of Newton's method that stay in the bracket are taken
+
+
+# -- units -----------------------------------------------------------------------------------------
+
+
+def standardise(
+    block: AnyArray | Tensor, shift: Array, scale: Array, *, dtype: torch.dtype, device: torch.device
+) -> Tensor:
+    """``(block - shift) / scale`` on the device, computed in float64 and rounded once; differentiable for a tensor."""
+    if isinstance(block, torch.Tensor):
+        tensor = block
+    else:
+        # A copy only where torch cannot alias the memory: read-only or byte-swapped arrays, negative strides.
+        ready = block if _torch_ready(block) else block.astype(block.dtype.newbyteorder("="), order="C")
+        tensor = torch.from_numpy(ready)
+    # Contiguous, so that the result does not depend on the memory order of the user's array.
+    tensor = tensor.to(device, non_blocking=True).contiguous()
+    moved = (torch.as_tensor(each, dtype=torch.float64, device=device) for each in (shift, scale))
+    return standardise_tensor(tensor, *moved, dtype=dtype)
+
+
+def standardise_tensor(x: Tensor, shift: Tensor, scale: Tensor, *, dtype: torch.dtype) -> Tensor:
+    """The same for tensors on one device."""
+    shifted = x.double() - shift
+    shifted.div_(scale)
+    if dtype == torch.float32:
+        shifted.clamp_(-_MOST_DEVIATIONS, _MOST_DEVIATIONS)  # beyond, products overflow to infinity and cosines to NaN
+    return shifted.to(dtype)
+
+
+def _torch_ready(block: AnyArray) -> bool:
+    return (
+        block.flags.writeable
+        and block.dtype.isnative
+        and all(stride >= 0 and stride % block.itemsize == 0 for stride in block.strides)
+    )
+
+
+# -- distributions ---------------------------------------------------------------------------------
+
+
+def normal_log_density(y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+    """Log density of y under N(mean, variance), entry by entry."""
+    return -0.5 * ((y - mean).square() / variance + variance.log() + math.log(2.0 * math.pi))
+
+
+def normal_cdf(z: Array) -> Array:
+    """Distribution function of the standard normal, entry by entry."""
+    found: Array = _cdf(torch.from_numpy(np.ascontiguousarray(z))).numpy()
+    return found
+
+
+def _cdf(z: Tensor) -> Tensor:
+    # torch.special.ndtr has lost all digits at -9.
+    return 0.5 * torch.erfc(-math.sqrt(0.5) * z)
+
+
+def normal_quantile(level: float) -> float:
+    """Quantile of the standard normal."""
+    return _STANDARD.inv_cdf(level)
+
+
+def central_levels(coverage: Any) -> list[float]:
+    """Return the probabilities at the ends of a central interval."""
+    real = isinstance(coverage, Real) and not isinstance(coverage, bool)
+    if not real or not 0.0 < coverage < 1.0:
+        raise DataError(f"coverage={coverage!r:.80} must be a number between 0 and 1, such as 0.95")
+    half = 0.5 * float(coverage)
+    if 0.5 + half >= 1.0:
+        raise DataError(f"coverage={coverage!r:.80} is 1 up to rounding: the interval would be infinite")
+    return [0.5 - half, 0.5 + half]
+
+
+@dataclass(frozen=True)
+class Marginals:
+    """The distribution of every output of every row: a mixture of K normal distributions with common weights (Z1).
+
+    Functions of y work output by output; those of several outputs are not independent if K > 1.
+    """
+
+    mean: Tensor  # (n, q)
+    variance: Tensor  # (n, q)
+    weights: Tensor  # (K,)
+    centers: Tensor  # (K, n, q)
+    variances: Tensor  # (K, n, q)
+
+    @classmethod
+    def normal(cls, mean: Tensor, variance: Tensor) -> Marginals:
+        """One normal distribution."""
+        return cls(mean, variance, mean.new_ones(1), mean[None], variance[None])
+
+    @property
+    def is_normal(self) -> bool:
+        return len(self.weights) == 1
+
+    def log_density(self, y: Tensor) -> Tensor:
+        """Log density of y, (n, q), entry by entry (Z1)."""
+        logs = normal_log_density(y, self.centers, self.variances)
+        return torch.logsumexp(logs + self.weights.log()[:, None, None], 0)
+
+    def quantiles(self, levels: Sequence[float]) -> Tensor:
+        """Quantiles at levels between 0 and 1, (n, q, len(levels)).
+
+        A quantile of a mixture lies between the smallest and the largest of its parts' quantiles. In there Newton's
+        method finds it, with bisection where a step would leave, and every third time. An entry that has converged is
+        left alone, so that it does not depend on the rows it is computed with.
+        """
+        z = torch.tensor([normal_quantile(level) for level in levels], dtype=torch.float64).to(self.mean)
+        centers, roots = self.centers[..., None], self.variances.sqrt()[..., None]
+        parts = centers + roots * z
+        low, high = parts.amin(0), parts.amax(0)
+        if self.is_normal:
+            return low
+        # Of the nearer tail, in which small probabilities keep their digits.
+        sign = torch.where(z > 0, -torch.ones_like(z), torch.ones_like(z))
+        tail = _cdf(sign * z)
+        tolerance = _ACCURACY * roots.amin(0)
+        found = 0.5 * (low + high)
+        done = high - low <= tolerance
+        for step in range(_MOST_STEPS):
+            if bool(done.all()):
+                break
+            away = (found - centers) / roots
+            excess = sign * (torch.tensordot(self.weights, _cdf(sign * away), 1) - tail)
+            slope = torch.tensordot(self.weights, torch.exp(-0.5 * away.square()) / roots, 1) / math.sqrt(2.0 * math.pi)
+            low, high = torch.where(excess > 0, low, found), torch.where(excess > 0, found, high)
+            newton = found - excess / slope
+            middle = 0.5 * (low + high)
+            take = (newton >= low) & (newton <= high)  # false for NaN
+            near = take & ((newton - found).abs() <= tolerance)
+            if step % _HALVE_EVERY == _HALVE_EVERY - 1:
+                take = near
+            found = torch.where(done, found, torch.where(take, newton, middle))
+            done = done | near | (high - low <= tolerance)
+        return found
+
+
+# -- models ----------------------------------------------------------------------------------------
 
 
 def rows_to_predict(width: int, device: torch.device) -> int:
@@ -118,60 +277,9 @@ class Predictor(ABC):
         return input_scale
 
 
-def _without_matrices(factors: list[Factor]) -> tuple[Factor, ...]:
+def drop_matrices(factors: list[Factor]) -> tuple[Factor, ...]:
     """How the factorisations went; the matrices themselves are in the posterior."""
     return tuple(replace(each, lower=torch.empty(0)) for each in factors)
-
-
-@dataclass(frozen=True)
-class ExactModel(Predictor):
-    """The fitted full GP."""
-
-    params: Parameters
-    posterior: ExactPosterior
-    log_evidence: float
-    factors: tuple[Factor, ...]
-
-    @classmethod
-    def solve(cls, objective: ExactEvidence, params: Parameters) -> ExactModel:
-        """The model at given parameters, on the rows of the objective."""
-        posterior, log_evidence, factors = objective.posterior(params)
-        return cls(params, posterior, log_evidence, _without_matrices(factors))
-
-    @property
-    def n_rows(self) -> int:
-        return len(self.posterior.x)
-
-    def predict(self, x: Tensor, *, variance: bool) -> tuple[Tensor, Tensor | None, Tensor]:
-        posterior = self.posterior.to(x.device)
-        mean, spread = posterior.predict(x, variance=variance)
-        return mean, spread, posterior.noise.to(mean).expand_as(mean)
-
-    def covariance(self, x: Tensor) -> Tensor:
-        return self.posterior.to(x.device).covariance(x)
-
-    def condition(self, x: Tensor, y: Tensor, noise: Tensor | None = None) -> ConditionedProcess:
-        return ConditionedProcess.of(self, x, y, self.posterior.noise.to(y) if noise is None else noise)
-
-    def draw(self, count: int, rng: np.random.Generator) -> Functions:
-        return self.posterior.draw(count, rng)
-
-    def sample(self, chunks: Iterable[Tensor], count: int, rng: np.random.Generator) -> Array:
-        """Draws are exact and joint at all rows, so they depend on which rows are asked for."""
-        x = torch.cat(list(chunks))
-        mean, _, _ = self.predict(x, variance=False)
-        covariance = self.covariance(x)
-        sampled = np.empty((*mean.shape, count))
-        for k in range(mean.shape[1]):
-            # Scaled so that the smallest resolvable eigenvalue is one, as `factor` expects.
-            floor = float(self.params.signal[k]) * 1e-10
-            root = factor(covariance[:, :, k] / floor + torch.eye(len(x)).to(covariance)).lower * floor**0.5
-            normal = torch.as_tensor(rng.standard_normal((len(x), count))).to(root)
-            sampled[:, k] = (mean[:, k : k + 1] + root @ normal).cpu().numpy()
-        return sampled
-
-    def to(self, device: torch.device) -> ExactModel:
-        return replace(self, posterior=self.posterior.to(device))
 
 
 @dataclass(frozen=True)
@@ -203,7 +311,7 @@ class SpectralModel(Predictor):
         posterior = BlockPosterior(tuple(WeightPosterior.from_evidence(each, device=device) for each in solved))
         outputs = [out for block in solved for out in block]
         log_evidence = sum(out.log_evidence for out in outputs)
-        factors = _without_matrices([out.factor for out in outputs])
+        factors = drop_matrices([out.factor for out in outputs])
         return cls(base, params, gating, blocks, posterior, log_evidence, factors, limits)
 
     @property

@@ -26,15 +26,12 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, get_args
+from typing import Any, Generic, Protocol, TypeVar, get_args
 
 import numpy as np
 import torch
 
-from prismgp._types import AnyArray, Array, OnInterrupt, Tensor
-
-if TYPE_CHECKING:
-    from prismgp.core.features import Statistics  # which are made of rows
+from prismgp._types import AnyArray, Array, OnInterrupt, Saved, Tensor
 
 T = TypeVar("T")
 
@@ -272,6 +269,11 @@ class Ending:
         """Why the fit ended early, for messages."""
         return "interrupted" if self.interrupted else "stopped by the time limit"
 
+    def status(self) -> dict[str, Any]:
+        """The entries of ``fit_status_`` about the end of the fit."""
+        status: dict[str, Any] = {"interrupted": self.interrupted, "timed_out": self.timed_out}
+        return status | ({"seconds": time.perf_counter() - self.began} if self.limited else {})
+
     def check(self, seconds: float = 0.0) -> None:
         """End the stage if something that takes this many seconds would end after the time limit."""
         if time.perf_counter() + seconds > self._deadline:
@@ -316,6 +318,14 @@ class _Block:
         return isinstance(error, FitEndedError)
 
 
+@dataclass(frozen=True)
+class Codec(Generic[T]):
+    """How a result is stored, as numbers and JSON, and made again of these."""
+
+    write: Callable[[T], Saved]
+    read: Callable[[Saved], T]
+
+
 class Callback:
     """What a fit calls on its way. This one does nothing; subclasses show progress or keep results.
 
@@ -334,9 +344,9 @@ class Callback:
         """Called instead of ``compute``, which evaluates the log evidence of some rows at a packed vector."""
         return compute()
 
+    def recall(self, name: str, compute: Callable[[], T], codec: Codec[T]) -> T:  # noqa: ARG002
+        """Called instead of ``compute``, which takes long; the codec says how its result can be stored."""
+        return compute()
+
     def report(self, stage: str, rows: int, model: Callable[[], Any], log_evidence: float | None = None) -> None:
         """Called after every iteration; ``model`` makes the model at its parameters."""
-
-    def statistics(self, compute: Callable[[], tuple[Statistics, ...]]) -> tuple[Statistics, ...]:
-        """Called instead of ``compute``, which takes a pass over all rows at the final parameters."""
-        return compute()

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from prismgp._types import Array
-from prismgp.core.normal import normal_cdf
+from prismgp.core.models import normal_cdf
 from prismgp.exceptions import ModelFileError
 
 MIN_DEGREES, MAX_DEGREES = 2.1, 200.0  # the variance is infinite at 2; above 200 a Student's t is normal

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from prismgp._types import Array, Tensor
-from prismgp.core.normal import Marginals, normal_cdf, normal_quantile
+from prismgp.core.models import Marginals, normal_cdf, normal_quantile
 from prismgp.core.rows import effective_rows
 from prismgp.core.shape import NoiseShape
 

@@ -1,6 +1,6 @@
 """From the user's rows to standardised chunks on the compute device.
 
-Tables pass through these modules in order: ``tables`` (files, with ``formats`` for what they are and ``cells`` for what
+Tables pass through these modules in order: ``tables`` (files, with ``text`` for those of text and ``cells`` for what
 their columns hold), ``scan`` (how the columns are to be read), ``encoder`` (one number for each cell) and ``encodings``
 (inputs of these numbers, with ``moments`` for what is learned of a column), ``reader`` (blocks of rows), ``sources``
 (rows to pass over again and again), ``files`` (sources that are files), ``frames`` (pandas, polars and Arrow tables),
@@ -17,8 +17,6 @@ from prismgp.data.chunks import (
     merge_copies,
     prefetch,
     run_pass,
-    standardise,
-    standardise_tensor,
 )
 from prismgp.data.dask import collection_source
 from prismgp.data.encoder import InputColumn, TableEncoder, missing_error, warn_unseen
@@ -61,7 +59,5 @@ __all__ = [
     "quote_names",
     "read_frame",
     "run_pass",
-    "standardise",
-    "standardise_tensor",
     "warn_unseen",
 ]

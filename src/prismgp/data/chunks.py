@@ -18,6 +18,7 @@ from prismgp._system import available_bytes
 from prismgp._types import AnyArray, Array, Tensor
 from prismgp.core.features import limit_inputs
 from prismgp.core.kernels import FEW_ROWS, Parameters, default_start
+from prismgp.core.models import standardise
 from prismgp.core.rows import RowNoise, Work
 from prismgp.data.sources import ArraySource, Kept, Source
 from prismgp.exceptions import DataError, PrismGPWarning, TooLargeError
@@ -28,7 +29,6 @@ _CPU_BUDGET = 96 * 2**20
 _CUDA_BUDGET = 2**30
 _CPU_KEPT = 64 * 2**20  # bytes of standardised rows that stay in memory, beside the rows themselves
 _LEAST_ROWS = 256  # of a chunk, when memory is short
-_MOST_DEVIATIONS = 1e30  # of a standardised value in float32
 _IGNORE = 1e20  # scale of an input that never varied, in units of its magnitude
 _NOTHING = 1e-18  # share of the spread below which a mean is a rounding error
 # An input is ignored if no more rows than these, and no larger share of all rows, differ from the others: a
@@ -107,39 +107,6 @@ def merge_copies(source: Source) -> Source:
     rows = source.take(first)
     columns = np.stack([np.bincount(group.ravel(), weight), *known[first].T], 1)
     return ArraySource(rows.x, rows.targets, rows.labels).with_noise(columns)
-
-
-def standardise(
-    block: AnyArray | Tensor, shift: Array, scale: Array, *, dtype: torch.dtype, device: torch.device
-) -> Tensor:
-    """``(block - shift) / scale`` on the device, computed in float64 and rounded once; differentiable for a tensor."""
-    if isinstance(block, torch.Tensor):
-        tensor = block
-    else:
-        # A copy only where torch cannot alias the memory: read-only or byte-swapped arrays, negative strides.
-        ready = block if _torch_ready(block) else block.astype(block.dtype.newbyteorder("="), order="C")
-        tensor = torch.from_numpy(ready)
-    # Contiguous, so that the result does not depend on the memory order of the user's array.
-    tensor = tensor.to(device, non_blocking=True).contiguous()
-    moved = (torch.as_tensor(each, dtype=torch.float64, device=device) for each in (shift, scale))
-    return standardise_tensor(tensor, *moved, dtype=dtype)
-
-
-def standardise_tensor(x: Tensor, shift: Tensor, scale: Tensor, *, dtype: torch.dtype) -> Tensor:
-    """The same for tensors on one device."""
-    shifted = x.double() - shift
-    shifted.div_(scale)
-    if dtype == torch.float32:
-        shifted.clamp_(-_MOST_DEVIATIONS, _MOST_DEVIATIONS)  # beyond, products overflow to infinity and cosines to NaN
-    return shifted.to(dtype)
-
-
-def _torch_ready(block: AnyArray) -> bool:
-    return (
-        block.flags.writeable
-        and block.dtype.isnative
-        and all(stride >= 0 and stride % block.itemsize == 0 for stride in block.strides)
-    )
 
 
 # -- one pass over the rows --------------------------------------------------------------------------

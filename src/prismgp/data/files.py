@@ -12,11 +12,10 @@ from prismgp._validate import check_choice
 from prismgp.data.cluster import Cluster
 from prismgp.data.dask import DaskFileSource
 from prismgp.data.encoder import TableEncoder, warn_unseen
-from prismgp.data.formats import PARQUET_SUFFIXES, TEXT_SUFFIXES
 from prismgp.data.reader import MISSING, NoiseColumns, TableReader
 from prismgp.data.scan import MAX_CATEGORIES, scan_files
 from prismgp.data.sources import MOMENT_ROWS, ArraySource, Block, Source, rechunk
-from prismgp.data.tables import TableFiles, open_tables
+from prismgp.data.tables import PARQUET_SUFFIXES, TEXT_SUFFIXES, TableFiles, open_tables
 
 
 def from_parquet(

@@ -22,12 +22,10 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.csv
 import pyarrow.parquet
 
 from prismgp.data.cells import (
     DECIMALS,
-    MISSING_TEXT,
     Numerals,
     check_unique,
     common_type,
@@ -35,13 +33,48 @@ from prismgp.data.cells import (
     null_missing,
     quote_names,
 )
-from prismgp.data.formats import TEXT_SUFFIXES, FileOptions, TextFormat, choose_format, file_format, find_files
+from prismgp.data.text import TextFormat
 from prismgp.exceptions import DataError
 
-BLOCK_BYTES = 2**20  # of a text file, parsed at a time
-
+PARQUET_SUFFIXES = (".parquet", ".pq")
+TEXT_SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
+FORMATS = ("csv", "tsv", "parquet")
 _BUFFER_BYTES = 2**16  # of each column of a Parquet file
 _WHOLE_GROUP = 2**18  # bytes of a row group that is read without buffers
+
+
+# -- formats ---------------------------------------------------------------------------------------
+
+
+def file_format(path: str | PathLike[str]) -> str:
+    """The suffix that names a format; an error for any other."""
+    name = Path(path).name.lower()
+    for suffix in (*TEXT_SUFFIXES, *PARQUET_SUFFIXES):
+        if name.endswith(suffix):
+            return suffix
+    raise DataError(f"{path}: unsupported file type; use one of {', '.join((*TEXT_SUFFIXES, *PARQUET_SUFFIXES))}")
+
+
+def choose_format(name: str, chosen: str | None) -> str:
+    """The suffix of the format of a file, which may be chosen whatever its name."""
+    if chosen is not None:
+        return f".{chosen}"
+    try:
+        return file_format(name)
+    except DataError as error:
+        raise DataError(f"{error}, or say what it is with --format {'|'.join(FORMATS)}") from None
+
+
+def find_files(folder: Path, suffixes: Collection[str], kind: str | None) -> list[Path]:
+    """Table files of a folder and its subfolders, sorted by name, but for hidden ones."""
+    wanted = ("",) if kind is not None else tuple(suffixes) or (*TEXT_SUFFIXES, *PARQUET_SUFFIXES)
+    return [
+        path
+        for path in sorted(folder.rglob("*"))
+        if path.name.lower().endswith(wanted)
+        and not any(part.startswith((".", "_")) for part in path.relative_to(folder).parts)
+        and path.is_file()
+    ]
 
 
 # -- one file --------------------------------------------------------------------------------------
@@ -54,21 +87,28 @@ class TableFile:
     """
 
     def __init__(
-        self, path: str | PathLike[str], options: FileOptions | None = None, *, name: str | None = None
+        self,
+        path: str | PathLike[str],
+        *,
+        kind: str | None = None,  # one of FORMATS; None: by the suffix
+        delimiter: str | None = None,
+        decimal: str | None = None,
+        encoding: str | None = None,
+        name: str | None = None,
     ) -> None:
-        options = options or FileOptions()
         self.path = Path(path).absolute()  # workers of a cluster have working folders of their own
         self.name = str(path) if name is None else name
-        self.format = choose_format(self.name, options.format)
-        self.decimal = options.decimal
+        self.format = choose_format(self.name, kind)
+        self.decimal = decimal
         self.row_groups: range | None = None  # of a Parquet file; None: all
-        if options.decimal is not None and options.decimal == options.delimiter:
-            raise DataError(f"{self.name}: {options.decimal!r} cannot be both delimiter and decimal mark")
+        about_text = {"delimiter": delimiter, "decimal": decimal, "encoding": encoding}
+        if decimal is not None and decimal == delimiter:
+            raise DataError(f"{self.name}: {decimal!r} cannot be both delimiter and decimal mark")
         if self.format in TEXT_SUFFIXES:
-            self.text: TextFormat | None = TextFormat(self.path, self.name, self.format, options)
+            self.text: TextFormat | None = TextFormat(self.path, self.name, self.format, **about_text)
             return
         self.text = None
-        if options.about_text:
+        if any(each is not None for each in about_text.values()):
             raise DataError(f"{self.name}: a Parquet file has no delimiter, decimal mark or encoding; leave them out")
         with open(path, "rb") as file:
             if not file.read(1):
@@ -82,11 +122,11 @@ class TableFile:
     def schema(self) -> pa.Schema:
         """Names and types of the columns; text, for a text file."""
         with _translate_errors(self):
-            if not self.is_text:
+            if self.text is None:
                 with pa.parquet.ParquetFile(self.path) as file:
                     schema = file.schema_arrow
             else:
-                with self._stream() as stream, self._open(stream, None) as reader:
+                with self.text.parse(None) as reader:
                     schema = pa.schema([(name, pa.string()) for name in reader.schema.names])
         check_unique(schema.names, "column", f"{self.name}: ")
         return schema
@@ -139,9 +179,9 @@ class TableFile:
 
         ``numbers`` are columns of a text file to convert to float64, with missing values as null; others stay as text.
         """
-        if self.is_text:
+        if self.text is not None:
             types = {name: pa.float64() if name in numbers else pa.string() for name in columns}
-            with _translate_errors(self), self._stream() as stream, self._open(stream, types) as reader:
+            with _translate_errors(self), self.text.parse(types) as reader:
                 yield from reader
             return
         # Buffered and without pre-buffering, so that memory does not grow with the size of a row group; with one
@@ -164,28 +204,6 @@ class TableFile:
                 why = f"{error!s:.200}"  # it may quote cells at length
                 raise DataError(f"{self.name}: column {name!r} cannot be read, the file is damaged: {why}") from error
 
-    def _stream(self) -> Any:
-        assert self.text is not None
-        return pa.input_stream(str(self.path), compression="gzip" if self.text.compressed else None)
-
-    def _open(self, stream: Any, types: dict[str, Any] | None) -> Any:
-        assert self.text is not None
-        return pa.csv.open_csv(
-            stream,
-            # One thread, because only then do errors name the row.
-            read_options=pa.csv.ReadOptions(
-                use_threads=False, block_size=BLOCK_BYTES, encoding=self.text.encoding.replace("utf-8", "utf8")
-            ),
-            parse_options=pa.csv.ParseOptions(delimiter=self.text.delimiter, newlines_in_values=True),
-            convert_options=pa.csv.ConvertOptions(
-                column_types=types,
-                include_columns=list(types or ()),
-                null_values=list(MISSING_TEXT),
-                strings_can_be_null=False,
-                decimal_point=self.decimal or ".",
-            ),
-        )
-
 
 @contextmanager
 def _translate_errors(file: TableFile) -> Iterator[None]:
@@ -202,14 +220,9 @@ def _translate_errors(file: TableFile) -> Iterator[None]:
             error.filename = error.filename or file.name
             raise
         message = " ".join(str(error).split())
-        if file.text is not None and (isinstance(error, UnicodeDecodeError) or "UTF8" in message):
-            raise file.text.encoding_error() from error
-        if "Empty CSV file" in message:
-            raise DataError(f"{file.name}: there are no rows below the header") from error
-        if "straddling object" in message:
-            raise DataError(
-                f'{file.name}: a row is longer than {BLOCK_BYTES:,} bytes; is a quote (") not closed?'
-            ) from error
+        explained = None if file.text is None else file.text.explain(error, message)
+        if explained is not None:
+            raise explained from error
         shown = message if len(message) <= 200 else message[:200] + "..."  # it may quote cells at length
         raise DataError(f"{file.name}: cannot be read: {shown}") from error
 
@@ -235,7 +248,7 @@ def open_tables(
     """
     if decimal is not None and decimal not in DECIMALS:
         raise DataError(f"decimal={decimal!r} must be '.' or ','")
-    options = FileOptions(kind, delimiter, decimal, encoding)
+    options = {"kind": kind, "delimiter": delimiter, "decimal": decimal, "encoding": encoding}
     if isinstance(path, str | PathLike):
         paths = find_files(Path(path), suffixes, kind) if Path(path).is_dir() else [Path(path)]
         title = str(path) if name is None else name
@@ -248,7 +261,7 @@ def open_tables(
     for each in paths:
         if suffixes and file_format(each) not in suffixes:
             raise DataError(f"{each}: is not one of {', '.join(suffixes)}")
-    return TableFiles([TableFile(each, options, name=name) for each in paths], title)
+    return TableFiles([TableFile(each, **options, name=name) for each in paths], title)
 
 
 class TableFiles:

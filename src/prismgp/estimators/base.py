@@ -226,7 +226,8 @@ class GPRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator, 
         signal, noise = self.signal_variance, self.noise_variance
         return {"lengthscale": self.lengthscale, "signal": signal, "noise": noise, "mean": self.mean}
 
-    def _context(self, rows: StandardisedRows) -> FitContext:
+    def _context(self, rows: StandardisedRows, unit: str = "") -> FitContext:
+        """The context of a fit; with a progress bar in this unit, if the fit itself takes steps."""
         callback = self._callback
         began, pass_seconds = self._timing
         ending = Ending(self.max_seconds, keep=self.on_interrupt == "keep", began=began)
@@ -240,6 +241,7 @@ class GPRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator, 
         return FitContext(
             type(self).__name__,
             verbose=self.verbose,
+            unit=unit,
             checkpoint=checkpoint,
             callback=None if callback is None else tell,
             log_scale=float(np.log(rows.standardiser.y_scale).sum()),
@@ -287,7 +289,7 @@ class GPRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator, 
         **record: Any,
     ) -> Self:
         """Store the result of a fit, after the callback has seen it; warn if the fit ended early."""
-        status = {**(status or {}), **context.status()}
+        status = {**(status or {}), **context.ending.status()}
         model = self._as_model(predictor, rows, stages, history, status=status, **record)
         context.report("final", model.n_rows, lambda: model)
         self._adopt(model)

@@ -129,8 +129,8 @@ class ExactGPRegressor(GPRegressor):
             Before allocating, when the kernel matrices would not fit into memory.
         """
         rows = self._training_rows(X, y, sample_weight, noise_variance)
-        context = self._context(rows)
-        with limit_blas_threads(), context, context.progress("eval"):
+        context = self._context(rows, "eval")
+        with limit_blas_threads(), context:
             predictor, stages = fit_exact(
                 rows,
                 rows.start(learn=self.optimize, **self._start_values()),

@@ -169,7 +169,7 @@ class NeighborGPRegressor(UpdatableRegressor):
             When all rows are neighbours of every point, and the kernel matrix would not fit into memory.
         """
         rows = self._training_rows(X, y, sample_weight, noise_variance)
-        context = self._context(rows)
+        context = self._context(rows, "eval")
         settings = NeighborSettings(
             kernel=get_kernel(self.kernel),
             n_neighbors=self.n_neighbors,
@@ -179,7 +179,7 @@ class NeighborGPRegressor(UpdatableRegressor):
             n_restarts=self.n_restarts,
             most_rows=self._most_rows(),
         )
-        with limit_blas_threads(), context, context.progress("eval"):
+        with limit_blas_threads(), context:
             start = rows.start(learn=self.optimize, **self._start_values())
             predictor, stages = fit_neighbors(rows, start, settings, Streams(self.random_state), context)
         lengthscale = predictor.params.lengthscale

@@ -14,7 +14,7 @@ from prismgp._system import Streams, refuse_too_large
 from prismgp._types import AnyArray, Array, RandomState
 from prismgp._validate import check_levels, check_number, check_output
 from prismgp.certificates import Certificate, certify
-from prismgp.core.normal import central_levels
+from prismgp.core.models import central_levels
 from prismgp.data import Source
 from prismgp.estimators.sources import apply_where_rows_are, as_source, input_blocks
 from prismgp.exceptions import DataError

@@ -162,8 +162,8 @@ class PrismGPRegressor(UpdatableRegressor):
     >>> import numpy as np
     >>> from prismgp import PrismGPRegressor
     >>> rng = np.random.default_rng(0)
-    >>> X = rng.uniform(-3, 3, (300, 2))
-    >>> y = np.sin(2 * X[:, 0]) * X[:, 1] + 0.1 * rng.standard_normal(300)
+    >>> X = rng.uniform(-3, 3, (150, 2))
+    >>> y = np.sin(2 * X[:, 0]) * X[:, 1] + 0.1 * rng.standard_normal(150)
     >>> model = PrismGPRegressor(16, n_members=1, max_steps=50, random_state=0).fit(X, y)
     >>> mean, std = model.predict(X, return_std=True)
     >>> bool(np.mean(np.abs(y - mean) < 3 * std) > 0.9)

@@ -157,7 +157,8 @@ class Reconfigurer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             # There are no targets: a column of zeros, which takes no memory, stands in for them.
             source = ArraySource(x, np.broadcast_to(0.0, (len(x), 1)))
         self._standardiser = Standardiser.fit(source, normalize=True)
-        context = FitContext(type(self).__name__, verbose=self.verbose, ending=ending)
+        bar: dict[str, Any] = {"verbose": self.verbose, "unit": "step", "total": self.max_steps}
+        context = FitContext(type(self).__name__, ending=ending, **bar)
         self._vae, result = fit_vae(
             StandardisedRows(source, self._standardiser, device=compute_device(self.device)),
             VAESettings(
@@ -182,7 +183,7 @@ class Reconfigurer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         self.fit_status_ = {
             "rows": source.n_rows,
             **{name: getattr(result, name) for name in _STATUS},
-            **context.status(),
+            **ending.status(),
         }
         return self
 

@@ -197,7 +197,7 @@ class SSGPRegressor(UpdatableRegressor):
             in the fit; predictions have the learned noise alone. For one target.
         """
         rows = self._training_rows(X, y, sample_weight, noise_variance, _labels_of(self.partition))
-        context = self._context(rows)
+        context = self._context(rows, "eval")
         streams = Streams(self.random_state)
         settings = SSGPSettings(
             kernel=get_kernel(self.kernel),
@@ -214,7 +214,7 @@ class SSGPRegressor(UpdatableRegressor):
         if self.gating != "none":
             clusters, rng = (self.gating, self.partition, self.n_components), streams.generator("partition")
             gates["gate"] = partial(fit_gate, *clusters, rows, self.n_frequencies, rng)
-        with limit_blas_threads(), context, context.progress("eval"):
+        with limit_blas_threads(), context:
             start = rows.start(learn=self.optimize, **self._start_values())
             fit = fit_ssgp(rows, start, settings, streams, callback=context, **gates)
         if self.optimize and fit.no_better_than_noise:

@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 FORMAT_VERSION = 5
 ZEROS = b"0" * 64
 ROWS = "near."  # beginning of the names of tensors that are read row by row, wherever they lie in memory
-PARAMETERS = ("log_lengthscale", "log_signal", "log_noise", "mean")
+PARAMETERS = ("log_lengthscale", "log_signal", "log_noise", "mean")  # of a kernel
+STANDARDISER = ("x_shift", "x_scale", "y_shift", "y_scale", "fixed_mean")  # units of inputs and targets
 _TYPES = {"F64": "float64", "F32": "float32"}  # as torch and NumPy call them
 _NAMES = {f"torch.{dtype}": name for name, dtype in _TYPES.items()}
 _BYTES = {name: np.dtype(dtype).itemsize for name, dtype in _TYPES.items()}

@@ -19,13 +19,12 @@ from typing import Any
 import torch
 
 from prismgp._types import Tensor
-from prismgp.core.exact import ExactPosterior
-from prismgp.core.features import Gating, Statistics
+from prismgp.core.exact import ExactModel, ExactPosterior
+from prismgp.core.features import BlockPosterior, Gating
 from prismgp.core.gating import RuleGate, hard_gates
-from prismgp.core.models import ExactModel, Predictor, SpectralModel
+from prismgp.core.models import Predictor, SpectralModel, standardise_tensor
 from prismgp.core.numerics import Factor
-from prismgp.core.posterior import BlockPosterior
-from prismgp.data import standardise_tensor
+from prismgp.core.statistics import Statistics
 from prismgp.exceptions import DataError
 from prismgp.model.fitted import FittedModel
 from prismgp.neighbors import NeighborModel

@@ -13,11 +13,10 @@ import torch
 
 from prismgp._types import AnyArray, Array, Tensor
 from prismgp.core.features import NO_LIMIT
-from prismgp.core.models import Predictor
-from prismgp.core.normal import Marginals, central_levels, normal_quantile
+from prismgp.core.models import Marginals, Predictor, central_levels, normal_quantile, standardise
 from prismgp.core.shape import NoiseShape, NormalShape
 from prismgp.core.tails import add_tail_density, add_tails, tailed_quantiles
-from prismgp.data import StandardisedRows, Standardiser, TableEncoder, standardise
+from prismgp.data import StandardisedRows, Standardiser, TableEncoder
 from prismgp.exceptions import DataError
 from prismgp.model.conformal import Conformal
 from prismgp.model.row_shapes import RowShapes
@@ -221,8 +220,8 @@ class FittedModel:
         Those of the function, without noise, do not have the shape of the noise.
         """
         s = self.standardiser
-        shapes = self._row_shapes if include_noise else RowShapes.of(None, None, 0.0, None)
-        share, standard = shapes.tail_share, shapes.quantiles(levels)
+        shapes = None if self._has_plain_noise or not include_noise else self._row_shapes
+        share, standard = (0.0, None) if shapes is None else (shapes.tail_share, shapes.quantiles(levels))
         normal = tailed_quantiles(NormalShape(), share, levels) if share else [normal_quantile(u) for u in levels]
 
         def evaluate(marginals: Marginals, copied: Mask | None = None) -> tuple[Array, Array, Array]:
@@ -230,17 +229,19 @@ class FittedModel:
             std = np.sqrt(marginals.variance.cpu().numpy() * s.y_scale**2)
             if marginals.is_normal:  # in the user's units, to the last digit
                 values = mean[:, :, None] + std[:, :, None] * np.asarray(normal)
-            elif not shapes.cover(self.n_outputs, copied):
+            elif shapes is None or not shapes.cover(self.n_outputs, copied):
                 mixed = add_tails(marginals, share).quantiles(levels).cpu().numpy()
                 values = mixed * s.y_scale[:, None] + s.y_shift[:, None]
             else:
                 values = np.empty((*mean.shape, len(levels)))
-            standard.put(values, mean, std, copied)
+            if standard is not None:
+                standard.put(values, mean, std, copied)
             return mean, std, values
 
         def known(rows: AnyArray) -> tuple[Array, ...]:
             inputs = self.to_model(rows)
-            return evaluate(self.predictor.marginals(inputs, include_noise=include_noise), shapes.copied(inputs))
+            copied = None if shapes is None else shapes.copied(inputs)
+            return evaluate(self.predictor.marginals(inputs, include_noise=include_noise), copied)
 
         def unknown(rows: AnyArray) -> tuple[Array, ...]:
             return evaluate(self._marginals_of_unknown(rows, include_noise=include_noise))
@@ -321,6 +322,11 @@ class FittedModel:
             parts += self._by_rows(rows, known, unknown)
         found = np.concatenate(parts) - np.log(self.standardiser.y_scale)
         return np.where(np.isnan(y), np.nan, found)
+
+    @property
+    def _has_plain_noise(self) -> bool:
+        """Whether the distribution of new observations is the predictor's."""
+        return self.shapes is None and self.copy_shapes is None and not self.tail_share
 
     @cached_property
     def _row_shapes(self) -> RowShapes:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from prismgp._types import Array, Tensor
-from prismgp.core.normal import Marginals
+from prismgp.core.models import Marginals
 from prismgp.core.shape import NoiseShape, NormalShape
 from prismgp.core.tails import add_tails, tailed_log_density, tailed_quantiles
 from prismgp.prism.copies import KnownRows, Mask

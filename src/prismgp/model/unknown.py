@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from prismgp._types import AnyArray, Array, Tensor
-from prismgp.core.normal import Marginals
+from prismgp.core.models import Marginals
 from prismgp.data import TableEncoder
 
 Compute: TypeAlias = Callable[[AnyArray], tuple[Array, ...]]  # of rows: arrays whose first axis they are

@@ -22,7 +22,7 @@ import torch
 
 from prismgp._types import Array, Tensor
 from prismgp.core.kernels import Kernel, Parameters, Prior
-from prismgp.core.normal import normal_log_density
+from prismgp.core.models import normal_log_density
 from prismgp.core.rows import Callback, RowNoise
 from prismgp.core.threads import Workers
 from prismgp.neighbors.conditional import Conditionals, Neighborhoods, scaled_distances, solve_output

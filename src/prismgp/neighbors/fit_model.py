@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 
 from prismgp._system import Streams
-from prismgp.checkpoint import Saved
+from prismgp._types import Saved
 from prismgp.context import FitContext
 from prismgp.core.fit import exact_start, fit_exact, start_rows
 from prismgp.core.kernels import Kernel, Parameters, perturb, widen
 from prismgp.core.optimise import Monitor
-from prismgp.core.rows import time_twice
+from prismgp.core.rows import Codec, time_twice
 from prismgp.data import StandardisedRows
 from prismgp.neighbors.fit import LocalTraining, draw_examples, fit_local, predict_examples
 from prismgp.neighbors.local import LocalGP
@@ -55,13 +56,18 @@ def fit_neighbors(
     context.report("start", rows.n_rows, lambda: NeighborModel.of(gp))
     stages: list[dict[str, Any]] = []
     if settings.optimize:
-        params, stages = _recall(context, start) or learn(rows, gp, settings, streams, context)
+        learn = partial(_learn, rows, gp, settings, streams, context)
+        params, stages = context.recall(_LEARNED, learn, _learned_codec(context, start))
         gp = gp.with_parameters(params)
     return NeighborModel.of(gp), stages
 
 
-def _recall(context: FitContext, layout: Parameters) -> tuple[Parameters, list[dict[str, Any]]] | None:
-    """What was learned before the fit was interrupted, with its history."""
+def _learned_codec(context: FitContext, layout: Parameters) -> Codec[tuple[Parameters, list[dict[str, Any]]]]:
+    """How parameters of this layout and stages are stored, with the history of the fit."""
+
+    def write(found: tuple[Parameters, list[dict[str, Any]]]) -> Saved:
+        params, stages = found
+        return {"parameters": torch.as_tensor(params.pack())}, {"stages": stages, "history": context.history}
 
     def read(saved: Saved) -> tuple[Parameters, list[dict[str, Any]]]:
         tensors, info = saved
@@ -69,32 +75,24 @@ def _recall(context: FitContext, layout: Parameters) -> tuple[Parameters, list[d
         context.history.update(info["history"])
         return params, stages
 
-    return context.checkpoint.recall(_LEARNED, read)
+    return Codec(write, read)
 
 
-def learn(
+def _learn(
     rows: StandardisedRows, gp: LocalGP, settings: NeighborSettings, streams: Streams, context: FitContext
 ) -> tuple[Parameters, list[dict[str, Any]]]:
-    if gp.whole_rows:
-        exact, stages = fit_exact(
-            rows,
-            gp.params,
-            settings.kernel,
-            streams,
-            max_iter=settings.max_iter,
-            n_restarts=settings.n_restarts,
-            callback=context,
-        )
-        params = exact.params
-    else:
-        params, stages = _learn_by_neighbors(rows, gp, settings, streams, context)
-    if context.ending.early:  # the checkpoint is for a fit that is done
-        return params, stages
-    vector = torch.as_tensor(params.pack())
-    context.checkpoint.put(
-        _LEARNED, lambda: ({"parameters": vector}, {"stages": stages, "history": context.history}), now=True
+    if not gp.whole_rows:
+        return _learn_by_neighbors(rows, gp, settings, streams, context)
+    exact, stages = fit_exact(
+        rows,
+        gp.params,
+        settings.kernel,
+        streams,
+        max_iter=settings.max_iter,
+        n_restarts=settings.n_restarts,
+        callback=context,
     )
-    return params, stages
+    return exact.params, stages
 
 
 def _learn_by_neighbors(

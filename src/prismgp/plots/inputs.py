@@ -13,7 +13,7 @@ import pandas as pd
 
 from prismgp._types import AnyArray, Array
 from prismgp._validate import check_choice, check_number, check_output
-from prismgp.core.normal import central_levels, normal_quantile
+from prismgp.core.models import central_levels, normal_quantile
 from prismgp.exceptions import DataError
 from prismgp.metrics import rmse
 from prismgp.plots.columns import InputTable, sample_rows

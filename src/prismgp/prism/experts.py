@@ -11,14 +11,13 @@ import numpy as np
 import torch
 
 from prismgp._types import Array, Tensor
-from prismgp.core.features import Statistics, accumulate_features
+from prismgp.core.features import WeightPosterior
 from prismgp.core.kernels import Parameters
-from prismgp.core.models import Predictor, SpectralModel, rows_to_predict
-from prismgp.core.normal import Marginals, normal_log_density
+from prismgp.core.models import Marginals, Predictor, SpectralModel, normal_log_density, rows_to_predict
 from prismgp.core.numerics import Factor
-from prismgp.core.posterior import WeightPosterior, solve_outputs
 from prismgp.core.process import Functions
 from prismgp.core.rows import RowNoise
+from prismgp.core.statistics import Statistics, accumulate_features, solve_outputs
 from prismgp.data import StandardisedRows
 from prismgp.prism.maps import FeatureMap, InformedMap, MapStatistics, PlainMap, ReconfiguredMap
 from prismgp.prism.network import RevisedMap

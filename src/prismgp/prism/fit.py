@@ -14,10 +14,10 @@ from prismgp._types import AnyArray, Array
 from prismgp.context import FitContext
 from prismgp.core.fit import SSGPFit, SSGPSettings, fit_ssgp
 from prismgp.core.kernels import Kernel, Parameters
-from prismgp.core.models import SpectralModel
+from prismgp.core.models import SpectralModel, standardise
 from prismgp.core.shape import NoiseShape
 from prismgp.core.tails import tail_share
-from prismgp.data import MappedSource, Source, StandardisedRows, Standardiser, standardise
+from prismgp.data import MappedSource, Source, StandardisedRows, Standardiser
 from prismgp.prism.copies import Copies
 from prismgp.prism.experts import Expert, Mixture
 from prismgp.prism.joint import LOCAL_ROWS, JointFit, JointRecipe
@@ -237,7 +237,9 @@ class _Fit:
                 patience=settings.value("patience"),
             ),
             Streams(int(self.streams.generator("reconfigurer").integers(2**31 - 1))),
-            self.context.part("reconfigurer", "auto-encoder", share=_VAE_SHARE),
+            self.context.part(
+                "reconfigurer", "auto-encoder", share=_VAE_SHARE, unit="step", total=settings.value("max_steps")
+            ),
         )
         # The decoder was never asked for columns that do not vary; its output there is noise.
         constant = torch.as_tensor(s.constant_inputs, device=device)
@@ -302,7 +304,6 @@ class _Fit:
         share: float = 1.0,
     ) -> SSGPFit:
         """The sparse spectrum GP without a network, in a share of the time; callbacks are given its mixture."""
-        context = self.context.part("ssgp", "plain SSGP", as_mixture, share=share)
         settings = SSGPSettings(
             kernel=self.settings.kernel,
             n_frequencies=self.settings.n_frequencies,
@@ -315,7 +316,7 @@ class _Fit:
             dtype=self.settings.dtype,
         )
         values = rows.start(learn=settings.optimize, **start)
-        with context.progress("eval"):
+        with self.context.part("ssgp", "plain SSGP", model=as_mixture, share=share, unit="eval") as context:
             fit = fit_ssgp(rows, values, settings, Streams(self.ssgp_seed), callback=context)
         context.report("final", rows.n_rows, lambda: fit.model)
         return fit

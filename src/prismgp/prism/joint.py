@@ -13,14 +13,15 @@ import numpy.typing as npt
 import torch
 
 from prismgp._system import Streams
-from prismgp._types import Array, Tensor
-from prismgp.checkpoint import Checkpoint, Saved
+from prismgp._types import Array, Saved, Tensor
+from prismgp.checkpoint import Checkpoint
 from prismgp.context import FitContext
-from prismgp.core.features import Statistics
 from prismgp.core.kernels import Kernel, Parameters, draw_frequencies, get_kernel
+from prismgp.core.models import standardise
 from prismgp.core.rows import Ending, time_twice
+from prismgp.core.statistics import STATISTICS, Statistics
 from prismgp.core.threads import Workers
-from prismgp.data import ArraySource, Source, StandardisedRows, standardise
+from prismgp.data import ArraySource, Source, StandardisedRows
 from prismgp.prism.copies import Copies
 from prismgp.prism.experts import Expert, Mixture
 from prismgp.prism.judging import HeldOutRows, Judged, WeighedStatistics, chunk_rows
@@ -103,8 +104,9 @@ class JointRecipe:
         enough = len(held_out) >= LEAST_EXAMPLES and self.local_rows >= _LEAST_LOCAL_ROWS
         local = self.local != "never" and enough
         share = _NetworkTime(context.ending.part(_NETWORK_SHARE), self.settings.first_steps, local)
-        with context.progress("step", self.n_members * self.settings.first_steps), context.ending.allow():
-            self._train(result, held_out, held, streams, context, share)
+        steps = self.n_members * self.settings.first_steps
+        with context.part("members", "networks", unit="step", total=steps) as part, context.ending.allow():
+            self._train(result, held_out, held, streams, context, part, share)
         self._stack(result, held, context)
         result.predictor = result.mixture
         if local and share.leaves_local and result.without is not None and not context.ending.over:
@@ -129,8 +131,8 @@ class JointRecipe:
             always=self.local == "always",
         )
         found: LocalResult | None = None
-        with context.ending.allow():
-            found = stage.fit(streams, context)
+        with context.ending.allow(), context.part("neighbours", "neighbours", unit="view") as part:
+            found = stage.fit(streams, part)
         if found is None:  # the mixture will do
             return
         result.predictor, result.local = found.predictor, found.status
@@ -146,13 +148,14 @@ class JointRecipe:
         held: ArraySource,
         streams: Streams,
         context: FitContext,
+        part: FitContext,
         share: _NetworkTime,
     ) -> None:
         """Train the members and add them to a result."""
         members = [self._make_member(number, streams) for number in range(self.n_members)]
         result.frequencies = [member.frequencies for member in members]
         # The checkpoint is for a fit that is done: if the SSGP has ended early, members start elsewhere.
-        checkpoint = Checkpoint() if context.ending.early else context.checkpoint.scope("members")
+        checkpoint = Checkpoint() if context.ending.early else part.checkpoint
 
         def restore(saved: Saved) -> list[TrainingResult]:
             tensors, info = saved
@@ -178,7 +181,7 @@ class JointRecipe:
             with workers:
                 run_training(
                     task,
-                    monitor=lambda values: self._show(task, values, scale, context, share),
+                    monitor=lambda values: self._show(task, values, scale, part, share),
                     observe=lambda now: self._report(result, now, held, context, before),
                     checkpoint=checkpoint,
                     ending=share.ending,
@@ -220,8 +223,11 @@ class JointRecipe:
         self, task: MemberTraining, values: Sequence[float], scale: float, context: FitContext, share: _NetworkTime
     ) -> None:
         """Show a step, and drop the members that there is no time for."""
-        text = None if not values else f"held-out NLPD of the best member {min(values) + scale:.4f}"
-        context.advance(text, to=sum(each.steps for each in task.results) - 1, total=task.expected_steps)
+        if values:
+            text = f"held-out NLPD of the best member {min(values) + scale:.4f}"
+            context.bar.set_postfix_str(text, refresh=False)
+        context.bar.total = task.expected_steps
+        context.bar.update(sum(each.steps for each in task.results) - context.bar.n)
         if share.ending.limited and task.steps in (_PROBE_FROM, _PROBE_STEPS) and self.rows.device.type == "cuda":
             torch.cuda.synchronize(self.rows.device)  # or nothing but the time to launch steps would be seen
         if task.steps == _PROBE_FROM:
@@ -289,7 +295,8 @@ class JointRecipe:
             # A copy: the training may go on, and is in another precision.
             network = network.with_frequencies(result.frequencies[number])
             network = result.networks[number] = network.to(self.rows.device, self.rows.dtype).eval()
-            (stats,) = context.cached_statistics(f"statistics {number}", partial(self._statistics, network))
+            last_pass = partial(context.ending.insist, partial(self._statistics, network))
+            (stats,) = context.recall(f"statistics {number}", last_pass, STATISTICS)
             experts.append(Expert.of(f"member {number}", network, network.parameters_now(), stats))
         experts += context.ending.insist(partial(self._inform, result, x))
         simple = 1 + sum(isinstance(expert.map, InformedMap) for expert in experts)
@@ -317,7 +324,8 @@ class JointRecipe:
 
         def weigh(judge: Expert, name: str) -> Expert:
             chunks = self.rows.chunks_of(chunk_rows(judge.statistics.width))
-            (found,) = context.cached_statistics(name, lambda: (chunks.reduce(WeighedStatistics(judge)),))
+            last_pass = partial(context.ending.insist, lambda: (chunks.reduce(WeighedStatistics(judge)),))
+            (found,) = context.recall(name, last_pass, STATISTICS)
             return judge.with_statistics(found, judge=judge)
 
         again = examples.judge(weigh(judged.without, f"weighed by others, {expert.name}"))

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from prismgp._types import Array, Tensor
-from prismgp.core.features import Statistics, accumulate_features
 from prismgp.core.rows import RowNoise
 from prismgp.core.shape import StudentShape
+from prismgp.core.statistics import Statistics, accumulate_features
 from prismgp.prism.experts import TRUST_DEGREES, Expert, weigh_noise
 from prismgp.prism.stacking import HeldOut, average, is_significant, noise_scale, normal_nlpd
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import count
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,13 +15,12 @@ import numpy.typing as npt
 import torch
 
 from prismgp._system import Streams
-from prismgp._types import Array, Tensor
-from prismgp.checkpoint import Saved
-from prismgp.context import FitContext, Recorder
+from prismgp._types import Array, Saved, Tensor
+from prismgp.context import FitContext
 from prismgp.core.fit import start_rows
 from prismgp.core.kernels import Kernel, Parameters, bounds, default_start
 from prismgp.core.optimise import Monitor, race
-from prismgp.core.rows import Ending, RowNoise
+from prismgp.core.rows import Codec, RowNoise
 from prismgp.data import Kept, Source, StandardisedRows
 from prismgp.neighbors.conditional import Conditionals, spread_factor
 from prismgp.neighbors.fit import Examples, LocalTraining, examples_of, fit_local, predict_examples
@@ -131,7 +131,6 @@ class LocalStage:
         ending.check()
         seen, y, on_workers = self._keep_survey(pool, self.without)
         if ending.limited:  # rows are surveyed again at the end, and searched
-            ending = ending.part()
             ending.reserve(_LAST_SURVEYS * (time.perf_counter() - began))
             ending.check()
         held = torch.as_tensor(own, device=y.device)
@@ -147,19 +146,20 @@ class LocalStage:
         learned: list[tuple[View, Parameters]] = []
         found: list[list[HeldOut]] = []  # of each view with each of the degrees of freedom
         views = self.choose_views(seen, len(held))
-        with context.progress("view", len(views)):
-            for done, view in enumerate(views):
-                context.advance(view.name)
-                part = ending.part(1.0 / (len(views) - done))
-                gp = self._make(view, seen, y, self._start(view))
-                if on_workers is not None:
-                    gp = replace(gp, shards=_shard(on_workers, gp, changed))
-                learn = partial(self._judge, view, gp, seen, held, groups, streams.generator(view.name), part)
-                params, judged = self._recall(view, gp, learn, context)
-                if ending.interrupted:
-                    ending.check()
-                learned.append((view, params))
-                found.append([judged.spread(gp, each).at_rows(noise) for each in self._degrees(view, gp)])
+        context.bar.total = len(views)
+        for done, view in enumerate(views):
+            context.bar.set_postfix_str(view.name, refresh=False)
+            context.bar.update()
+            part = context.part(view.name, share=1.0 / (len(views) - done))
+            gp = self._make(view, seen, y, self._start(view))
+            if on_workers is not None:
+                gp = replace(gp, shards=_shard(on_workers, gp, changed))
+            learn = partial(self._judge, view, gp, seen, held, groups, streams.generator(view.name), part)
+            params, judged = context.recall(view.name, learn, _judged_codec(gp.params))
+            if ending.interrupted:
+                ending.check()
+            learned.append((view, params))
+            found.append([judged.spread(gp, each).at_rows(noise) for each in self._degrees(view, gp)])
         margin = -np.inf if self.always else _MARGIN
         chosen, variants = stack_forward(target, found, base, share=_BASE_SHARE, margin=margin, row_weights=weights)
         kept, degrees = np.flatnonzero(chosen.weights[:-1] > 0), [DEGREES[k] for k in variants]
@@ -252,28 +252,6 @@ class LocalStage:
         inputs = np.where(silent, _SILENT, np.clip(self.lengthscale, *_LENGTHSCALES))
         return start_lengthscales(self.mixture, inputs, view)
 
-    def _recall(
-        self, view: View, gp: LocalGP, learn: Callable[[Recorder], tuple[Parameters, _JudgedView]], context: FitContext
-    ) -> tuple[Parameters, _JudgedView]:
-        """Return a view from the checkpoint, or learn it."""
-
-        def read(saved: Saved) -> tuple[Parameters, _JudgedView]:
-            tensors = saved[0]
-            return gp.params.unpack(tensors["params"].numpy()), _JudgedView(
-                *(tensors[name].numpy() for name in _JudgedView._fields)
-            )
-
-        known = None if context.ending.early else context.checkpoint.recall(view.name, read)
-        if known is not None:
-            return known
-        params, judged = learn(context.recorder(view.name))
-        if context.ending.early:  # the checkpoint is for a fit that is done
-            return params, judged
-        tensors = {name: torch.as_tensor(value) for name, value in judged._asdict().items()}
-        context.forget(view.name)
-        context.checkpoint.put(view.name, lambda: ({**tensors, "params": torch.as_tensor(params.pack())}, {}), now=True)
-        return params, judged
-
     def _judge(
         self,
         view: View,
@@ -282,20 +260,19 @@ class LocalStage:
         held: Tensor,
         groups: Tensor,
         rng: np.random.Generator,
-        ending: Ending,
-        record: Recorder,
+        context: FitContext,
     ) -> tuple[Parameters, _JudgedView]:
         """Parameters learned at the examples, and predictions of these, each by parameters that did not see it.
 
         Rows of the same group are no neighbours of each other.
         """
         if view.whole:
-            return self._judge_exact(view, gp, seen, held, rng, ending, record)
+            return self._judge_exact(view, gp, seen, held, rng, context)
         examples, m = examples_of(gp, held, groups), len(held)
-        training = FEW if m < _CROSS_ROWS else MANY
+        training, names = FEW if m < _CROSS_ROWS else MANY, map(str, count())
 
         def learn(given: Examples, share: float) -> LocalGP:
-            least, callback = LEAST_NOISE[view.residual], record(ending.part(share))
+            least, callback = LEAST_NOISE[view.residual], context.part(next(names), share=share)
             return fit_local(gp, given, rng, training, least_noise=least, callback=callback)
 
         if not (view.residual or view.latent):  # no network has seen the rows, so that others can be the examples
@@ -328,8 +305,7 @@ class LocalStage:
         seen: Survey,
         held: Tensor,
         rng: np.random.Generator,
-        ending: Ending,
-        record: Recorder,
+        context: FitContext,
     ) -> tuple[Parameters, _JudgedView]:
         """Parameters by the evidence of rows that are no examples, and predictions of the examples given these."""
         free = torch.as_tensor(np.setdiff1d(np.arange(gp.n_rows), held.cpu().numpy()), device=held.device)
@@ -338,11 +314,27 @@ class LocalStage:
         drawn = np.sort(rng.choice(len(free), rows, replace=False))
         objective = known.take(torch.as_tensor(drawn, device=held.device)).evidence
         starts = [self.start, default_start(self.rows.n_inputs, self.rows.n_outputs)]
-        monitor = Monitor(record(ending), lambda _, params: params)
+        monitor = Monitor(context, lambda _, params: params)
         boxes = bounds(self.start, dtype="float64")
         _, params, _ = race([(objective, each) for each in starts], boxes, rounds=EXACT_ROUNDS, monitor=monitor)
         near = known.with_parameters(params).predict(gp.coordinates[held])
         return params, _JudgedView.of(view, seen.take(held), near)
+
+
+def _judged_codec(layout: Parameters) -> Codec[tuple[Parameters, _JudgedView]]:
+    """How a view is stored whose parameters have this layout."""
+
+    def write(found: tuple[Parameters, _JudgedView]) -> Saved:
+        params, judged = found
+        tensors = {name: torch.as_tensor(value) for name, value in judged._asdict().items()}
+        return {**tensors, "params": torch.as_tensor(params.pack())}, {}
+
+    def read(saved: Saved) -> tuple[Parameters, _JudgedView]:
+        tensors = saved[0]
+        judged = _JudgedView(*(tensors[name].numpy() for name in _JudgedView._fields))
+        return layout.unpack(tensors["params"].numpy()), judged
+
+    return Codec(write, read)
 
 
 def _join(parts: list[tuple[Survey, Tensor]]) -> tuple[Survey, Tensor]:

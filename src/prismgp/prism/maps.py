@@ -10,9 +10,10 @@ from typing import Protocol, Self
 import torch
 
 from prismgp._types import Array, Tensor
-from prismgp.core.features import Statistics, accumulate_features, projection, spectral_features
+from prismgp.core.features import projection, spectral_features
 from prismgp.core.kernels import Parameters
 from prismgp.core.numerics import record_gradients
+from prismgp.core.statistics import Statistics, accumulate_features
 from prismgp.prism.network import RevisedMap
 from prismgp.vae import MixtureVAE, ReleasedVAE
 

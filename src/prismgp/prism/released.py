@@ -25,8 +25,9 @@ import torch
 from prismgp._system import Streams
 from prismgp._types import AnyArray, Array, Tensor
 from prismgp.context import FitContext
-from prismgp.core.features import Statistics, spectral_features
+from prismgp.core.features import spectral_features
 from prismgp.core.kernels import Parameters
+from prismgp.core.statistics import Statistics
 from prismgp.data import StandardisedRows
 from prismgp.prism.experts import Expert, Mixture
 from prismgp.prism.maps import MapStatistics, PlainMap, ReconfiguredMap
@@ -194,13 +195,13 @@ def fit_released(
         context.report("members", rows.n_rows, lambda: as_mixture(model), iteration=now[0].steps)
 
     def show(values: Sequence[float]) -> None:
-        context.advance(f"loss per row {task._loss:.3f}" if values else None)
+        if values:
+            part.bar.set_postfix_str(f"loss per row {task._loss:.3f}", refresh=False)
+        part.bar.update()
 
     task = ReleasedTraining(model, x, y, settings, streams, weight)
-    with context.progress("step", settings.max_steps):
-        (result,) = run_training(
-            task, monitor=show, observe=observe, checkpoint=context.checkpoint, ending=context.ending
-        )
+    with context.part("networks", "networks", unit="step", total=settings.max_steps) as part:
+        (result,) = run_training(task, monitor=show, observe=observe, checkpoint=part.checkpoint, ending=context.ending)
     return as_mixture(model if result.best is None else result.best), result
 
 

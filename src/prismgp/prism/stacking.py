@@ -252,5 +252,5 @@ def _softmax(logits: Array) -> Array:
 
 def normal_nlpd(y: Array, mean: Array, variance: Array) -> Array:
     """Negative log density of normals, entry by entry."""
-    # One logarithm, unlike core.normal, whose rounding moves the weights that the search finds by some 1e-8.
+    # One logarithm, unlike core.models, whose rounding moves the weights that the search finds by some 1e-8.
     return np.asarray(0.5 * ((y - mean) ** 2 / variance + np.log(2.0 * np.pi * variance)))

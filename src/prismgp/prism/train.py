@@ -25,10 +25,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from prismgp._types import Tensor
-from prismgp.checkpoint import Saved
-from prismgp.core.features import accumulate_features
+from prismgp._types import Saved, Tensor
 from prismgp.core.rows import Ending
+from prismgp.core.statistics import accumulate_features
 from prismgp.core.threads import Workers
 from prismgp.exceptions import NumericalError
 from prismgp.prism.batch import batch_predict

@@ -14,7 +14,7 @@ import pandas as pd
 from prismgp._types import AnyArray, Array
 from prismgp._validate import check_output
 from prismgp.certificates import Certificate, certify
-from prismgp.core.normal import normal_quantile
+from prismgp.core.models import normal_quantile
 from prismgp.exceptions import DataError, PrismGPWarning
 from prismgp.metrics import coverage, rmse
 from prismgp.plots import (

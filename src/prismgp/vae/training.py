@@ -28,10 +28,10 @@ import numpy.typing as npt
 import torch
 
 from prismgp._system import Streams, available_bytes
-from prismgp._types import AnyArray, Array, Tensor
-from prismgp.checkpoint import Checkpoint, Saved
+from prismgp._types import AnyArray, Array, Saved, Tensor
+from prismgp.checkpoint import Checkpoint
+from prismgp.core.models import standardise
 from prismgp.core.rows import Ending
-from prismgp.data import standardise
 from prismgp.exceptions import NumericalError
 
 Indices: TypeAlias = npt.NDArray[np.int64]

@@ -190,7 +190,10 @@ class VAETraining(TrainingTask):
 def fit_vae(
     rows: StandardisedRows, settings: VAESettings, streams: Streams, context: FitContext
 ) -> tuple[MixtureVAE, TrainingResult]:
-    """Train the networks in float32; they are returned in float64, ready to use, at the best check."""
+    """Train the networks in float32; they are returned in float64, ready to use, at the best check.
+
+    The block of the context is this training.
+    """
     s, device = rows.standardiser, rows.device
     sample = rows.sample(TRAINING_ROWS, streams.generator("training rows"))
     x, noise = sample.x, sample.noise
@@ -202,14 +205,11 @@ def fit_vae(
     columns = torch.as_tensor(~s.constant_inputs, dtype=torch.float32, device=device)
 
     def show(values: Sequence[float]) -> None:
-        context.advance(f"objective per row {values[0]:.3f}" if values else None)
+        if values:
+            context.bar.set_postfix_str(f"objective per row {values[0]:.3f}", refresh=False)
+        context.bar.update()
 
-    with (
-        limit_blas_threads(),
-        torch.inference_mode(False),
-        torch.enable_grad(),
-        context.progress("step", settings.max_steps),
-    ):
+    with limit_blas_threads(), torch.inference_mode(False), torch.enable_grad(), context:
         task = VAETraining(vae, inputs, settings, streams, columns, None if noise is None else noise[:, 0])
         (result,) = run_training(task, monitor=show, checkpoint=context.checkpoint, ending=context.ending)
         vae.load_state_dict(start if result.best is None else result.best.state_dict())

@@ -11,7 +11,7 @@ import torch
 
 from prismgp import SSGPRegressor
 from prismgp.core.evidence import ProjectionGradient
-from prismgp.core.features import SpectralStatistics
+from prismgp.core.statistics import SpectralStatistics
 from prismgp.data import Chunks, Standardiser, from_parquet, run_pass
 from prismgp.data.cluster import Cluster, Packed, run_shard
 

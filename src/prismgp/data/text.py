@@ -1,7 +1,4 @@
-"""Formats of table files: what a file is before it is parsed, and how tables are written, batch by batch.
-
-Of a text file that is its encoding and the character between its columns, or that it is no text at all.
-"""
+"""Tables in text files: encoding and delimiter, found before they are parsed, and how they are read and written."""
 
 from __future__ import annotations
 
@@ -12,21 +9,20 @@ import io
 import re
 import zlib
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from os import PathLike
 from pathlib import Path
-from types import MappingProxyType
 from typing import IO, Any, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet
+import pyarrow.csv
 
-from prismgp.data.cells import decode, from_strings, is_text, quote_names, text_scalar
+from prismgp.data.cells import MISSING_TEXT, decode, from_strings, is_text, quote_names, text_scalar
 from prismgp.exceptions import DataError
 
+BLOCK_BYTES = 2**20  # parsed at a time
 _SAMPLE_BYTES = 2**14
 _PIECE_BYTES = 2**20
 _GZIP = b"\x1f\x8b"
@@ -50,10 +46,6 @@ _SIGNATURES = (
     (b"SQLite format 3", "a database; export the table as CSV"),
 )
 _DELIMITERS = (",", ";", "\t", "|")
-PARQUET_SUFFIXES = (".parquet", ".pq")
-TEXT_SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
-FORMATS = ("csv", "tsv", "parquet")
-GROUP_BYTES = 2**21  # size in memory at which rows become a row group of a Parquet file
 # How text begins that spreadsheets take for a formula, and what of it they take for a number or for text all the same.
 _FORMULA = "^[=+\\-@\t\r\uff1d\uff0b\uff0d\uff20]"
 _HARMLESS = "^[+\\-]?([0-9.,' \u00a0\u202f]*[0-9][0-9.,' \u00a0\u202f]*([eE][+\\-]?[0-9]+)?%?|(?i:inf|nan|infinity))?$"
@@ -63,55 +55,9 @@ _NOT_IN_TEXT = (
 )
 
 
-def file_format(path: str | PathLike[str]) -> str:
-    """The suffix that names a format; an error for any other."""
-    name = Path(path).name.lower()
-    for suffix in (*TEXT_SUFFIXES, *PARQUET_SUFFIXES):
-        if name.endswith(suffix):
-            return suffix
-    raise DataError(f"{path}: unsupported file type; use one of {', '.join((*TEXT_SUFFIXES, *PARQUET_SUFFIXES))}")
-
-
 def default_delimiter(suffix: str) -> str:
     """Between the columns of a file with this suffix."""
     return "\t" if suffix.startswith(".tsv") else ","
-
-
-def choose_format(name: str, chosen: str | None) -> str:
-    """The suffix of the format of a file, which may be chosen whatever its name."""
-    if chosen is not None:
-        return f".{chosen}"
-    try:
-        return file_format(name)
-    except DataError as error:
-        raise DataError(f"{error}, or say what it is with --format {'|'.join(FORMATS)}") from None
-
-
-def find_files(folder: Path, suffixes: Collection[str], kind: str | None) -> list[Path]:
-    """Table files of a folder and its subfolders, sorted by name, but for hidden ones."""
-    wanted = ("",) if kind is not None else tuple(suffixes) or (*TEXT_SUFFIXES, *PARQUET_SUFFIXES)
-    return [
-        path
-        for path in sorted(folder.rglob("*"))
-        if path.name.lower().endswith(wanted)
-        and not any(part.startswith((".", "_")) for part in path.relative_to(folder).parts)
-        and path.is_file()
-    ]
-
-
-@dataclass(frozen=True)
-class FileOptions:
-    """What users say about files; None: found in the file."""
-
-    format: str | None = None  # one of FORMATS; None: by the suffix
-    delimiter: str | None = None
-    decimal: str | None = None  # one of DECIMALS
-    encoding: str | None = None
-
-    @property
-    def about_text(self) -> bool:
-        """Whether anything is said that is about text files only."""
-        return any(each is not None for each in (self.delimiter, self.decimal, self.encoding))
 
 
 def check_encoding(name: str) -> str:
@@ -126,10 +72,19 @@ def check_encoding(name: str) -> str:
 
 
 class TextFormat:
-    """Compression, encoding and delimiter of one file; what the options leave open is found in its first bytes."""
+    """Compression, encoding and delimiter of one file, which it reads; what is None is found in its first bytes."""
 
-    def __init__(self, path: str | PathLike[str], name: str, suffix: str, options: FileOptions) -> None:
-        self.path, self.name = path, name
+    def __init__(
+        self,
+        path: str | PathLike[str],
+        name: str,
+        suffix: str,
+        *,
+        delimiter: str | None = None,
+        decimal: str | None = None,
+        encoding: str | None = None,
+    ) -> None:
+        self.path, self.name, self._decimal = path, name, decimal or "."
         with open(path, "rb") as file:  # Python's own error for an absent or forbidden file is clear
             self.compressed = suffix.endswith(".gz") or file.read(len(_GZIP)) == _GZIP
         sample = self._sample()
@@ -138,13 +93,11 @@ class TextFormat:
         for signature, what in _SIGNATURES:
             if sample.startswith(signature):
                 raise DataError(f"{name}: is not a text table but {what}")
-        given = options.encoding
-        self.encoding = _marked_encoding(sample) or ("utf-8" if given is None else check_encoding(given))
+        self.encoding = _marked_encoding(sample) or ("utf-8" if encoding is None else check_encoding(encoding))
         if self.encoding == "utf-8-sig":
             self.encoding = "utf-8"
         self._check_zeros(sample)
-        default = default_delimiter(suffix)
-        self.delimiter = options.delimiter or _sniff(self._decode(sample), default, options.decimal)
+        self.delimiter = delimiter or _sniff(self._decode(sample), default_delimiter(suffix), decimal)
 
     @contextmanager
     def open(self) -> Iterator[IO[bytes]]:
@@ -180,7 +133,40 @@ class TextFormat:
         line = sample[: sample.index(0)].count(b"\n") + 1
         raise DataError(f"{self.name}: line {line:,} holds a zero byte; it is not a text table, or it is damaged")
 
-    def encoding_error(self) -> DataError:
+    @contextmanager
+    def parse(self, types: dict[str, Any] | None) -> Iterator[Any]:
+        """A reader of batches of the columns with these types; None: of all of them, as Arrow takes them to be."""
+        options = {
+            # One thread, because only then do errors name the row.
+            "read_options": pa.csv.ReadOptions(
+                use_threads=False, block_size=BLOCK_BYTES, encoding=self.encoding.replace("utf-8", "utf8")
+            ),
+            "parse_options": pa.csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True),
+            "convert_options": pa.csv.ConvertOptions(
+                column_types=types,
+                include_columns=list(types or ()),
+                null_values=list(MISSING_TEXT),
+                strings_can_be_null=False,
+                decimal_point=self._decimal,
+            ),
+        }
+        with (
+            pa.input_stream(str(self.path), compression="gzip" if self.compressed else None) as stream,
+            pa.csv.open_csv(stream, **options) as reader,
+        ):
+            yield reader
+
+    def explain(self, error: Exception, message: str) -> DataError | None:
+        """What an error of the reader with this message says about the file; None if that is nothing else."""
+        if isinstance(error, UnicodeDecodeError) or "UTF8" in message:
+            return self._encoding_error()
+        if "Empty CSV file" in message:
+            return DataError(f"{self.name}: there are no rows below the header")
+        if "straddling object" in message:
+            return DataError(f'{self.name}: a row is longer than {BLOCK_BYTES:,} bytes; is a quote (") not closed?')
+        return None
+
+    def _encoding_error(self) -> DataError:
         """The error for bytes that are not text in this encoding, with their line and the encoding to try."""
         line, rest = self._find_wrong_bytes()
         where = f"{self.name}: the text is not {self.encoding.upper()}" + (f" in line {line:,}" if line else "")
@@ -248,19 +234,16 @@ def open_writer(
     delimiter: str | None = None,
     decimal: str | None = None,
     escape_formulas: bool = False,
-) -> Iterator[ParquetWriter | TextWriter]:
-    """Open a writer of the format that a suffix names, to a path or, for text, to a binary stream.
+) -> Iterator[TextWriter]:
+    """Open a writer of the text format that a suffix names, to a path or to a binary stream.
 
-    ``decimal`` is the decimal mark of floats in text. ``escape_formulas``: in text, an apostrophe is put before what a
-    spreadsheet would take for a formula; without, the writer only counts it.
+    ``decimal`` is the decimal mark of floats. ``escape_formulas``: an apostrophe is put before what a spreadsheet would
+    take for a formula; without, the writer only counts it.
     """
+    unfit = [field.name for field in schema if any(check(field.type) for check in _NOT_IN_TEXT)]
+    if unfit:
+        raise DataError(f"column {quote_names(unfit)} holds lists or bytes, which CSV cannot hold; write .parquet")
     with ExitStack() as stack:
-        if kind in PARQUET_SUFFIXES:
-            yield stack.enter_context(closing(ParquetWriter(path, schema)))
-            return
-        unfit = [field.name for field in schema if any(check(field.type) for check in _NOT_IN_TEXT)]
-        if unfit:
-            raise DataError(f"column {quote_names(unfit)} holds lists or bytes, which CSV cannot hold; write .parquet")
         if isinstance(path, Path):
             path = stack.enter_context(path.open("wb"))
             if kind.endswith(".gz"):
@@ -268,37 +251,6 @@ def open_writer(
         yield TextWriter(
             path, schema, delimiter or default_delimiter(kind), decimal or ".", escape_formulas=escape_formulas
         )
-
-
-class ParquetWriter:
-    """Parquet with row groups of some megabytes; its cells have types, so that none is a formula."""
-
-    formulas: Mapping[str, int] = MappingProxyType({})
-
-    def __init__(self, path: Any, schema: pa.Schema) -> None:
-        # Floats seldom repeat: a dictionary of them costs memory and time, and is given up in the end.
-        repeating = [field.name for field in schema if not pa.types.is_floating(field.type)]
-        self._writer = pa.parquet.ParquetWriter(path, schema, use_dictionary=repeating)
-        self._waiting: list[pa.Table] = []
-        self._bytes = 0
-
-    def write(self, table: pa.Table) -> None:
-        self._waiting.append(table)
-        self._bytes += table.nbytes
-        if self._bytes >= GROUP_BYTES:
-            self._flush()
-
-    def _flush(self) -> None:
-        if self._waiting:
-            self._writer.write_table(pa.concat_tables(self._waiting))
-        self._waiting, self._bytes = [], 0
-        pa.default_memory_pool().release_unused()  # Arrow would keep it
-
-    def close(self) -> None:
-        try:
-            self._flush()
-        finally:
-            self._writer.close()
 
 
 class TextWriter:

@@ -1,17 +1,7 @@
-"""Model files: one safetensors file whose metadata is JSON. Nothing in it is ever executed.
-
-Layout (format version 5)
-
-* The text of the file (:mod:`prismgp.model.container`) is a JSON object: format version, estimator,
-  constructor arguments, and what a fit learned that is not an array.
-* The tensors are named float64 arrays, coordinates of rows also float32; their shapes are checked
-  against the JSON.
-"""
+"""Read model files, in the layout of :mod:`prismgp.model.save`; whatever does not fit together is a ModelFileError."""
 
 from __future__ import annotations
 
-import json
-import math
 import warnings
 from os import PathLike
 from pathlib import Path
@@ -22,42 +12,28 @@ import torch
 
 from prismgp._system import compute_device, is_device
 from prismgp._types import DTYPES, Array, Tensor
-from prismgp.core.kernels import Parameters
+from prismgp.core.exact import ExactModel, ExactPosterior
+from prismgp.core.features import GATINGS, BlockPosterior, Gating, WeightPosterior
+from prismgp.core.gating import RuleGate
+from prismgp.core.kernels import Parameters, get_kernel
+from prismgp.core.models import Predictor, SpectralModel
 from prismgp.core.shape import NoiseShape, shape_from_dict
+from prismgp.core.statistics import Statistics
 from prismgp.data import Standardiser, TableEncoder
 from prismgp.exceptions import ModelFileError, PrismGPError, PrismGPWarning
 from prismgp.model.conformal import Conformal, kept_scores
 from prismgp.model.container import (
-    FORMAT_VERSION,
-    PARAMETERS,
+    STANDARDISER,
     check_count,
-    count_bytes,
     parse_text,
     read_tensors,
     readable,
     take,
     take_parameters,
-    write_tensors,
 )
-from prismgp.model.expert_state import is_coordinates
 from prismgp.model.fitted import FittedModel
-from prismgp.model.state import build_predictor, predictor_config, predictor_summary, predictor_tensors
-
-_STANDARDISER = ("x_shift", "x_scale", "y_shift", "y_scale", "fixed_mean")
-
-
-def save_model(model: FittedModel, path: str | PathLike[str]) -> None:
-    """Write a fitted model to a file that appears whole or not at all.
-
-    Where the model predicts from neighbours, the training rows are part of the file: their coordinates, and their
-    targets or residuals. :func:`file_bytes` says how large it will be.
-    """
-    write_tensors(path, *_contents(model))
-
-
-def file_bytes(model: FittedModel) -> int:
-    """Return the size of the model's file, without writing it."""
-    return count_bytes(*_contents(model))
+from prismgp.model.mixture_state import build_mixture
+from prismgp.model.neighbor_state import build_local, build_neighbors, is_coordinates
 
 
 def load_model(path: str | PathLike[str], *, device: str | None = None) -> FittedModel:
@@ -80,66 +56,6 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         if tensor.dtype != torch.float64 and not is_coordinates(name):
             raise ModelFileError(f"tensor {name!r} is not made of finite float64 numbers")
     return config, tensors
-
-
-def _contents(model: FittedModel) -> tuple[str, dict[str, Tensor]]:
-    return json.dumps(_config_of(model), allow_nan=False), _tensors_of(model)
-
-
-def _config_of(model: FittedModel) -> dict[str, Any]:
-    """Return all but the arrays of a model, as plain data."""
-    return {
-        "format_version": FORMAT_VERSION,
-        "estimator": model.kind,
-        "arguments": {name: _plain(value) for name, value in model.arguments.items()},
-        "rows": model.n_rows,
-        "inputs": model.n_inputs,
-        "outputs": model.n_outputs,
-        "target_ndim": model.target_ndim,
-        "feature_names": model.feature_names,
-        "table": None if model.encoder is None else model.encoder.to_dict(),
-        "log_evidence": model.log_evidence,
-        "fit_status": model.status,
-        "history": model.history,
-        "n_iter": model.n_iter,
-        "noise_shape": None if model.shapes is None else [shape.to_dict() for shape in model.shapes],
-        "copy_shape": None if model.copy_shapes is None else [shape.to_dict() for shape in model.copy_shapes],
-        "tail_share": model.tail_share,
-        "conformal_rows": None if model.conformal is None else model.conformal.rows,
-        "state": predictor_config(model.predictor),
-        "summary": summarise(model),
-    }
-
-
-def summarise(model: FittedModel) -> dict[str, Any]:
-    """Return what else ``prismgp info`` says of a model, as plain data, in the user's units; null for infinity."""
-    relative = model.relative_lengthscale
-    vectors = {
-        "lengthscale": None if relative is None else relative * model.standardiser.x_scale,
-        "relative_lengthscale": relative,
-        "signal_std": np.sqrt(model.signal_variance),
-        "noise_std": np.sqrt(model.noise_variance),
-        "mean": model.mean,
-    }
-    numbers = {
-        name: None if vector is None else [value if math.isfinite(value) else None for value in vector.tolist()]
-        for name, vector in vectors.items()
-    }
-    return {**predictor_summary(model.predictor), **numbers}
-
-
-def _tensors_of(model: FittedModel) -> dict[str, Tensor]:
-    tensors = predictor_tensors(model.predictor)
-    vectors = {f"s.{name}": getattr(model.standardiser, name) for name in _STANDARDISER}
-    vectors |= {f"p.{name}": getattr(model.predictor.params, name) for name in PARAMETERS}
-    tensors |= {name: torch.tensor(value, dtype=torch.float64) for name, value in vectors.items()}
-    if model.kind == "prism" and model.input_lengthscale is not None:
-        tensors["input_lengthscale"] = torch.tensor(model.input_lengthscale)
-    if model.background is not None:
-        tensors["background"] = torch.tensor(model.background)
-    if model.conformal is not None:
-        tensors["conformal_scores"] = torch.tensor(model.conformal.scores)
-    return tensors
 
 
 def _build(config: dict[str, Any], tensors: dict[str, Tensor], device: str | None) -> FittedModel:
@@ -168,7 +84,7 @@ def _build(config: dict[str, Any], tensors: dict[str, Tensor], device: str | Non
     params = take_parameters(tensors, "p.", tensors["p.log_lengthscale"].numel() if kind == "prism" else d, q)
     names, encoder = _build_columns(config, d)
     log_evidence = float(config["log_evidence"])
-    predictor = build_predictor(
+    predictor = _build_predictor(
         kind,
         tensors,
         config["state"],
@@ -205,7 +121,7 @@ def _build(config: dict[str, Any], tensors: dict[str, Tensor], device: str | Non
 
 
 def _build_standardiser(tensors: dict[str, Tensor], d: int, q: int) -> Standardiser:
-    shapes = {f"s.{name}": (d if name.startswith("x_") else q,) for name in _STANDARDISER}
+    shapes = {f"s.{name}": (d if name.startswith("x_") else q,) for name in STANDARDISER}
     standardiser = Standardiser(*(tensor.numpy() for tensor in take(tensors, **shapes)))
     if (standardiser.x_scale <= 0).any() or (standardiser.y_scale <= 0).any():
         raise ModelFileError("a scale is not positive")
@@ -287,10 +203,96 @@ def _device(saved: Any, asked: str | None) -> str:
     return str(saved)
 
 
-def _plain(value: Any) -> Any:
-    """Convert a constructor argument to JSON; a generator cannot be stored and becomes null."""
-    if isinstance(value, np.ndarray | np.generic) or hasattr(value, "__array__"):
-        return np.asarray(value).tolist()
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return value if isinstance(value, str | int | float | bool | None) else None
+# -- the predictor -----------------------------------------------------------------------------------
+
+
+def _build_predictor(
+    kind: str,
+    tensors: dict[str, Tensor],
+    config: dict[str, Any],
+    arguments: dict[str, Any],
+    params: Parameters,
+    log_evidence: float,
+    *,
+    n: int,
+    d: int,
+    dtype: torch.dtype,
+) -> Predictor:
+    """Build the model of n rows with d inputs from its tensors and config; a mismatch raises ModelFileError."""
+    if kind == "exact":
+        return _build_exact(tensors, params, arguments["kernel"], log_evidence, n=n, d=d)
+    if kind == "ssgp":
+        return _build_spectral(tensors, config, arguments, params, log_evidence, n=n, d=d)
+    if kind == "neighbors":
+        return build_neighbors(tensors, config, params, log_evidence, n=n, d=d)
+    if kind == "prism":
+        mixture = build_mixture(tensors, config["experts"], n=n, d=d, q=len(params.mean), dtype=dtype)
+        return build_local(tensors, config, mixture, d=d) if "near" in config else mixture
+    raise ModelFileError(f"estimator {kind!r} is unknown to this version")
+
+
+def _build_exact(
+    tensors: dict[str, Tensor], params: Parameters, kernel: str, log_evidence: float, *, n: int, d: int
+) -> ExactModel:
+    q = len(params.mean)
+    x, lower, alpha = take(tensors, x=(n, d), lower=(q, n, n), alpha=(n, q))
+    return ExactModel(params, ExactPosterior.at(params, x, lower, alpha, get_kernel(kernel)), log_evidence, ())
+
+
+def _build_spectral(
+    tensors: dict[str, Tensor],
+    config: dict[str, Any],
+    arguments: dict[str, Any],
+    params: Parameters,
+    log_evidence: float,
+    *,
+    n: int,
+    d: int,
+) -> SpectralModel:
+    p, gating = arguments["n_frequencies"], arguments["gating"]
+    if gating not in GATINGS:
+        raise ModelFileError(f"gating {gating!r} is unknown to this version")
+    q = len(params.mean)
+    (frequencies,) = take(tensors, frequencies=(p, d))
+    gate = _build_gating(tensors, config, gating, d)
+    width = 2 * p * gate.widening
+    front = () if gate.gate is None or gate.kind == "soft" else (gate.gate.n_clusters,)
+    moments, weight_mean, inverse_root = take(
+        tensors,
+        moments=(*front, width + 1 + q, width + 1 + q),
+        weight_mean=(*front, width, q),
+        inverse_root=(*front, q, width, width),
+    )
+    if not front:
+        moments, weight_mean, inverse_root = moments[None], weight_mean[None], inverse_root[None]
+    rows = config["cluster_rows"] if gate.gate is not None else [n]
+    sound = all(isinstance(count, int) and count >= 0 for count in rows)
+    if not sound or len(rows) != len(moments) or sum(rows) != n:
+        raise ModelFileError("the rows of the clusters are not those of the model")
+    signal, mean = torch.as_tensor(params.signal), torch.as_tensor(params.mean)
+    sums = config.get("log_noise_sums", [0.0] * len(rows))
+    if not isinstance(sums, list) or len(sums) != len(rows) or not all(type(s) is float for s in sums):
+        raise ModelFileError("the file does not say how noisy the rows are")
+    stats = tuple(Statistics(count, q, each, own) for count, each, own in zip(rows, moments, sums, strict=True))
+    parts = zip(weight_mean, inverse_root, strict=True)
+    posterior = BlockPosterior(tuple(WeightPosterior(*part, signal, mean) for part in parts))
+    limits = _build_limits(tensors, d) if "limits" in tensors else None
+    return SpectralModel(frequencies.numpy(), params, gate, stats, posterior, log_evidence, (), limits)
+
+
+def _build_gating(tensors: dict[str, Tensor], config: dict[str, Any], kind: str, d: int) -> Gating:
+    """The gate; a mismatch raises ModelFileError."""
+    if kind == "none":
+        return Gating()
+    b = config["clusters"]
+    if not isinstance(b, int) or isinstance(b, bool) or b < 1:
+        raise ModelFileError(f"{b!r:.40} is no number of clusters")
+    shapes = {"gate.centres": (b, d), "gate.roots": (b, d), "gate.offsets": (b,)}
+    return Gating(RuleGate(kind, *take(tensors, **shapes)), dict(config["gate"]))
+
+
+def _build_limits(tensors: dict[str, Tensor], d: int) -> Tensor:
+    (limits,) = take(tensors, limits=(2, d))
+    if not bool((limits[0] < limits[1]).all()):
+        raise ModelFileError("a lower limit of an input is not below the upper one")
+    return limits

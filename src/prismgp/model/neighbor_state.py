@@ -1,4 +1,4 @@
-"""Feature maps of experts and neighbour GPs as named tensors and JSON, and back; the GPs alone, or beside a mixture.
+"""Neighbour GPs as named tensors and JSON, and back, alone or beside a mixture; model files hold these.
 
 Neighbour GPs of one model share most of their numbers: coordinates without latent columns are the first columns of
 those with them, and targets may be the same. A file holds the widest coordinates, and each array of targets, once:
@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,13 +19,12 @@ from prismgp._types import Tensor
 from prismgp.core.kernels import KERNELS, Parameters
 from prismgp.core.rows import RowNoise
 from prismgp.exceptions import ModelFileError, PrismGPError
-from prismgp.model.container import PARAMETERS, take, take_parameters, under
+from prismgp.model.container import PARAMETERS, take, take_parameters
 from prismgp.neighbors.conditional import conditionals
 from prismgp.neighbors.local import LocalGP
 from prismgp.neighbors.model import NeighborModel
-from prismgp.prism import FeatureMap, InformedMap, Mixture, NetworkSizes, PlainMap, ReconfiguredMap, RevisedMap
+from prismgp.prism import Mixture, RevisedMap
 from prismgp.prism.local import LocalMixture, Near, View
-from prismgp.vae import MixtureVAE, ReleasedVAE
 
 N = TypeVar("N", bound=torch.nn.Module)
 
@@ -231,152 +229,3 @@ def _fault(gp: LocalGP) -> str:
 
 def _extreme(tensor: Tensor) -> float:
     return max(abs(float(each)) for each in tensor.aminmax())
-
-
-# -- feature maps ------------------------------------------------------------------------------------
-
-
-def map_kind(feature_map: FeatureMap) -> str:
-    if isinstance(feature_map, ReconfiguredMap) and isinstance(feature_map.vae, ReleasedVAE):
-        return "released"
-    kinds = {PlainMap: "plain", InformedMap: "informed", ReconfiguredMap: "reconfigured", RevisedMap: "revised"}
-    return kinds[type(feature_map)]
-
-
-def map_detail(feature_map: FeatureMap) -> str:
-    if isinstance(feature_map, InformedMap):
-        return feature_map.network.sizes.gating
-    if isinstance(feature_map, RevisedMap):
-        return feature_map.sizes.gating
-    return feature_map.output if isinstance(feature_map, ReconfiguredMap) else ""
-
-
-def map_tensors(feature_map: FeatureMap) -> dict[str, Tensor]:
-    if isinstance(feature_map, PlainMap):
-        return {"w": feature_map.w}
-    if isinstance(feature_map, RevisedMap):
-        return feature_map.state_dict()
-    if isinstance(feature_map, InformedMap):
-        network = {f"network.{name}": value for name, value in feature_map.network.state_dict().items()}
-        return {"w": feature_map.plain.w, "level": torch.tensor([feature_map.level], dtype=torch.float64), **network}
-    assert isinstance(feature_map, ReconfiguredMap)
-    vae = {f"vae.{name}": value for name, value in feature_map.vae.state_dict().items()}
-    return {"w": feature_map.plain.w, "shift": feature_map.shift, "scale": feature_map.scale, **vae}
-
-
-def build_map(
-    tensors: dict[str, Tensor], kind: str, detail: str, params: Parameters, *, d: int, q: int, dtype: torch.dtype
-) -> tuple[FeatureMap, int]:
-    """The map and its number of features."""
-    if kind == "revised":
-        network = _build_network(tensors, detail, d=d, q=q)
-        if len(params.log_lengthscale) != d + network.sizes.latent:
-            raise ModelFileError("the length-scales are not those of the network")
-        return network.to(dtype), network.sizes.width
-    if kind not in ("plain", "informed", "reconfigured", "released") or tensors["w"].ndim != 2:
-        raise ModelFileError(f"an expert of kind {kind!r} is unknown to this version")
-    inputs, p = tensors["w"].shape
-    plain = PlainMap(tensors["w"].to(dtype))
-    if kind in ("plain", "informed"):
-        if inputs != d:
-            raise ModelFileError(f"the plain SSGP has {inputs} inputs, the model {d}")
-        if kind == "plain":
-            return plain, 2 * p
-        network = _build_network(under("network.", tensors), detail, d=d, q=q).to(dtype)
-        (level,) = take(tensors, level=(1,))
-        return InformedMap(plain, network, float(level)), 2 * p
-    vae = (_build_released if kind == "released" else _build_vae)(under("vae.", tensors))
-    columns = vae.latent_dim if detail == "latent" else d
-    if detail not in ("latent", "reconstruction") or inputs != columns or vae.encoder.first_weight.shape[1] != d:
-        raise ModelFileError("the re-configuration does not fit the model")
-    shift, scale = take(tensors, shift=(columns,), scale=(columns,))
-    if bool((scale <= 0).any()):
-        raise ModelFileError("a scale is not positive")
-    return ReconfiguredMap(vae, detail, shift, scale, plain), 2 * p
-
-
-def _build_network(tensors: dict[str, Tensor], gating: str, *, d: int, q: int) -> RevisedMap:
-    """Sizes are read off the tensors, so that a file cannot ask for more memory than it has."""
-    if gating not in ("soft", "hard", "none"):
-        raise ModelFileError(f"gating {gating!r} is unknown to this version")
-    hidden: list[int] = []
-    while f"layers.{len(hidden)}.bias" in tensors:
-        hidden.append(tensors[f"layers.{len(hidden)}.bias"].numel())
-    sizes = NetworkSizes(
-        inputs=d,
-        outputs=q,
-        frequencies=len(tensors["frequencies"]),
-        latent=tensors["latent_head.bias"].numel(),
-        hidden=tuple(hidden),
-        components=tensors["prior.log_widths"].numel(),
-        gating=gating,
-        noise="input" if "noise_head.bias" in tensors else "constant",
-    )
-    if min(sizes.frequencies, sizes.latent, sizes.components, *hidden) < 1:
-        raise ModelFileError("a layer of the network is empty")
-    layers = sum(a * b for a, b in pairwise((d, *hidden, sizes.latent)))
-    needed = layers + sizes.frequencies * (sizes.latent + d) + sizes.components * sizes.latent
-    _check_count(tensors, needed, "the network")
-    start = Parameters(np.zeros(d), np.zeros(q), np.zeros(q), np.zeros(q))
-    frequencies = np.zeros((sizes.frequencies, sizes.latent + d))
-    (directions,) = take(tensors, **{"prior.directions": (sizes.components, sizes.latent)})
-    network = _load_network(RevisedMap(sizes, start, frequencies, torch.Generator(), directions.numpy()), tensors)
-    for name, value in network.state_dict().items():
-        exponent = "log_" in name and name != "prior.log_weights"  # whose weights may be tiny
-        if exponent and bool((value.abs() > _MAX_NETWORK_LOG).any()):
-            raise ModelFileError(f"tensor {name!r} is out of range")
-    return network
-
-
-def _build_released(tensors: dict[str, Tensor]) -> ReleasedVAE:
-    """As :func:`_build_vae`."""
-    try:
-        n_components, hidden, latent_dim = tensors["encoder.mean_weight"].shape
-        _, n_inputs = tensors["encoder.first_weight"].shape
-    except (KeyError, ValueError) as error:
-        raise ModelFileError(f"the tensors are not those of the released recipe ({error})") from error
-    if min(n_components, hidden, latent_dim, n_inputs) < 1:
-        raise ModelFileError("a layer of the networks is empty")
-    needed = 2 * n_components * hidden * (n_inputs + 2 * latent_dim) + hidden * (latent_dim + 2 * n_inputs)
-    _check_count(tensors, needed, "the networks")
-    vae = ReleasedVAE(n_inputs, n_components, latent_dim, hidden, generator=torch.Generator())
-    vae = _load_network(vae, tensors)
-    if any(bool((tensors[f"{name}.hidden_var"] < 0).any()) for name in ("encoder", "decoder")):
-        raise ModelFileError("a variance is negative")
-    return vae
-
-
-def _build_vae(tensors: dict[str, Tensor]) -> MixtureVAE:
-    """The networks in float64; sizes are read off the tensors, and any disagreement raises ModelFileError."""
-    try:
-        n_components, hidden, _ = tensors["encoder.head_weight"].shape
-        _, latent_dim = tensors["prior.directions"].shape
-        _, n_inputs = tensors["encoder.first_weight"].shape
-    except (KeyError, ValueError) as error:
-        raise ModelFileError(f"the tensors are not those of a Reconfigurer ({error})") from error
-    if min(n_components, hidden, latent_dim, n_inputs) < 1:
-        raise ModelFileError("a layer of the networks is empty")
-    columns = n_inputs + latent_dim
-    needed = n_components * hidden * (columns + 2 * hidden) + n_components * (2 * columns + latent_dim)
-    _check_count(tensors, needed, "a Reconfigurer")
-    (directions,) = take(tensors, **{"prior.directions": (n_components, latent_dim)})
-    sizes = n_inputs, n_components, latent_dim, hidden
-    vae = MixtureVAE(*sizes, generator=torch.Generator(), directions=directions.numpy())
-    vae = _load_network(vae, tensors)
-    if any(bool((tensors[name] <= 0).any()) for name in ("encoder.running_var", "decoder.running_var")):
-        raise ModelFileError("a scale is not positive")
-    return vae
-
-
-def _check_count(tensors: dict[str, Tensor], needed: int, what: str) -> None:
-    """Compare the sizes with how many numbers the file has, before anything is allocated."""
-    if needed > sum(tensor.numel() for tensor in tensors.values()):
-        raise ModelFileError(f"the tensors do not make up {what}")
-
-
-def _load_network(network: N, tensors: dict[str, Tensor]) -> N:
-    """The network in float64 with the tensors of a file, after a check of their shapes."""
-    expected = network.double().state_dict()
-    take(tensors, **{name: tuple(value.shape) for name, value in expected.items()})
-    network.load_state_dict({name: tensors[name] for name in expected})
-    return network.eval().requires_grad_(False)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy import stats
 
-from prismgp.core.normal import Marginals
+from prismgp.core.models import Marginals
 
 LEVELS = [1e-12, 1e-6, 0.005, 0.025, 0.3, 0.5, 0.7, 0.975, 0.995, 1 - 1e-6, 1 - 1e-12]
 
