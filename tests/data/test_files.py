@@ -379,6 +379,40 @@ def test_order_of_columns_and_empty_parts(tmp_path: Path) -> None:
         from_csv(tmp_path / "parts", "y")
 
 
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_columns_in_the_names_of_folders(kind: str, tmp_path: Path) -> None:
+    """As pandas and Dask write them: the same as in the files. What a file has itself counts."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"a": rng.normal(size=60), "y": rng.normal(size=60), "own": rng.normal(size=60)})
+    frame["year"], frame["site"] = np.repeat([2023, 2024, 2025], 20), np.tile(["north/east", "007"], 30)
+    frame = frame.sort_values(["site", "year"], kind="stable", ignore_index=True)
+    read = from_csv if kind == "csv" else from_parquet
+    parts = {f"parts/site={site.replace('/', '%2F')}/year={year}/own=2": part.drop(columns=["year", "site"])
+             for (site, year), part in frame.groupby(["site", "year"])}  # fmt: skip
+    for place, part in {**parts, "whole": frame}.items():
+        (tmp_path / place).mkdir(parents=True)
+        file = tmp_path / place / f"0.{kind}"
+        part.to_csv(file, index=False) if kind == "csv" else part.to_parquet(file)
+    split, whole = read(tmp_path / "parts", "y"), read(tmp_path / "whole", "y")
+    assert split.encoder.input_names == ["a", "own", "site", "year"]
+    assert rows(split)[1] == rows(whole)[1]
+    ours, expected = (dict(zip(names, np.transpose(x), strict=True)) for names, x in (features(split), features(whole)))
+    assert ours.keys() == expected.keys()
+    for name, values in ours.items():
+        np.testing.assert_array_equal(values, expected[name])
+
+
+def test_folders_without_a_value(tmp_path: Path) -> None:
+    """Which is missing, and so is what the folders of one file alone do not say."""
+    for place in ("a=1/b=x", "a=2/b=__HIVE_DEFAULT_PARTITION__", "a=3"):
+        (tmp_path / place).mkdir(parents=True)
+        pq.write_table(pa.table({"c": np.arange(9.0), "y": np.arange(9.0)}), tmp_path / place / "0.parquet")
+    x, _ = rows(from_parquet(tmp_path, "y"))
+    assert [row[1] for row in x[::9]] == [1, 2, 3]
+    known, *unknown = (row[2] for row in x[::9])
+    assert unknown[0] == unknown[1] != known
+
+
 def test_which_files_of_a_folder(tmp_path: Path) -> None:
     """By name, in folders too; not what is hidden, what begins with an underscore, nor what is no table."""
     order = ["a/2.csv", "a/10.csv.gz", "b/year=1/x.tsv", "c.csv"]

@@ -39,7 +39,8 @@ def from_parquet(
     Parameters
     ----------
     path : path, or sequence of paths
-        A file, a folder (with its subfolders, in the order of the names), or files.
+        A file, a folder (with its subfolders, in the order of the names), or files. Names of subfolders such as
+        ``year=2024`` are columns.
     target : str, sequence of str, or None
         The column or columns to predict; None: rows to predict from.
     columns : sequence of str, optional

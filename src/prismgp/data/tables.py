@@ -6,7 +6,7 @@ and cells that are only passed through come out as they went in.
 ``pyarrow.dataset`` is not used. Its scanner needs more memory: for 10^6 rows of 8 columns in one row group, the peak
 over the start of the process was 30 MB with the reader here, 127 MB with a scanner with buffered streams and no
 read-ahead, and 186 MB with one as it is by default. It also finds and orders the files of a folder by rules of its own,
-and its errors name neither the file nor the column.
+and its errors name neither the file nor the column. Columns in the names of folders are those it would find.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from prismgp.data.cells import (
     null_missing,
     quote_names,
 )
+from prismgp.data.folders import Partition, add_columns, find_files, read_partitions
 from prismgp.data.text import TextFormat
 from prismgp.exceptions import DataError
 
@@ -65,18 +66,6 @@ def choose_format(name: str, chosen: str | None) -> str:
         raise DataError(f"{error}, or say what it is with --format {'|'.join(FORMATS)}") from None
 
 
-def find_files(folder: Path, suffixes: Collection[str], kind: str | None) -> list[Path]:
-    """Table files of a folder and its subfolders, sorted by name, but for hidden ones."""
-    wanted = ("",) if kind is not None else tuple(suffixes) or (*TEXT_SUFFIXES, *PARQUET_SUFFIXES)
-    return [
-        path
-        for path in sorted(folder.rglob("*"))
-        if path.name.lower().endswith(wanted)
-        and not any(part.startswith((".", "_")) for part in path.relative_to(folder).parts)
-        and path.is_file()
-    ]
-
-
 # -- one file --------------------------------------------------------------------------------------
 
 
@@ -95,12 +84,14 @@ class TableFile:
         decimal: str | None = None,
         encoding: str | None = None,
         name: str | None = None,
+        partition: Partition | None = None,  # columns that the names of its folders have
     ) -> None:
         self.path = Path(path).absolute()  # workers of a cluster have working folders of their own
         self.name = str(path) if name is None else name
         self.format = choose_format(self.name, kind)
         self.decimal = decimal
         self.row_groups: range | None = None  # of a Parquet file; None: all
+        self._partition = partition or {}
         about_text = {"delimiter": delimiter, "decimal": decimal, "encoding": encoding}
         if decimal is not None and decimal == delimiter:
             raise DataError(f"{self.name}: {decimal!r} cannot be both delimiter and decimal mark")
@@ -121,6 +112,15 @@ class TableFile:
     @cached_property
     def schema(self) -> pa.Schema:
         """Names and types of the columns; text, for a text file."""
+        return pa.schema([*self._own_schema, *((name, value.type) for name, value in self._constants.items())])
+
+    @cached_property
+    def _constants(self) -> Partition:
+        """The columns that are not in the file itself."""
+        return {name: value for name, value in self._partition.items() if name not in self._own_schema.names}
+
+    @cached_property
+    def _own_schema(self) -> pa.Schema:
         with _translate_errors(self):
             if self.text is None:
                 with pa.parquet.ParquetFile(self.path) as file:
@@ -179,6 +179,16 @@ class TableFile:
 
         ``numbers`` are columns of a text file to convert to float64, with missing values as null; others stay as text.
         """
+        constants = self._constants if self._partition else {}
+        if not constants:
+            yield from self._read_batches(rows, columns, numbers)
+            return
+        own = [name for name in columns if name not in constants] or self._own_schema.names[:1]
+        typed = {name: value.cast(pa.float64()) if name in numbers else value for name, value in constants.items()}
+        for batch in self._read_batches(rows, own, numbers):
+            yield add_columns(batch, typed, columns)
+
+    def _read_batches(self, rows: int, columns: Sequence[str], numbers: Collection[str]) -> Iterator[pa.RecordBatch]:
         if self.text is not None:
             types = {name: pa.float64() if name in numbers else pa.string() for name in columns}
             with _translate_errors(self), self.text.parse(types) as reader:
@@ -243,25 +253,32 @@ def open_tables(
     """Open the table in a file, in the files of a folder, or in a list of files.
 
     Of a folder and its subfolders all table files are taken, sorted by name, except hidden ones and those whose name
-    begins with an underscore. ``kind`` is the format of all files, whatever their names; None: by the suffix.
-    ``suffixes`` are those that are accepted; empty: all that are known. ``name`` is that of a file in messages.
+    begins with an underscore. Names of folders such as ``year=2024`` are columns, unless the files have them too.
+    ``kind`` is the format of all files, whatever their names; None: by the suffix. ``suffixes`` are those that are
+    accepted; empty: all that are known. ``name`` is that of a file in messages.
     """
     if decimal is not None and decimal not in DECIMALS:
         raise DataError(f"decimal={decimal!r} must be '.' or ','")
     options = {"kind": kind, "delimiter": delimiter, "decimal": decimal, "encoding": encoding}
     if isinstance(path, str | PathLike):
-        paths = find_files(Path(path), suffixes, kind) if Path(path).is_dir() else [Path(path)]
+        folder = Path(path) if Path(path).is_dir() else None
+        wanted = ("",) if kind is not None else suffixes or (*TEXT_SUFFIXES, *PARQUET_SUFFIXES)
+        paths = [Path(path)] if folder is None else find_files(folder, wanted)
         title = str(path) if name is None else name
     else:
-        paths = [Path(each) for each in path]
+        folder, paths = None, [Path(each) for each in path]
         title = f"{paths[0]} and {len(paths) - 1} more" if len(paths) > 1 else str(paths[0]) if paths else "the list"
     if not paths:
-        wanted = f" ({', '.join(suffixes)})" if suffixes else ""
-        raise DataError(f"{title}: there is no table file{wanted} in it")
+        kinds = f" ({', '.join(suffixes)})" if suffixes else ""
+        raise DataError(f"{title}: there is no table file{kinds} in it")
     for each in paths:
         if suffixes and file_format(each) not in suffixes:
             raise DataError(f"{each}: is not one of {', '.join(suffixes)}")
-    return TableFiles([TableFile(each, **options, name=name) for each in paths], title)
+    partitions: Sequence[Partition | None] = [None] * len(paths)
+    if folder is not None:
+        partitions = read_partitions(folder, paths, as_text=choose_format(paths[0].name, kind) in TEXT_SUFFIXES)
+    files = [TableFile(each, **options, name=name, partition=own) for each, own in zip(paths, partitions, strict=True)]
+    return TableFiles(files, title)
 
 
 class TableFiles:

@@ -1,0 +1,61 @@
+"""Folders of table files: which files they have, and the columns that are in the names of folders.
+
+Hive, Spark, Dask and pandas write the latter, as in ``year=2024/month=5/part.parquet``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from urllib.parse import unquote
+
+import pyarrow as pa
+
+_MISSING = "__HIVE_DEFAULT_PARTITION__"
+
+Partition = Mapping[str, "pa.Scalar"]
+
+
+def find_files(folder: Path, suffixes: Collection[str]) -> list[Path]:
+    """Files of a folder and its subfolders with these suffixes, sorted by name, but for hidden ones."""
+    return [
+        path
+        for path in sorted(folder.rglob("*"))
+        if path.name.lower().endswith(tuple(suffixes))
+        and not any(part.startswith((".", "_")) for part in path.relative_to(folder).parts)
+        and path.is_file()
+    ]
+
+
+def read_partitions(folder: Path, paths: Sequence[Path], *, as_text: bool) -> list[Partition]:
+    """What the folders of files say, for each file: integers where all values of a column are, else text.
+
+    Missing where the folders of a file do not say it. ``as_text``: text in any case, as in a text file.
+    """
+    found = [_values(path.relative_to(folder).parts[:-1]) for path in paths]
+    types = {}
+    for name in dict.fromkeys(name for each in found for name in each):
+        texts = {each.get(name) for each in found} - {None}
+        types[name] = pa.int64() if texts and not as_text and all(map(_is_integer, texts)) else pa.string()
+    return [{name: _scalar(each.get(name), kind) for name, kind in types.items()} for each in found]
+
+
+def add_columns(batch: pa.RecordBatch, partition: Partition, names: Sequence[str]) -> pa.RecordBatch:
+    """The named columns: those of a batch, and those that its file's folders have."""
+    arrays = [pa.repeat(partition[name], batch.num_rows) if name in partition else batch.column(name) for name in names]
+    return pa.RecordBatch.from_arrays(arrays, names=list(names))
+
+
+def _values(folders: Sequence[str]) -> dict[str, str | None]:
+    pairs = (folder.split("=", 1) for folder in folders if "=" in folder[1:])
+    return {unquote(name): None if value == _MISSING else unquote(value) for name, value in pairs}
+
+
+def _is_integer(text: str | None) -> bool:
+    """Whether a text is an integer as Python writes it, of at most 18 digits: 007 is a name."""
+    return text is not None and re.fullmatch(r"0|-?[1-9][0-9]{0,17}", text) is not None
+
+
+def _scalar(value: str | None, kind: pa.DataType) -> pa.Scalar:
+    return pa.scalar(int(value) if value is not None and kind == pa.int64() else value, kind)
