@@ -116,8 +116,15 @@ def test_the_caller_computes_a_single_item(threads):
 
 
 def test_one_thread_for_the_caller_alone(threads):
+    def ask():
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(torch.get_num_threads).result()
+
     with use_one_thread():
         assert torch.get_num_threads() == 1
-        with ThreadPoolExecutor(1) as pool:
-            assert pool.submit(torch.get_num_threads).result() == threads
+        assert ask() == threads
+        with use_one_thread():
+            assert torch.get_num_threads() == 1
+            assert ask() == threads
+        assert ask() == threads
     assert torch.get_num_threads() == threads

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 from pathlib import Path
 from typing import Any
 
@@ -411,6 +412,50 @@ def test_folders_without_a_value(tmp_path: Path) -> None:
     assert [row[1] for row in x[::9]] == [1, 2, 3]
     known, *unknown = (row[2] for row in x[::9])
     assert unknown[0] == unknown[1] != known
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (("2024", "NA"), (2024, np.nan)),
+        (("2024", ""), (2024, np.nan)),
+        (("2024", " 5"), (2024, 5)),
+        (("2,024", "1"), (2024, 1)),
+        (("01", "12"), (1, 12)),
+        (("999999999999999999", "1"), (1e18, 1)),
+    ],
+)
+def test_numbers_in_the_names_of_folders_are_as_in_cells(
+    values: tuple[str, str], expected: tuple[float, float], tmp_path: Path
+) -> None:
+    for value in values:
+        (tmp_path / f"v={value}").mkdir()
+        (tmp_path / f"v={value}/0.csv").write_text("a,y\n1,2\n3,4\n5,6\n")
+    source = from_csv(tmp_path, "y")
+    found = dict(zip(source.encoder.input_names, np.transpose(rows(source)[0]), strict=True))
+    known = {value: float(number) for value, number in zip(values, expected, strict=True)}
+    order = sorted(values, key=lambda value: f"v={value}")
+    wanted = np.repeat([known[value] for value in order], 3)
+    np.testing.assert_array_equal(found["v"], wanted)
+
+
+@pytest.mark.parametrize("values", [("1", "999999999999999999"), ("01", "12")])
+def test_integers_in_the_names_of_folders_of_parquet_files(values: tuple[str, str], tmp_path: Path) -> None:
+    for value in values:
+        (tmp_path / f"v={value}").mkdir()
+        pq.write_table(pa.table({"a": np.arange(3.0), "y": np.arange(3.0)}), tmp_path / f"v={value}/0.parquet")
+    x, _ = rows(from_parquet(tmp_path, "y"))
+    assert [row[1] for row in x[::3]] == [float(value) for value in values]
+
+
+@pytest.mark.parametrize("name", [b"v=\xff", b"v=%FF"])
+def test_names_of_folders_are_utf8(name: bytes, tmp_path: Path) -> None:
+    folder = os.path.join(os.fsencode(tmp_path), name)
+    os.mkdir(folder)
+    with open(os.path.join(folder, b"0.csv"), "w") as file:
+        file.write("a,y\n1,2\n3,4\n")
+    with pytest.raises(DataError, match="is not UTF-8; rename the folder"):
+        from_csv(tmp_path, "y")
 
 
 def test_which_files_of_a_folder(tmp_path: Path) -> None:

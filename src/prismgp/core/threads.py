@@ -91,6 +91,9 @@ class Workers:
 def use_one_thread() -> Iterator[None]:
     """Let the operations of the caller have one thread until the block ends."""
     threads = torch.get_num_threads()
+    if threads == 1:  # perhaps in another such block, which knows how many others have
+        yield
+        return
     try:
         _set_threads(1, threads)
         yield

@@ -12,6 +12,8 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
+from prismgp.exceptions import DataError
+
 _MISSING = "__HIVE_DEFAULT_PARTITION__"
 
 Partition = Mapping[str, "pa.Scalar"]
@@ -49,12 +51,22 @@ def add_columns(batch: pa.RecordBatch, partition: Partition, names: Sequence[str
 
 def _values(folders: Sequence[str]) -> dict[str, str | None]:
     pairs = (folder.split("=", 1) for folder in folders if "=" in folder[1:])
-    return {unquote(name): None if value == _MISSING else unquote(value) for name, value in pairs}
+    return {_decode(name): None if value == _MISSING else _decode(value) for name, value in pairs}
+
+
+def _decode(text: str) -> str:
+    """Part of the name of a folder, in which some characters may be written as %20."""
+    try:
+        unquote(text, errors="strict").encode()
+    except UnicodeError:
+        shown = text.encode(errors="replace").decode()
+        raise DataError(f"the name of a folder, with {shown!r} in it, is not UTF-8; rename the folder") from None
+    return unquote(text)
 
 
 def _is_integer(text: str | None) -> bool:
-    """Whether a text is an integer as Python writes it, of at most 18 digits: 007 is a name."""
-    return text is not None and re.fullmatch(r"0|-?[1-9][0-9]{0,17}", text) is not None
+    """Whether a text is an integer, of at most 18 digits; months may be written 01."""
+    return text is not None and re.fullmatch(r"-?[0-9]{1,18}", text) is not None
 
 
 def _scalar(value: str | None, kind: pa.DataType) -> pa.Scalar:

@@ -6,7 +6,8 @@ and cells that are only passed through come out as they went in.
 ``pyarrow.dataset`` is not used. Its scanner needs more memory: for 10^6 rows of 8 columns in one row group, the peak
 over the start of the process was 30 MB with the reader here, 127 MB with a scanner with buffered streams and no
 read-ahead, and 186 MB with one as it is by default. It also finds and orders the files of a folder by rules of its own,
-and its errors name neither the file nor the column. Columns in the names of folders are those it would find.
+and its errors name neither the file nor the column. Columns in the names of folders of Parquet files are those that it
+would find.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ class TableFile:
         self.format = choose_format(self.name, kind)
         self.decimal = decimal
         self.row_groups: range | None = None  # of a Parquet file; None: all
-        self._partition = partition or {}
+        self.partition = partition or {}
         about_text = {"delimiter": delimiter, "decimal": decimal, "encoding": encoding}
         if decimal is not None and decimal == delimiter:
             raise DataError(f"{self.name}: {decimal!r} cannot be both delimiter and decimal mark")
@@ -117,7 +118,7 @@ class TableFile:
     @cached_property
     def _constants(self) -> Partition:
         """The columns that are not in the file itself."""
-        return {name: value for name, value in self._partition.items() if name not in self._own_schema.names}
+        return {name: value for name, value in self.partition.items() if name not in self._own_schema.names}
 
     @cached_property
     def _own_schema(self) -> pa.Schema:
@@ -177,16 +178,16 @@ class TableFile:
     ) -> Iterator[pa.RecordBatch]:
         """Batches as the reader returns them, of about ``rows`` rows of a Parquet file.
 
-        ``numbers`` are columns of a text file to convert to float64, with missing values as null; others stay as text.
+        ``numbers`` are columns of a text file to convert to float64, with missing values as null; others stay as text,
+        and so do those that the names of folders have.
         """
-        constants = self._constants if self._partition else {}
+        constants = self._constants if self.partition else {}
         if not constants:
             yield from self._read_batches(rows, columns, numbers)
             return
         own = [name for name in columns if name not in constants] or self._own_schema.names[:1]
-        typed = {name: value.cast(pa.float64()) if name in numbers else value for name, value in constants.items()}
         for batch in self._read_batches(rows, own, numbers):
-            yield add_columns(batch, typed, columns)
+            yield add_columns(batch, constants, columns)
 
     def _read_batches(self, rows: int, columns: Sequence[str], numbers: Collection[str]) -> Iterator[pa.RecordBatch]:
         if self.text is not None:
@@ -290,9 +291,9 @@ class TableFiles:
         if any(file.is_text != self.is_text for file in files):
             raise DataError(f"{path}: text and Parquet files are mixed; give one kind")
         self._stamps = [_stamp(file.path) for file in files]
-        # Columns of numbers with thousands or per cent signs, which the parser cannot convert; the scan of the training
-        # table adds them.
-        self.respelled: set[str] = set()
+        # Columns of numbers that the parser cannot convert: those that the names of folders have, and those with
+        # thousands or per cent signs, which the scan of the training table adds.
+        self.respelled = {name for file in files for name in file.partition} if self.is_text else set()
 
     @property
     def csv_delimiter(self) -> str | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,9 +26,6 @@ from prismgp.neighbors.model import NeighborModel
 from prismgp.prism import Mixture, RevisedMap
 from prismgp.prism.local import LocalMixture, Near, View
 
-N = TypeVar("N", bound=torch.nn.Module)
-
-_MAX_NETWORK_LOG = 50.0  # of what the network exponentiates, in single precision
 _COORDINATES = re.compile(r"near\.coordinates\.\d+")
 _MOST_NEAR = 100  # neighbour GPs of a model
 _MOST_NEIGHBORS = 2**14  # that are used: a few bytes must not ask for a kernel matrix of terabytes
