@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 
 import numpy as np
 import pytest
@@ -81,6 +82,9 @@ def test_threads_have_the_switches_of_the_caller(threads):
             assert set(workers.map(look, range(4))) == {(False, "ignore")}
         with np.errstate(divide="raise"):
             assert set(workers.map(look, range(4))) == {(True, "raise")}
+        client = ContextVar("client", default="none")
+        client.set("of the caller")
+        assert set(workers.map(lambda _: client.get(), range(4))) == {"of the caller"}
 
 
 def test_an_error_ends_all_before_it_is_raised(threads):

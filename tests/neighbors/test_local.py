@@ -236,6 +236,19 @@ def test_single_precision_is_used_where_the_noise_is_not_low(rng):
     np.testing.assert_array_equal(learn(weighted, True), learn(weighted, False))
 
 
+def test_clusters_far_apart_are_learned_as_in_double_precision(rng):
+    """Squared distances by products leave no digits in float32 to those within a cluster."""
+    gp = make(rng, q=1)
+    apart = 1e3 * torch.as_tensor(rng.integers(3, size=(gp.n_rows, 1))) * torch.as_tensor(gp.params.lengthscale)
+    gp = replace(gp, coordinates=gp.coordinates + apart, n_neighbors=gp.n_rows // 2)
+    examples = draw_examples(gp, rng)
+    precise, coarse = (
+        fit_local(gp, examples, np.random.default_rng(0), LocalTraining(steps=20, coarse=coarse)).params.pack()
+        for coarse in (False, True)
+    )
+    np.testing.assert_allclose(coarse, precise, atol=1e-3)
+
+
 def test_density_is_that_of_the_predictions(rng):
     gp = make(rng)
     examples = draw_examples(gp, rng)

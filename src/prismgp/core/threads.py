@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from contextvars import copy_context
 from types import TracebackType
 from typing import TypeVar
 
@@ -70,7 +71,8 @@ class Workers:
         futures: list[Future[Result]] = []
         try:
             for item in items:
-                futures.append(self._pool.submit(compute, item))
+                # With the context of the caller, which knows the current client of a cluster.
+                futures.append(self._pool.submit(copy_context().run, compute, item))
             return [future.result() for future in futures]
         finally:  # after an interrupt nothing may go on that changes what the caller holds
             for future in futures:

@@ -37,7 +37,9 @@ _LOG_SIGNAL = (math.log(1e-4), math.log(1e3))
 _MOST_LOG_NOISE = math.log(1e2)
 _START_RATIOS = (0.05, 0.5, 0.95)  # share of the noise in the variance, for the start
 _BETAS, _EPS = (0.9, 0.999), 1e-8  # of Adam
-_COARSE_RATIO = 1e3  # of signal to noise variance up to which float32 has three digits of the gradient or more
+# A CPU computes in float32 up to this ratio of signal to noise variance, where the gradient has three digits or more.
+_COARSE_RATIO = 1e3
+_COARSE_ERROR = 1e-3  # of squared distances, times that ratio: far neighbours leave few digits to those of near ones
 _METRIC_SPREAD = 1.0  # prior standard deviation of the logarithm of a length-scale about its start
 
 
@@ -156,14 +158,15 @@ class _Fit:
     def _evaluate(self, near: _NearExamples, params: Parameters, index: Tensor | None = None) -> tuple[float, Array]:
         """Sum of the log densities of some examples, and its gradient."""
         examples = near.examples if index is None else near.examples.take(index.to(near.examples.points.device))
-        dtype = self._precision(params)
 
         def compute() -> tuple[float, Array]:
             rows = near.rows if index is None else near.rows[index.to(near.rows.device)]
 
             def evaluate(block: slice) -> tuple[float, Array]:
                 some = examples.take(block)
-                part = self.gp.gather(some.points, rows[block]).to(dtype)
+                part = self.gp.gather(some.points, rows[block])
+                dtype = self._precision(params, part)
+                part = part.to(dtype)
                 values, gradient = log_density_and_gradient(
                     self.gp.kernel, params, part, some.targets.to(dtype), self.training.degrees, some.row_noise
                 )
@@ -177,10 +180,15 @@ class _Fit:
         self.callback.ending.check()
         return self.callback.evaluate(len(examples), params.pack(), compute)
 
-    def _precision(self, params: Parameters) -> torch.dtype:
-        """The precision of an evaluation."""
-        plain = self.training.coarse and self.gp.row_noise is None and self.gp.coordinates.device.type == "cpu"
-        return torch.float32 if plain and (params.signal <= _COARSE_RATIO * params.noise).all() else torch.float64
+    def _precision(self, params: Parameters, near: Neighborhoods) -> torch.dtype:
+        """The precision for some examples: double if squared distances need it, or the noise does."""
+        ratio = float((params.signal / params.noise).max())
+        plain = self.training.coarse and near.row_noise is None and not near.offsets.is_cuda
+        if not plain or ratio > _COARSE_RATIO:
+            return torch.float64
+        reach = (near.offsets / torch.as_tensor(params.lengthscale)).square_().sum(2).max()
+        error = torch.finfo(torch.float32).eps * float(reach) * ratio
+        return torch.float32 if error < _COARSE_ERROR else torch.float64
 
     def _start(self, starts: Sequence[Parameters]) -> Parameters:
         """The best of several scales of the metric and shares of the noise, and of the given starts."""
