@@ -36,8 +36,8 @@ from prismgp.core.numerics import Factor, factor, factor_all, invert_lower
 from prismgp.core.rows import RowNoise
 from prismgp.prism.network import NetworkOutput
 
-# Rows times the largest ratio of signal to noise. Rounding to float32 moves eigenvalues, which are one at least, by 1e-7
-# of it. At this limit the errors of gradients are up to a fifth of their deviation from batch to batch.
+# Rows times the largest ratio of signal to noise. Rounding to float32 moves eigenvalues, which are at least one, by
+# 1e-7 of it. At this limit the errors of gradients are up to a fifth of their deviation from batch to batch.
 _COARSE = 5e5
 _PRECISE = 3e4  # ratio of signal to noise variance above which the gradient, too, is formed in float64
 
