@@ -33,7 +33,7 @@ _FARTHEST = 1e4  # residuals beyond are broken predictions, not noise
 _FOLDS = 5
 _WIDTH = 0.005  # of the narrowest spike, in standard deviations: repeated values must not have an infinite density
 _OFFSETS = _WIDTH * np.array([-0.75, -0.25, 0.25, 0.75])
-_STEPS = (0.03, 0.1, 0.3, 1.0)  # how much the log ratio of the spline may change from knot to knot
+_STEPS = (0.03, 0.1, 0.3, 1.0, 3.0)  # how much the log ratio of the spline may change from knot to knot
 _COSTS = {"student": 2.0, "skewed": 2.0, "spline": 4.0}  # nats, over all values, that a kind must gain beyond its error
 _PRIOR_VALUES = 10.0  # the priors of tails and skewness are as strong as about as many values
 _MOMENT_PENALTY = 1e3
@@ -301,7 +301,7 @@ class _SplineFit:
 def _place_knots(z: Array, w: Array, base: SkewedShape) -> Array:
     """Knots at quantiles of the values, in terms of the distribution function of the base."""
     n = float(w.sum())
-    count = int(min(2.0 * n ** (1.0 / 3.0), 64))
+    count = int(min(3.0 * n ** (1.0 / 3.0), 96))
     body = (np.arange(count) + 0.5) / count
     # Beyond the outermost of these, levels halve up to the outermost value: light tails end there.
     tail = body[0] * 0.5 ** np.arange(1, max(1, math.floor(math.log2(body[0] * n)) + 1))
