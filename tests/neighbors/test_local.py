@@ -13,6 +13,7 @@ from scipy.stats import multivariate_t
 
 from prismgp.core.kernels import KERNELS, Parameters
 from prismgp.core.rows import RowNoise
+from prismgp.core.threads import Workers
 from prismgp.exceptions import TooLargeError
 from prismgp.neighbors import local
 from prismgp.neighbors.conditional import conditionals
@@ -22,6 +23,7 @@ from prismgp.neighbors.fit import (
     fit_local,
     log_density_and_gradient,
     log_evidence,
+    neighbors_of,
     predict_examples,
 )
 from prismgp.neighbors.local import LocalGP
@@ -234,6 +236,20 @@ def test_single_precision_is_used_where_the_noise_is_not_low(rng):
     # Rows with a noise of their own are computed in double precision.
     weighted = replace(gp, row_noise=RowNoise(torch.ones(gp.n_rows, dtype=torch.float64)))
     np.testing.assert_array_equal(learn(weighted, True), learn(weighted, False))
+
+
+def test_workers_find_the_same_neighbours(rng):
+    gp = make(rng, q=1)
+    copies = [torch.cat([each] * 8) for each in (gp.coordinates, gp.targets)]  # so that there are ties
+    gp = replace(gp, coordinates=copies[0], targets=copies[1])
+    examples = draw_examples(gp, rng)
+    expected, before = neighbors_of(gp, examples), torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        with Workers() as workers:
+            assert torch.equal(neighbors_of(gp, examples, workers), expected)
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_clusters_far_apart_are_learned_as_in_double_precision(rng):

@@ -58,6 +58,11 @@ class Workers:
     ) -> None:
         self._close()
 
+    @property
+    def threads(self) -> int:
+        """How many items are computed side by side."""
+        return 1 if self._pool is None else self._threads
+
     def map(self, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
         """Compute a function of every item."""
         if self._pool is None or len(items) == 1:

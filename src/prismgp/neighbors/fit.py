@@ -123,7 +123,8 @@ class _Fit:
         with ending.allow():
             for step in range(training.steps):
                 if step % every == 0:
-                    near = _NearExamples(self.gp, self.params, self._draw(min(m, max(batch, training.search_rows))))
+                    drawn = self._draw(min(m, max(batch, training.search_rows)))
+                    near = _NearExamples(self.gp, self.params, drawn, self.workers)
                 index = torch.as_tensor(self.rng.choice(len(near.examples), batch, replace=False))
                 total, slope = self._evaluate(near, self.params, index)
                 gradient = self.params.unpack(slope / batch)
@@ -173,8 +174,7 @@ class _Fit:
                 return float(values.double().sum()), gradient.pack() * len(some)
 
             count = math.ceil(len(examples) / _BLOCK_ROWS) if rows.device.type == "cpu" else 1
-            ends = [k * len(examples) // count for k in range(count + 1)]  # of equal size, since threads share them
-            values, gradients = zip(*self.workers.map(evaluate, [slice(*each) for each in pairwise(ends)]), strict=True)
+            values, gradients = zip(*self.workers.map(evaluate, _split(len(examples), count)), strict=True)
             return sum(values), np.sum(gradients, 0)
 
         self.callback.ending.check()
@@ -192,7 +192,7 @@ class _Fit:
 
     def _start(self, starts: Sequence[Parameters]) -> Parameters:
         """The best of several scales of the metric and shares of the noise, and of the given starts."""
-        near = _NearExamples(self.gp, self.gp.params, self._draw(min(len(self.examples), _START_ROWS)))
+        near = _NearExamples(self.gp, self.gp.params, self._draw(min(len(self.examples), _START_ROWS)), self.workers)
         variance = near.examples.targets.var(0, correction=0).clamp_min(1e-6).cpu().numpy()
         tried = [
             replace(
@@ -295,20 +295,33 @@ def log_density_and_gradient(
 class _NearExamples:
     """Examples and their neighbours, found when they are needed: a checkpoint may know all that depends on them."""
 
-    def __init__(self, gp: LocalGP, params: Parameters, examples: Examples) -> None:
-        self.examples = examples
+    def __init__(self, gp: LocalGP, params: Parameters, examples: Examples, workers: Workers) -> None:
+        self.examples, self._workers = examples, workers
         self._gp = gp.with_parameters(params)
 
     @cached_property
     def rows(self) -> Tensor:
         """Of the neighbours, (m, k)."""
-        return neighbors_of(self._gp, self.examples)
+        return neighbors_of(self._gp, self.examples, self._workers)
 
 
-def neighbors_of(gp: LocalGP, examples: Examples) -> Tensor:
-    """Rows of the examples' neighbours among the others, (m, k)."""
+def neighbors_of(gp: LocalGP, examples: Examples, workers: Workers | None = None) -> Tensor:
+    """Rows of the examples' neighbours among the others, (m, k); ``workers`` search for parts of them side by side."""
     k = min(gp.n_neighbors, gp.n_rows - int(torch.bincount(examples.groups).max()))  # that every example has
-    return gp.search.query(examples.points, k, groups=examples.groups, own=examples.own)
+    search = gp.search  # made here, before several threads use it
+
+    def query(block: slice) -> Tensor:
+        return search.query(examples.points[block], k, groups=examples.groups, own=examples.own[block])
+
+    if workers is None or gp.shards is not None:
+        return query(slice(None))
+    parts = min(workers.threads, max(1, len(examples) // _BLOCK_ROWS))
+    return torch.cat(workers.map(query, _split(len(examples), parts)))
+
+
+def _split(total: int, count: int) -> list[slice]:
+    """Parts of equal size, as far as that is possible."""
+    return [slice(*ends) for ends in pairwise(k * total // count for k in range(count + 1))]
 
 
 def predict_examples(gp: LocalGP, examples: Examples, *, surprise: bool = False) -> Conditionals:
