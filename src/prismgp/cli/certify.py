@@ -10,7 +10,15 @@ from typing import Any
 import numpy as np
 
 from prismgp._system import atomic_path
-from prismgp.certificates import MEMBER_HEADER, PARTS, Certificate, certificate_lines, certify, member_rows
+from prismgp.certificates import (
+    MEMBER_HEADER,
+    PARTS,
+    Certificate,
+    certificate_lines,
+    certify,
+    member_rows,
+    spectral_part,
+)
 from prismgp.cli import (
     Parser,
     Subparsers,
@@ -238,10 +246,12 @@ def _print(args: argparse.Namespace, model: GPRegressor, certificate: Certificat
 
 def _print_members(model: GPRegressor, certificate: Certificate) -> None:
     """Print one line for each member."""
-    say("  Members, each against its own exact GP; mean and std in the target's units")
-    table = [["", "weight", *MEMBER_HEADER]]
-    mixture = model.model_.predictor
+    predictor = model.model_.predictor
+    mixture = spectral_part(predictor)
     assert isinstance(mixture, Mixture)
+    of = "" if mixture is predictor else "; weights as without the neighbours"
+    say(f"  Members, each against its own exact GP; mean and std in the target's units{of}")
+    table = [["", "weight", *MEMBER_HEADER]]
     for weight, (name, cells) in zip(mixture.weights, member_rows(certificate), strict=True):
         table.append([printable(name), f"{weight:.0%}", *cells])
     widths = [max(len(row[k]) for row in table) for k in range(len(table[0]))]
