@@ -74,9 +74,12 @@ def read_table_rows(
             f"{files.path}: there is no column {quote_names(absent)} (there are {quote_names(files.names)})"
         )
     noise.check(targets)
+    encoder = fitted.encoder
+    if encoder is not None and with_target:  # the fit may have left rows out for any missing cell
+        encoder = replace(encoder, ignored=frozenset())
     reader = TableReader.for_model(
         files,
-        fitted.encoder,
+        encoder,
         fitted.feature_names or fitted.n_inputs,
         targets if with_target else [],
         ignore=targets,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -106,6 +106,8 @@ class TableEncoder:
     targets: tuple[str, ...] = ()  # the columns that were learned; not needed at prediction
     encodings: tuple[Encoding, ...] | None = None  # of the columns; None before :meth:`learn`
     positional: bool = False  # whether the columns are those of an array, which have no names
+    # Columns that no prediction of a fitted model depends on; what is missing or new there does not count.
+    ignored: frozenset[str] = field(default=frozenset(), compare=False)
 
     @classmethod
     def numeric(cls, names: Iterable[str], *, positional: bool = False) -> TableEncoder:
@@ -118,7 +120,8 @@ class TableEncoder:
     def rename(self, names: Sequence[str]) -> TableEncoder:
         """The same encoder for columns of other names."""
         columns = tuple(replace(each, name=name) for each, name in zip(self.columns, names, strict=True))
-        return replace(self, columns=columns)
+        ignored = (name for each, name in zip(self.columns, names, strict=True) if each.name in self.ignored)
+        return replace(self, columns=columns, ignored=frozenset(ignored))
 
     @property
     def input_names(self) -> list[str]:
@@ -157,9 +160,10 @@ class TableEncoder:
     ) -> TableBatch:
         """Make numbers of the cells of a batch and count missing and unseen ones; neither is an error.
 
-        Columns beyond the inputs are ignored; ``first_row``: where the batch starts in its file. One DataError names
-        all absent or duplicate columns, infinite numbers, unless ``infinite="missing"``, and cells that cannot be of
-        the column's kind. ``fold_row`` is the first row's number for its fold; None: ``first_row``.
+        Those of columns that the model ignores are not counted, and columns beyond the inputs not read. ``first_row``:
+        where the batch starts in its file. One DataError names all absent or duplicate columns, infinite numbers,
+        unless ``infinite="missing"``, and cells that cannot be of the column's kind. ``fold_row`` is the first row's
+        number for its fold; None: ``first_row``.
         """
         absent = self.missing_columns(data.schema.names)
         if absent:
@@ -179,6 +183,8 @@ class TableEncoder:
                     values[:, k] = mark_folds(values[:, k], first_row if fold_row is None else fold_row)
             except DataError as error:
                 problems.append(str(error))
+                continue
+            if column.name in self.ignored:
                 continue
             if absent_cells.any():
                 missing[column.name] = int(absent_cells.sum())
@@ -211,6 +217,12 @@ class TableEncoder:
         return replace(
             self, encodings=tuple(own.with_folds(other) for own, other in zip(self._learned, again, strict=True))
         )
+
+    def ignore(self, silent: AnyArray) -> TableEncoder:
+        """The same for a model that ignores some inputs, (d,): it ignores the columns all of whose inputs these are."""
+        names = {name for name, each in zip(self.feature_names, silent, strict=True) if each}
+        ignored = (name for name, own in self.features_of_columns.items() if names.issuperset(own))
+        return replace(self, ignored=frozenset(ignored))
 
     def is_empty(self, name: str) -> bool:
         """Whether a column had not a single value when its table was scanned."""
