@@ -14,6 +14,7 @@ import numpy as np
 from prismgp._system import format_amount, format_bytes
 from prismgp._types import Array
 from prismgp.cli import Parser, Subparsers, common, json_text, print_rows, printable, say, show_progress
+from prismgp.cli.ignored import why_ignored
 from prismgp.core.kernels import KERNELS
 from prismgp.data import Source, file_source
 from prismgp.data.scan import MAX_CATEGORIES, is_saved_index
@@ -276,7 +277,7 @@ def _merge_scores(
 def _description(model: GPRegressor, train: Source) -> dict[str, Any]:
     status, encoder = model.fit_status_, model.table_encoder_
     names = encoder.feature_names
-    ignored = set(status["ignored_inputs"])
+    ignored = [column for column in encoder.to_dict()["columns"] if column["name"] in encoder.ignored]
     relative = model.model_.relative_lengthscale
     # The shortest first: the function varies most along these.
     ranked = [] if relative is None else sorted(zip(names, relative.tolist(), strict=True), key=itemgetter(1))
@@ -292,7 +293,8 @@ def _description(model: GPRegressor, train: Source) -> dict[str, Any]:
         "inputs": encoder.input_names,
         "features": names,
         "encoded": {name: len(own) for name, own in encoder.features_of_columns.items() if own != [name]},
-        "constant": [name for name, own in encoder.features_of_columns.items() if ignored.issuperset(own)],
+        "constant": [column["name"] for column in ignored],
+        "ignored": {column["name"]: why_ignored(column) for column in ignored},
         "log_evidence": model.log_evidence_,
         "log_evidence_per_row": model.log_evidence_ / train.n_rows,
         "conformal_rows": None if model.model_.conformal is None else model.model_.conformal.rows,
@@ -352,9 +354,9 @@ def _facts(summary: dict[str, Any]) -> list[tuple[str, str]]:
     rows = [("Rows", f"{summary['rows']:,} ({'; '.join(notes)})"), ("Inputs", inputs)]
     if summary["left_out"]:
         rows.append(("Left out", f"{', '.join(map(repr, summary['left_out']))} (a saved row index)"))
-    if summary["constant"]:
-        names = ", ".join(map(printable, summary["constant"]))
-        rows.append(("Ignored", f"{names} (constant, or next to it)"))
+    for reason in dict.fromkeys(summary["ignored"].values()):
+        own = ", ".join(printable(name) for name, why in summary["ignored"].items() if why == reason)
+        rows.append(("Ignored", f"{own} ({reason})"))
     spreads = _by_target(summary, "target_std")
     for target, noise in _by_target(summary, "noise_std").items():
         share = f" ({noise / spreads[target]:.0%} of its spread)" if spreads[target] else ""

@@ -13,6 +13,7 @@ import numpy as np
 
 from prismgp._system import format_amount, format_bytes
 from prismgp.cli import Parser, Subparsers, format_rows, json_text, one_line, printable, say, show_controls
+from prismgp.cli.ignored import NEARLY_CONSTANT, why_ignored
 from prismgp.exceptions import ModelFileError
 from prismgp.model.container import FORMAT_VERSION, check_count, parse_text, read_text, readable
 
@@ -66,6 +67,10 @@ def _describe(config: dict[str, Any], summary: dict[str, Any], path: str) -> dic
         {"name": name, "lengthscale": lengthscale, "relative_lengthscale": relative}
         for name, lengthscale, relative in zip(names, *scales, strict=True)
     ]
+    reasons = {} if table is None else _reasons(table["columns"])
+    for each in inputs:
+        if each["relative_lengthscale"] == math.inf:
+            each["ignored"] = reasons.get(each["name"], NEARLY_CONSTANT)
     if known:
         inputs.sort(key=itemgetter("relative_lengthscale"))
 
@@ -94,6 +99,21 @@ def _describe(config: dict[str, Any], summary: dict[str, Any], path: str) -> dic
         "log_evidence_per_row": log_evidence / rows,
         "fit_status": dict(config["fit_status"]),
     }
+
+
+def _reasons(columns: list[dict[str, Any]]) -> dict[str, str]:
+    """Why inputs may be ignored, for those that are all there is of their column, or are of text with many levels."""
+    found: dict[str, str] = {}
+    for column in columns:
+        name, encoding = str(column["name"]), column["encoding"]
+        inputs = [f"{name}={level}" for level in column["categories"]] + [f"{name} is missing"]
+        if "counts" in encoding:
+            q = len(encoding["effects"][0])
+            inputs = [f"{name} effect", *(f"{name} effect {k}" for k in range(q)), f"{name} log frequency"]
+        elif len(encoding.get("seen", ())) != 1:
+            continue
+        found |= dict.fromkeys(inputs, why_ignored(column))
+    return found
 
 
 def _gating(gate: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -190,7 +210,7 @@ def _input_lines(inputs: list[dict[str, Any]]) -> Iterator[str]:
             share = f"{relative:,.0f}" if relative >= 100 else f"{relative:.3g}"
             yield f"  {name:<{width}}  {length:>14}  {share:>12}"
         else:
-            yield f"  {name:<{width}}  {'-':>14}  never varied in training, or in very few rows"
+            yield f"  {name:<{width}}  {'-':>14}  ignored: {each['ignored']}"
     if len(inputs) > len(shown):
         yield f"  ... and {len(inputs) - len(shown):,} more (all with --json)"
 
