@@ -136,7 +136,7 @@ def test_holdout_and_missing_values(run: Run, frame: pd.DataFrame, tmp_path: Pat
     np.testing.assert_allclose(found["mean"]["ours"], prismgp.load(model).predict(held_out), rtol=1e-9)
     assert "the 30 rows held out of the fit" in run("certify", model, data, *same).out
     line = refused("certify", model, data, "--drop-missing")
-    assert "X has 148 rows, but the model has seen 118" in line
+    assert f"{data}: did you forget --holdout? X has 148 rows, but the model has seen 118" in line
     assert "--holdout, --conformal, --seed or columns of weights or noise" in line
     assert "not the rows the model was fitted on" in refused("certify", model, data, *same[:-1], 6)
     assert "'size' (1), 'price' (1)" in refused("certify", model, data, *same[1:], "--missing", "error")

@@ -139,7 +139,9 @@ def run(args: argparse.Namespace) -> int:
             points = test.inputs if _predictions(args) else None
             certificate = certify(model, X_test=points, **{**options, **train.of_fit})
         except DataError as error:
-            raise DataError(f"{args.data}: {error}; {common.REPEAT_OPTIONS}") from error
+            whole = args.holdout is None and args.conformal is None and len(train.numbers) > model.model_.n_rows
+            hint = "did you forget --holdout? " if whole else ""
+            raise DataError(f"{args.data}: {hint}{error}; {common.REPEAT_OPTIONS}") from error
     seconds = time.perf_counter() - began
     if args.figure is not None:
         draw_certificate(certificate, args.figure, **_figure_data(train, test))
