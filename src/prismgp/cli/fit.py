@@ -303,9 +303,17 @@ def _description(model: GPRegressor, train: Source) -> dict[str, Any]:
         "target_std": per_target(train.moments[1].std),
         "relative_lengthscales": dict(ranked),
         "weights": status.get("weights"),
+        "neighbors": _neighbor_weights(status),
         "jitter": status["jitter"],
         "converged": status["stages"][-1].get("converged") if status["stages"] else None,
     }
+
+
+def _neighbor_weights(status: dict[str, Any]) -> dict[str, float] | None:
+    """Weights of the neighbours that join the mixture, and last that of the mixture itself; None if there are none."""
+    weights: dict[str, float] = (status.get("local") or {}).get("weights", {})
+    joined = {name: weight for name, weight in weights.items() if weight and name != "mixture"}
+    return {**joined, "mixture": weights["mixture"]} if joined else None
 
 
 def print_summary(summary: dict[str, Any]) -> None:
@@ -367,8 +375,12 @@ def _facts(summary: dict[str, Any]) -> list[tuple[str, str]]:
             rows.append(("Noise", "differs between rows; predict shows it as part of std"))
     rows.append(("Log evidence", f"{summary['log_evidence_per_row']:.4f} per row"))
     if summary["weights"]:
-        parts = [f"{name} {weight:.0%}" for name, weight in summary["weights"].items() if weight]
-        rows.append(("Mixture", ", ".join(parts)))
+        near = summary["neighbors"] or {"mixture": 1.0}
+        shares = {name: near["mixture"] * weight for name, weight in summary["weights"].items()}
+        parts = [f"{name} {share:.0%}" for name, share in shares.items() if share]
+        rows += [("Mixture", ", ".join(parts))] if parts else []
+        parts = [f"{name.removeprefix('neighbours ')} {share:.0%}" for name, share in near.items() if name != "mixture"]
+        rows += [("Neighbours", ", ".join(parts))] if parts else []
     if summary["ended_early"]:
         kept = f"; the same command continues from {summary['checkpoint']}" if summary["checkpoint"] else ""
         rows.append(("Ended early", f"by {_ENDS[summary['ended_early']]}, with the best model so far{kept}"))
@@ -378,8 +390,9 @@ def _facts(summary: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _noise_is_level(summary: dict[str, Any]) -> bool:
-    """Whether all rows have the same noise: experts with networks learn a factor for each row."""
-    return {name for name, weight in (summary["weights"] or {}).items() if weight} <= {"ssgp"}
+    """Whether all rows have the same noise: experts with networks, and neighbours, have one for each row."""
+    members = {name for name, weight in (summary["weights"] or {}).items() if weight}
+    return not summary["neighbors"] and members <= {"ssgp"}
 
 
 def _by_target(summary: dict[str, Any], key: str) -> dict[str, Any]:

@@ -170,8 +170,12 @@ def _lines(info: dict[str, Any]) -> Iterator[str]:
         rows.append(("Target", ", ".join(map(printable, info["target"] if several else [info["target"]]))))
     weights = {name: weight for name, weight in (info["fit_status"].get("weights") or {}).items() if weight}
     of_rows = ""
+    if len(weights) > 1 or (weights and info["neighbors"]):
+        # Without the neighbours; what they leave is shared.
+        share = 1.0 - sum(each["weight"] for each in info["neighbors"] or [])
+        parts = (f"{printable(name)} {share * weight:.0%}" for name, weight in weights.items())
+        rows.append(("Mixture", ", ".join(parts)))
     if len(weights) > 1:
-        rows.append(("Mixture", ", ".join(f"{printable(name)} {weight:.0%}" for name, weight in weights.items())))
         rows.append(("Parameters", f"those of {printable(max(weights, key=lambda name: weights[name]))}:"))
         of_rows = ", times a factor for each row"  # which the networks learn
     per_row = f" ({info['log_evidence_per_row']:.4f} per row)"
