@@ -222,7 +222,7 @@ def _raw_inputs(files: TableFiles, rows: TableRows) -> Any:
     encoder = rows.encoder
     if not rows.is_table or encoder.positional:
         return rows.x if rows.is_table else rows.inputs
-    names = encoder.input_names
+    names = encoder.present_columns(files.names)
     numbers = {column.name for column in encoder.columns if column.kind == NUMBER}
     wanted: AnyArray = rows.numbers - 1
     parts, begin = [], 0

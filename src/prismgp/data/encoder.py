@@ -106,7 +106,8 @@ class TableEncoder:
     targets: tuple[str, ...] = ()  # the columns that were learned; not needed at prediction
     encodings: tuple[Encoding, ...] | None = None  # of the columns; None before :meth:`learn`
     positional: bool = False  # whether the columns are those of an array, which have no names
-    # Columns that no prediction of a fitted model depends on; what is missing or new there does not count.
+    # Columns that no prediction of a fitted model depends on: what is missing or new there does not count, and a table
+    # may be without them.
     ignored: frozenset[str] = field(default=frozenset(), compare=False)
 
     @classmethod
@@ -144,9 +145,14 @@ class TableEncoder:
         return len(self._fill)
 
     def missing_columns(self, names: Collection[str]) -> list[str]:
-        """Columns that are not among the names."""
-        there = set(names)
+        """Columns that are not among the names, of those that count."""
+        there = self.ignored.union(names)
         return [name for name in self.input_names if name not in there]
+
+    def present_columns(self, names: Collection[str]) -> list[str]:
+        """Columns that are among the names, in the order of the encoder."""
+        there = set(names)
+        return [name for name in self.input_names if name in there]
 
     # -- from cells to numbers -------------------------------------------------------------------
 
@@ -177,7 +183,8 @@ class TableEncoder:
         problems: list[str] = []
         for k, column in enumerate(self.columns):
             try:
-                cells = data.column(data.schema.get_field_index(column.name))
+                place = data.schema.get_field_index(column.name)
+                cells = pa.nulls(data.num_rows) if place < 0 else data.column(place)
                 values[:, k], absent_cells = _read_column(column, cells, first_row, infinite)
                 if column.kind in (CATEGORY, LEVELS):
                     values[:, k] = mark_folds(values[:, k], first_row if fold_row is None else fold_row)
