@@ -32,7 +32,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # a disk, a quota, a limit on
 _FLOOR = 256 * 2**20  # bytes beside the loaded libraries
 _SQUARE = 200  # rows of matrices whose product needs buffers
 _UNKNOWN = 8 * 2**30  # assumed where the system does not tell
-_OWN_FILES = (f"{Path(__file__).parent}{os.sep}", contextlib.__file__)  # decorators of contextlib stand between
+_OWN_FILES = f"{Path(__file__).parent}{os.sep}"
 
 
 @contextmanager
@@ -256,10 +256,14 @@ def reset_peak() -> int:
 
 def warn_caller(message: str) -> None:
     """Warn, and name the line that called this library, however deep in it the warning is."""
-    level, frame = 2, sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OWN_FILES):
-        level, frame = level + 1, frame.f_back
-    warnings.warn(message, PrismGPWarning, stacklevel=level)
+    files, frame = [], sys._getframe().f_back
+    while frame is not None:
+        files.append(frame.f_code.co_filename)
+        frame = frame.f_back
+    # The caller of our outermost function: scikit-learn may stand between, and decorators before it.
+    own = max((k for k, file in enumerate(files) if file.startswith(_OWN_FILES)), default=-1)
+    caller = next((k for k in range(own + 1, len(files)) if files[k] != contextlib.__file__), 0)
+    warnings.warn(message, PrismGPWarning, stacklevel=2 + caller)
 
 
 def format_amount(value: float) -> str:

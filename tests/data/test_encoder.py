@@ -78,6 +78,17 @@ def test_text_that_reads_as_numbers_or_dates(texts: list[str], message: str) -> 
     assert message in str(caught[0].message)
 
 
+@pytest.mark.parametrize("method", ["predict", "predict_interval", "sample_y", "log_density", "score"])
+def test_warnings_of_unseen_levels_name_the_line_of_the_caller(method: str) -> None:
+    frame = pa.table({"k": ["a", "b"] * 10}).to_pandas()
+    y = np.arange(20.0)
+    model = SSGPRegressor(2, optimize=False, random_state=0).fit(frame, y)
+    beside = (y,) if method in ("log_density", "score") else ()
+    with pytest.warns(PrismGPWarning, match="'k': 20 value") as caught:
+        getattr(model, method)(frame.assign(k="c"), *beside)
+    assert [Path(each.filename).name for each in caught] == [Path(__file__).name]
+
+
 @pytest.mark.parametrize(
     "column",
     [

@@ -8,7 +8,6 @@ the fit has learned from its rows (``encodings.py``). Which columns are inputs a
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -20,6 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from prismgp._system import warn_caller
 from prismgp._types import AnyArray, Array
 from prismgp.data.cells import (
     ArrowColumn,
@@ -49,7 +49,7 @@ from prismgp.data.encodings import (
     mark_folds,
 )
 from prismgp.data.sources import Source
-from prismgp.exceptions import DataError, ModelFileError, PrismGPWarning
+from prismgp.exceptions import DataError, ModelFileError
 
 # -- columns --------------------------------------------------------------------------------------
 
@@ -328,11 +328,11 @@ class TableEncoder:
         return encoder
 
 
-def warn_unseen(unseen: dict[str, int], *, stacklevel: int = 3) -> None:
+def warn_unseen(unseen: dict[str, int]) -> None:
     """Warn about categories that training did not have, column by column."""
     for name, count in unseen.items():
         message = f"column {name!r}: {count:,} value(s) unseen in training; their predictions are averages with "
-        warnings.warn(f"{message}wider intervals", PrismGPWarning, stacklevel=stacklevel)
+        warn_caller(f"{message}wider intervals")
 
 
 def missing_error(counts: dict[str, int]) -> DataError:

@@ -265,7 +265,7 @@ def _read(estimator: Any, X: Any) -> tuple[Any, bool]:
     frame, batch = read_frame(encoder, X)
     if not _allows_nan(estimator) and batch.missing:
         raise missing_error(batch.missing)
-    warn_unseen(batch.unseen, stacklevel=6)
+    warn_unseen(batch.unseen)
     return frame, True  # what remains is in columns that the model ignores
 
 
