@@ -16,7 +16,7 @@ from prismgp._types import Array
 from prismgp.cli import Parser, Subparsers, common, json_text, print_rows, printable, say, show_progress
 from prismgp.cli.ignored import why_ignored
 from prismgp.core.kernels import KERNELS
-from prismgp.data import Source, file_source
+from prismgp.data import Source, file_source, plural
 from prismgp.data.scan import MAX_CATEGORIES, is_saved_index
 from prismgp.estimators import ExactGPRegressor, GPRegressor, NeighborGPRegressor, PrismGPRegressor, SSGPRegressor
 from prismgp.exceptions import DataError
@@ -358,7 +358,7 @@ def _facts(summary: dict[str, Any]) -> list[tuple[str, str]]:
     inputs = f"{len(summary['inputs'])}"
     if summary["encoded"]:
         parts = [f"{printable(name)} as {count}" for name, count in summary["encoded"].items()]
-        inputs += f" columns, encoded as {len(summary['features'])}: {', '.join(parts)}"
+        inputs += f" {plural(summary['inputs'], 'column')}, encoded as {len(summary['features'])}: {', '.join(parts)}"
     rows = [("Rows", f"{summary['rows']:,} ({'; '.join(notes)})"), ("Inputs", inputs)]
     if summary["left_out"]:
         rows.append(("Left out", f"{', '.join(map(repr, summary['left_out']))} (a saved row index)"))

@@ -18,6 +18,8 @@ from prismgp.exceptions import ModelFileError
 from prismgp.model.container import FORMAT_VERSION, check_count, parse_text, read_text, readable
 
 _SHOWN_INPUTS = 20
+_AT_LIMIT = "ITERATIONS REACHED LIMIT"  # how SciPy says it
+_SHORT = ("race", "exact GP start")
 _ESTIMATORS = {
     "exact": "ExactGPRegressor",
     "neighbors": "NeighborGPRegressor",
@@ -231,7 +233,10 @@ def _stages(status: dict[str, Any]) -> list[str]:
         seconds = stage.get("seconds")
         if isinstance(seconds, float):
             parts.append(f"{seconds:.1f} s")
-        if "message" in stage:
-            parts.append(str(stage["message"]))
+        message = str(stage.get("message", ""))
+        if _AT_LIMIT in message.upper():  # the early stages are meant to end there
+            message = "stopped at its iteration limit" if stage.get("method") not in _SHORT else ""
+        if message:
+            parts.append(message)
         lines.append(one_line(f"{stage.get('method', 'stage')}: {', '.join(parts)}"))
     return lines
