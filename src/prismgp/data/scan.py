@@ -19,6 +19,7 @@ from prismgp.data.cells import (
     check_unique,
     column_kind,
     count_percents,
+    in_row,
     is_text,
     parse_times,
     plural,
@@ -39,6 +40,7 @@ _MANY_LEVELS = 20  # texts of which so many read as numbers or dates are hardly 
 _GROUPED = "[1-9][0-9]{0,2}(?:[., '\u2019\u00a0\u202f][0-9]{3})+"
 _NUMBER_LEVEL = f"(?i)^[+\u2212-]?(?:0|[1-9][0-9]*|{_GROUPED})(?:[.,][0-9]*)?(?:e[+-]?[0-9]+| ?%)?$"
 _DATE_LEVEL = r"^(?:[0-9]{1,2}[./-][0-9]{1,2}[./-](?:19|20)[0-9]{2}|(?:19|20)[0-9]{2}[./][0-9]{1,2}[./][0-9]{1,2})\b"
+_WITH_UNIT = "^[+\u2212-]?[0-9][0-9., '\u2019]* ?[^0-9., ][^0-9]*$|^[^0-9., +-]{1,4} ?[+-]?[0-9][0-9., ']*$"
 MAX_CATEGORIES = 30  # levels that get an indicator each; more are encoded by their effect on the target
 
 
@@ -242,7 +244,8 @@ def _is_boolean(name: str, scan: _ColumnScan | None, kind: Any) -> bool:
         found = scan.numeric_kind()
         if found not in (NUMBER, BOOLEAN):
             what = "dates or times" if found == TIME else "text"
-            raise DataError(f"the target {name!r} holds {what}; a regression target must be numeric")
+            remedy = "" if found == TIME else scan.unit_remedy()
+            raise DataError(f"the target {name!r} holds {what}; a regression target must be numeric{remedy}")
         return found == BOOLEAN
     if column_kind(name, kind) not in (NUMBER, BOOLEAN):
         raise DataError(f"the target {name!r} holds {kind}; a regression target must be numeric")
@@ -331,6 +334,13 @@ class _ColumnScan:
             return None
         return str(alike[0].as_py())
 
+    def unit_remedy(self) -> str:
+        """What to do about numbers that have a unit; empty where the text is something else."""
+        found = self._distinct.filter(pc.match_substring_regex(self._distinct, _WITH_UNIT))
+        if len(found) <= len(self._distinct) / 2:
+            return ""
+        return f": remove the unit from cells such as {found[0].as_py()!r}"
+
     def numeric_kind(self) -> str | None:
         """NUMBER, BOOLEAN or TIME; None for categories.
 
@@ -358,7 +368,7 @@ class _ColumnScan:
             remedy = ", or take the column as categories with --categorical" if self._what == "column" else ""
             raise DataError(
                 f"{self._what} {self.name!r} is text, but most of its values are numbers; the first that is not is "
-                f"{value!r} in row {row + 1:,} (the first is 1): correct or empty such cells{remedy}"
+                f"{value!r} {in_row(row)}: correct or empty such cells{remedy}"
             )
         return None
 
