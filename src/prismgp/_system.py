@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
 import sys
 import tempfile
+import warnings
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -18,7 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from threadpoolctl import ThreadpoolController, threadpool_limits
 
-from prismgp.exceptions import DataError, PrismGPError, TooLargeError
+from prismgp.exceptions import DataError, PrismGPError, PrismGPWarning, TooLargeError
 
 if TYPE_CHECKING:  # torch takes a second to load, and not every command needs it
     import torch
@@ -30,6 +32,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # a disk, a quota, a limit on
 _FLOOR = 256 * 2**20  # bytes beside the loaded libraries
 _SQUARE = 200  # rows of matrices whose product needs buffers
 _UNKNOWN = 8 * 2**30  # assumed where the system does not tell
+_OWN_FILES = f"{Path(__file__).parent}{os.sep}"
 
 
 @contextmanager
@@ -249,6 +252,18 @@ def reset_peak() -> int:
         return peak_bytes()
     used = read_proc_bytes("/proc/self/status", "VmRSS")
     return peak_bytes() if used is None else used
+
+
+def warn_caller(message: str) -> None:
+    """Warn, and name the line that called this library, however deep in it the warning is."""
+    files, frame = [], sys._getframe().f_back
+    while frame is not None:
+        files.append(frame.f_code.co_filename)
+        frame = frame.f_back
+    # The caller of our outermost function: scikit-learn may stand between, and decorators before it.
+    own = max((k for k, file in enumerate(files) if file.startswith(_OWN_FILES)), default=-1)
+    caller = next((k for k in range(own + 1, len(files)) if files[k] != contextlib.__file__), 0)
+    warnings.warn(message, PrismGPWarning, stacklevel=2 + caller)
 
 
 def format_amount(value: float) -> str:

@@ -44,6 +44,15 @@ def test_one_point():
     assert "within 0.1 of ours, 1% of the noise std, at the test point;" in text
 
 
+def test_amounts_and_ranges():
+    """Large amounts have no exponent; a range whose ends print the same is one number."""
+    lines = dict(certificate([54_231.2], [1e6], kernel_error=Interval(90.501, 90.502, 1.0, "made up")).summary())
+    assert "within 54,231 of ours" in lines["predicted mean"]
+    assert lines["kernel matrix"] == "|K - K'| is 90.5 for 10 rows"
+    lines = dict(certificate([1.0], [1.0], kernel_error=Interval(90.5, 91.5, 1.0, "made up")).summary())
+    assert lines["kernel matrix"] == "|K - K'| is in [90.5, 91.5] for 10 rows"
+
+
 @pytest.mark.parametrize("half", [[np.inf], [0.1, np.inf]])
 def test_nothing_is_said_of_what_is_not_known(half):
     text = dict(certificate(half, np.ones(len(half))).summary())["predicted mean"]

@@ -12,7 +12,8 @@ import pandas as pd
 import pytest
 
 import prismgp
-from prismgp import SSGPRegressor
+from prismgp import PrismGPRegressor, SSGPRegressor
+from prismgp.data import from_csv
 from prismgp.plots import draw_certificate
 from prismgp.prism.fit import DEFAULTS
 
@@ -67,11 +68,13 @@ def test_summary_for_people(run: Run, model: Path, train: Path, tmp_path: Path) 
         "at 95% of the test points",
         "Predicted std",
         "Log evidence",
-        "Kernel matrix |K - K'| is in [",
+        "Kernel matrix |K - K'| is ",
         "Effort rank",
         "probability 0.99",
     ):
         assert expected in text
+    # Where both ends of an interval print the same, it is one number.
+    assert not [ends for ends in re.findall(r"in \[(\S+), (\S+)\]", text) if ends[0] == ends[1]]
     assert max(len(line) for line in outcome.out.splitlines() if "/" not in line) <= 130
     assert run("certify", model, train, "-q") == (0, "", "")
 
@@ -135,7 +138,7 @@ def test_holdout_and_missing_values(run: Run, frame: pd.DataFrame, tmp_path: Pat
     np.testing.assert_allclose(found["mean"]["ours"], prismgp.load(model).predict(held_out), rtol=1e-9)
     assert "the 30 rows held out of the fit" in run("certify", model, data, *same).out
     line = refused("certify", model, data, "--drop-missing")
-    assert "X has 148 rows, but the model has seen 118" in line
+    assert f"{data}: did you forget --holdout? X has 148 rows, but the model has seen 118" in line
     assert "--holdout, --conformal, --seed or columns of weights or noise" in line
     assert "not the rows the model was fitted on" in refused("certify", model, data, *same[:-1], 6)
     assert "'size' (1), 'price' (1)" in refused("certify", model, data, *same[1:], "--missing", "error")
@@ -204,6 +207,29 @@ def test_ensemble(run: Run, frame: pd.DataFrame, tmp_path: Path, monkeypatch: py
     assert found["kernel_error"] is None
     assert found["members"]
     assert (tmp_path / "c.png").stat().st_size > 10_000
+
+
+@pytest.mark.usefixtures("small_defaults")
+def test_mixture_with_neighbours(run: Run, frame: pd.DataFrame, tmp_path: Path) -> None:
+    """The members are those of the mixture that is left without the neighbours."""
+    data, model = tmp_path / "d.csv", tmp_path / "m.prism"
+    frame.drop(columns="id").to_csv(data, index=False)
+    rows = from_csv(data, target="price")
+    fit = PrismGPRegressor(4, local="always", validation_fraction=0.3, random_state=0).fit(rows)
+    fit.save(model)
+    mixture = fit.model_.predictor.base
+    outcome = run("certify", model, data, "--figure", tmp_path / "c.svg")
+    assert (outcome.code, outcome.err) == (0, "")
+    heading, table = outcome.out.split("  Members, ")[1].split("\n\nWrote")[0].split("\n", 1)
+    assert "neighbours" in heading
+    printed = [line.split() for line in table.splitlines()[1:]]
+    assert [" ".join(cells[:-5]) for cells in printed] == [each.name for each in mixture.experts]
+    assert [cells[-5] for cells in printed] == [f"{weight:.0%}" for weight in mixture.weights]
+    found = certify(run, model, data)
+    assert [each["name"].split(", ")[-1] for each in found["members"]] == [each.name for each in mixture.experts]
+    assert "the neighbours that the model adds to this mixture are left out" in found["statement"]
+    assert run("report", model, data, "-o", tmp_path / "r.html", "-q") == (0, "", "")
+    assert "Members of the ensemble" in (tmp_path / "r.html").read_text()
 
 
 @pytest.mark.slow

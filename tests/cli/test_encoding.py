@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -73,11 +74,29 @@ def test_fit_predict_and_certify(run: Run, table: Path, tmp_path: Path) -> None:
     assert run("certify", model, table, "--holdout", 0.2, "--only", "evidence").code == 0
 
 
+@pytest.mark.usefixtures("short_race")
+def test_why_columns_are_ignored(run: Run, tmp_path: Path) -> None:
+    frame = rides(120, 3).dropna()[["distance", "fare"]].reset_index(drop=True)
+    names = [f"ride {row}" for row in range(len(frame))]
+    frame = frame.assign(name=names, country="FR", gone=pd.Series([None] * len(names), dtype=object), height=2.5)
+    frame.to_csv(tmp_path / "d.csv", index=False)
+    summary = json.loads(run("fit", tmp_path / "d.csv", *FIT, "-o", tmp_path / "m.prism", "--json").out)
+    assert summary["constant"] == ["name", "country", "gone", "height"]
+    reasons = ["every value occurs once", "constant", "all missing", "constant, or next to it"]
+    assert list(summary["ignored"].values()) == reasons
+    out = run("fit", tmp_path / "d.csv", *FIT, "-o", tmp_path / "m.prism").out
+    assert "Ignored       name (every value occurs once)" in out
+    assert "Ignored       country (constant)" in out
+    text = run("info", tmp_path / "m.prism").out
+    for name, reason in zip(["name effect", "country=FR", "gone is missing", "height"], reasons, strict=True):
+        assert re.search(f"  {name} +-  ignored: {reason}\n", text)
+
+
 def test_the_summary_says_what_was_left_out(run: Run, table: Path, tmp_path: Path) -> None:
     out = run("fit", table, *FIT, "-o", tmp_path / "m.prism").out
     assert "left out, without a target" in out
     assert "dropped for missing values" not in out
-    assert "city (constant, or next to it)" in out
+    assert "city (constant)" in out
     assert "zone as 2" in out
     dropped = run("fit", table, *FIT, "-o", tmp_path / "m.prism", "--missing", "drop").out
     assert "left out, without a target" in dropped

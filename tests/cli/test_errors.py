@@ -49,7 +49,7 @@ GOOD = "a,b,y\n" + "".join(f"{i},{i % 3},{i * i}\n" for i in range(10))
         (b"a,b,y\n1,2,2020-01-01\n", "target 'y' holds dates or times"),
         (b"a,b,y\n1,1.5,3\n1,2,3\n1,?,3\n", "column 'b' is text, but most of its values are numbers"),
         (b"a,b,y\n1,1.5,3\n1,2,3\n1,?,3\n", "is '?' in row 3 (the first is 1)"),
-        (b"a,b,y\n1,1e200,3\n1,2,3\n", "column 'b' holds 1e+200 in row 1"),
+        (b"a,b,y\n1,1e200,3\n1,2,3\n", "column 'b' holds 1e+200 in the first row"),
         (b"a,a=x,y\nx,1,3\nz,2,3\n", "duplicate encoded column 'a=x'"),
     ],
 )
@@ -150,10 +150,10 @@ def test_too_large(refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyP
         (b"size,Grade\n1,low\n", "input columns 'grade', 'count', 'flag' missing"),
         (b"size,grade,count,flag\n1,low,2,true\n1,low\n", "Row #3: Expected 4 columns, got 2"),
         (b"size,grade,count,flag\n1,low,2,true\nbig,low,2,true\n", "'size' holds 'big' in row 2"),
-        (b"size,grade,count,flag\n1,low,2,maybe\n", "'flag' holds 'maybe' in row 1"),
+        (b"size,grade,count,flag\n1,low,2,maybe\n", "'flag' holds 'maybe' in the first row"),
         (b"size,grade,count,flag\n1,l\xf6w,2,true\n", "not UTF-8"),
         (b"size,size,grade,count,flag\n1,1,low,2,true\n", "duplicate column 'size'"),
-        (b"size,grade,count,flag\n1,low,1e300,true\n", "'count' holds 1e+300 in row 1"),
+        (b"size,grade,count,flag\n1,low,1e300,true\n", "'count' holds 1e+300 in the first row"),
     ],
 )
 def test_bad_prediction_data(refused: Refused, model: Path, tmp_path: Path, content: bytes, expected: str) -> None:
@@ -229,3 +229,12 @@ def test_broken_pipe_of_a_short_text(model: Path) -> None:
     done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, check=False, env=buffered)
     os.close(writer)
     assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_a_table_in_place_of_the_model(refused: Refused, model: Path, tmp_path: Path) -> None:
+    table = model.parent / "train.csv"
+    for command in (("predict", "-o", tmp_path / "o.csv"), ("certify",), ("suggest",)):
+        line = refused(command[0], table, model, *command[1:])
+        assert "train.csv looks like a table: MODEL comes before DATA" in line
+    assert "not a PrismGP model file, or a damaged one" in refused("predict", table, table, "-o", tmp_path / "o.csv")
+    assert "train.csv: not a PrismGP model file" in refused("info", table)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ import pandas as pd
 import pytest
 
 import prismgp
-from prismgp import ExactGPRegressor, NeighborGPRegressor, SSGPRegressor
+from prismgp import ExactGPRegressor, NeighborGPRegressor, PrismGPRegressor, SSGPRegressor
 from prismgp.metrics import coverage, rmse
 from prismgp.neighbors import fit_model
 from prismgp.neighbors.fit import LocalTraining
@@ -137,7 +138,7 @@ def test_constant_inputs_are_not_relevant(run: Run, frame: pd.DataFrame, tmp_pat
     summary = fit(run, tmp_path / "d.parquet", tmp_path / "m.prism", "-p", 4, "--inputs", "same,size")
     assert list(summary["relative_lengthscales"]) == ["size", "same"]
     assert summary["relative_lengthscales"]["same"] is None
-    assert re.search("same .*never varied", run("info", tmp_path / "m.prism").out)
+    assert re.search("same .*ignored: constant, or next to it", run("info", tmp_path / "m.prism").out)
 
 
 def test_quiet_says_nothing(run: Run, frame: pd.DataFrame, tmp_path: Path) -> None:
@@ -291,6 +292,27 @@ def test_failed_fit_leaves_the_old_model(
     assert outcome.err.count("\n") == 1
     assert (tmp_path / "m.prism").read_bytes() == b"old"
     assert sorted(each.name for each in tmp_path.iterdir()) == ["d.csv", "m.prism"]
+
+
+@pytest.mark.usefixtures("small_defaults")
+def test_neighbours_are_part_of_the_summary(
+    run: Run, frame: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The percentages are those of the whole model."""
+    monkeypatch.setattr(
+        "prismgp.cli.fit.PrismGPRegressor", partial(PrismGPRegressor, local="always", validation_fraction=0.3)
+    )
+    data, model = tmp_path / "d.csv", tmp_path / "m.prism"
+    frame.to_csv(data, index=False)
+    command = ("fit", data, "-t", "price", "-p", 4, "--exclude", "id", "-o", model)
+    summary = json.loads(run(*command, "--json").out)
+    assert sum(summary["neighbors"].values()) == pytest.approx(1.0)
+    assert len(summary["neighbors"]) > 1
+    for text in (run(*command).out, run("info", model).out):
+        shown = re.findall(r"^ +(?:Mixture|Neighbours) +(.*)$", text, re.MULTILINE)
+        assert len(shown) > 1
+        assert sum(int(each) for each in re.findall(r"(\d+)%", " ".join(shown))) == pytest.approx(100, abs=3)
+    assert "differs between rows" in run(*command).out
 
 
 @pytest.mark.slow

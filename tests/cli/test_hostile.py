@@ -292,7 +292,7 @@ KINDS = {
     # -- rows and values
     "one row": Kind(content(HEADER + "\n1,2,3\n"), None, None, "d.csv: "),
     "beyond float": text(with_cell(0, "1e999"), "infinit"),
-    "beyond squares": text(with_cell(0, "1e200"), "column 'a' holds 1e+200 in row 1"),
+    "beyond squares": text(with_cell(0, "1e200"), "column 'a' holds 1e+200 in the first row"),
     "infinity": text(with_cell(0, "-Inf"), "infinit"),
     "infinite target": Kind(content(with_cell(2, "inf")), "infinit", None, "infinit"),
     "tiny numbers": unused(with_column("k", ["1e-320", "5e-324"])),
@@ -300,7 +300,7 @@ KINDS = {
     "constant target": Kind(content(column_of(2, ["5"])), None, None, "d.csv: "),
     "text target": Kind(content(column_of(2, ["x", "z"])), "target 'y' holds text", None, "column 'y' holds 'x'"),
     "target of dates": Kind(content(column_of(2, ["2020-01-01"])), "target 'y' holds", None, "'y' holds '2020-01-01'"),
-    "text for numbers": Kind(content(with_cell(1, "?")), "is '?' in row 1", "holds '?' in row 1", "holds '?' in row 1"),
+    "text for numbers": Kind(content(with_cell(1, "?")), "in the first row", *["holds '?' in the first row"] * 2),
     "formula in a cell": unused(with_column("k", ["=1+1", '"@SUM(1,2)"'])),
     "control characters": unused(with_column("k", ["\x01\x02", "\x7f"])),
     "mixed booleans": unused(with_column("k", ["true", "0", "FALSE", "1", "2"]), "column 'k' is text, but most"),
@@ -325,7 +325,7 @@ KINDS = {
     "inconsistent thousands": unused(with_column("k", ['"1,234"', '"12,34"']), "column 'k' holds '12,34' in row 2"),
     "ambiguous thousands": Kind(
         content(with_column("k", "1.234").replace(",", ";").replace("1.234", "1,234")),
-        "column 'k' holds '1,234' in row 1 (the first is 1), which can have a decimal comma or thousands",
+        "column 'k' holds '1,234' in the first row, which can have a decimal comma or thousands",
         None,
         None,
     ),

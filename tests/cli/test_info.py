@@ -65,6 +65,13 @@ def test_model_without_names_and_several_outputs(run: Run, frame: pd.DataFrame, 
     assert info["target"] is None
 
 
+def test_early_stages_do_not_look_like_failures(run: Run, model: Path) -> None:
+    """They are meant to end after a few iterations."""
+    text = run("info", model).out
+    assert "    race: 150 rows" in text
+    assert "REACHED LIMIT" not in text
+
+
 @pytest.mark.parametrize("kind", ["hard", "soft"])
 def test_gates(run: Run, tmp_path: Path, kind: str) -> None:
     x = np.random.default_rng(0).standard_normal((40, 2))

@@ -20,6 +20,7 @@ import pytest
 import prismgp
 from prismgp import SSGPRegressor, metrics
 from prismgp.core.shape import SkewedShape, StudentShape
+from prismgp.exceptions import DataError
 from prismgp.model import FittedModel, load_model, save_model
 
 from .conftest import Run, make_frame
@@ -239,7 +240,8 @@ def test_text_in_the_target_column_is_passed_through(
     write(frame, tmp_path / "d.csv")
     assert predict(run, model, tmp_path / "d.csv", tmp_path / "o.csv")["scores"]["rows"] == 19
     assert read(tmp_path / "o.csv")["price"][0] == "?"
-    assert "'price' holds '?' in row 1" in refused("predict", model, tmp_path / "d.csv", "-o", tmp_path / "o.parquet")
+    message = refused("predict", model, tmp_path / "d.csv", "-o", tmp_path / "o.parquet")
+    assert "'price' holds '?' in the first row" in message
 
 
 def test_standard_output(run: Run, model: Path, fresh: pd.DataFrame, tmp_path: Path) -> None:
@@ -394,3 +396,47 @@ def test_gzip_output_is_gzip(run: Run, model: Path, fresh: pd.DataFrame, tmp_pat
     predict(run, model, tmp_path / "d.csv", tmp_path / "o.csv")
     predict(run, model, tmp_path / "d.csv", tmp_path / "o.csv.gz")
     assert gzip.decompress((tmp_path / "o.csv.gz").read_bytes()) == (tmp_path / "o.csv").read_bytes()
+
+
+@pytest.mark.usefixtures("short_race")
+def test_columns_that_the_fit_ignored(run: Run, tmp_path: Path) -> None:
+    """No prediction depends on them: they may be absent or empty, in files and frames, and nobody is told of it."""
+    frame = make_frame(120, seed=3).drop(columns="id").assign(same=2.5, country="FR")
+    frame.to_csv(tmp_path / "d.csv", index=False)
+    model, new = tmp_path / "m.prism", make_frame(30, seed=4).drop(columns="id")
+    assert run("fit", tmp_path / "d.csv", "--model", "ssgp", "-t", "price", "-p", 4, "-q", "-o", model).code == 0
+    tables = {
+        "there": new.assign(same=2.5, country="FR"),
+        "empty": new.assign(same=np.nan, country=None),
+        "other": new.assign(same=7, country="DE"),
+        "absent": new,
+    }
+    loaded = prismgp.load(model)
+    expected = loaded.predict(tables["there"].drop(columns="price"), return_std=True)
+    for name, table in tables.items():
+        for missing in ("impute", "error"):
+            data, out = tmp_path / f"{name}.csv", tmp_path / "out.parquet"
+            table.to_csv(data, index=False)
+            found = run("predict", model, data, "-o", out, "--missing", missing)
+            assert (found.code, found.err) == (0, ""), (name, found.err)
+            assert "Missing inputs" not in found.out
+            np.testing.assert_allclose(pd.read_parquet(out)[["mean", "std"]].to_numpy().T, expected, rtol=1e-9)
+            loaded.set_params(missing=missing)
+            frame = table.drop(columns="price")
+            np.testing.assert_allclose(loaded.predict(frame, return_std=True), expected, rtol=1e-9)
+        assert run("suggest", model, data, "-k", 2, "-q", "-o", tmp_path / "s.csv").code == 0
+        assert run("certify", model, tmp_path / "d.csv", "--test", data, "-q") == (0, "", "")
+        assert run("report", model, data, "-q", "-o", tmp_path / "r.html") == (0, "", "")
+    new.drop(columns="size").to_csv(tmp_path / "short.csv", index=False)
+    assert "input column 'size' missing" in run("predict", model, tmp_path / "short.csv", "-o", tmp_path / "o.csv").err
+
+
+def test_frames_of_numbers_without_an_ignored_column() -> None:
+    x = pd.DataFrame({"a": np.linspace(0, 3, 40), "same": 2.5, "b": np.tile([0.0, 1.0], 20)})
+    fitted = SSGPRegressor(4, random_state=0, max_iter=5).fit(x, np.sin(x["a"]) + x["b"])
+    assert not hasattr(fitted, "table_encoder_")
+    expected = fitted.predict(x)
+    for rows in (x, x.drop(columns="same"), pa.Table.from_pandas(x.drop(columns="same"))):
+        np.testing.assert_allclose(fitted.predict(rows), expected)
+    with pytest.raises(DataError, match="a"):
+        fitted.predict(x.drop(columns="a"))

@@ -110,7 +110,7 @@ def test_several_outputs(run: Run, tmp_path: Path) -> None:
 
 def test_bad_input(refused: Callable[..., str], model: Path, pool: tuple[pd.DataFrame, Path], tmp_path: Path) -> None:
     frame, path = pool
-    assert "n=121 rows were asked for, but the pool has 120" in refused("suggest", model, path, "-k", 121)
+    assert "-k 121 asks for more rows than the 120 there are" in refused("suggest", model, path, "-k", 121)
     assert "would replace an input" in refused("suggest", model, path, "-o", path)
     assert "-o -" in refused("suggest", model, path, "-o", "-", "--json")
     assert "takes no reference" in refused("suggest", model, path, "--reference", path)

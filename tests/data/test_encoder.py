@@ -7,6 +7,7 @@ import datetime as dt
 import json
 import tempfile
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,8 @@ from hypothesis import strategies as st
 
 from prismgp.data import ArraySource, TableEncoder, open_tables
 from prismgp.data.scan import scan_files
-from prismgp.exceptions import DataError, ModelFileError
+from prismgp.estimators import SSGPRegressor
+from prismgp.exceptions import DataError, ModelFileError, PrismGPWarning
 
 TABLE = pa.table(
     {
@@ -50,6 +52,56 @@ def learned(table: pa.Table, **options: Any) -> TableEncoder:
 
 def encoded(encoder: TableEncoder, table: Any) -> Any:
     return encoder.encode(encoder.read(table).values)
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        ([f"{k}.50" for k in range(30)], "column 'a' holds text that reads as numbers, such as '0.50'"),
+        ([f"{k},439" for k in range(1, 31)], "such as '1,439', and is encoded as categories: convert to numbers"),
+        ([*(f"{k}" for k in range(25)), "n.d.", "unknown"], "reads as numbers"),
+        ([f"{k + 1}/{k % 12 + 1}/2020" for k in range(28)], "column 'a' holds text that reads as dates, such as '1/1/"),
+        ([f"{k + 1:02}.11.1999 10:00" for k in range(28)], "write them as ISO 8601 does"),
+    ],
+)
+def test_text_that_reads_as_numbers_or_dates(texts: list[str], message: str) -> None:
+    """Types say text, and text it stays, but not without a word."""
+    table = pa.table({"a": texts, "y": np.arange(len(texts)) / 2})
+    with pytest.warns(PrismGPWarning) as caught:
+        encoder = scanned(table)
+    assert len(caught) == 1
+    assert message in str(caught[0].message)
+    assert encoder.columns[0].categories == tuple(sorted(texts))
+    with pytest.warns(PrismGPWarning) as caught:
+        SSGPRegressor(2, optimize=False, random_state=0).fit(table.select(["a"]).to_pandas(), table["y"].to_numpy())
+    assert [Path(each.filename).name for each in caught] == [Path(__file__).name]
+    assert message in str(caught[0].message)
+
+
+@pytest.mark.parametrize("method", ["predict", "predict_interval", "sample_y", "log_density", "score"])
+def test_warnings_of_unseen_levels_name_the_line_of_the_caller(method: str) -> None:
+    frame = pa.table({"k": ["a", "b"] * 10}).to_pandas()
+    y = np.arange(20.0)
+    model = SSGPRegressor(2, optimize=False, random_state=0).fit(frame, y)
+    beside = (y,) if method in ("log_density", "score") else ()
+    with pytest.warns(PrismGPWarning, match="'k': 20 value") as caught:
+        getattr(model, method)(frame.assign(k="c"), *beside)
+    assert [Path(each.filename).name for each in caught] == [Path(__file__).name]
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([str(each % 19) for each in range(40)]),  # few levels, as of a code
+        pa.array([f"{each:05}" for each in range(40)]),
+        pa.array([f"1.{each}.7" for each in range(40)]),
+        pa.array([str(each) for each in range(40)]).dictionary_encode(),
+        pa.array([*map(str, range(20)), *(f"level {each}" for each in range(21))]),
+    ],
+    ids=["few", "leading zeros", "versions", "dictionary", "a half"],
+)
+def test_text_that_is_meant_as_categories(column: Any) -> None:
+    scanned(pa.table({"a": column, "y": np.arange(len(column)) / 2}))
 
 
 def test_kinds_and_names() -> None:

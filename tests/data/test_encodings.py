@@ -214,7 +214,7 @@ def test_effects_without_information_are_zero() -> None:
 def fitted_noise(seed: int) -> float:
     """Spread of the effects of 40 levels that have none."""
     rng = np.random.default_rng(seed)
-    table = pa.table({"k": [f"{each}" for each in rng.integers(40, size=800)]})
+    table = pa.table({"k": [f"level {each}" for each in rng.integers(40, size=800)]})
     return float(encoded(fitted(table, rng.standard_normal(800)), table)[:, 0].std())
 
 

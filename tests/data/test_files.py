@@ -91,6 +91,10 @@ def test_targets_may_be_true_and_false(tmp_path: Path) -> None:
     ("content", "expected"),
     [
         ("a,y\n1,x\n2,z\n", "the target 'y' holds text; a regression target must be numeric"),
+        ("a,y\n1,12 kg\n2,1.5 kg\n", "must be numeric: remove the unit from cells such as '12 kg'"),
+        ("a,y\n1,$12\n2,$1.5\n", r"must be numeric: remove the unit from cells such as '\$12'"),
+        ("a,y\n1,12 Main Street 3\n2,b7\n", "must be numeric$"),
+        ("a,y\n1,x\n2,3\n3,3\n", "'x' in the first row: correct"),
         ("a,y\n" + "".join(f"1,x{index}\n" for index in range(200)), "the target 'y' holds text; a regression"),
         ("a,y\n1,2\n2,3\n3,x\n", "target 'y' is text, but most of its values are numbers; .*'x' in row 3"),
         ("a,y\n1,\n2,NA\n", "the target 'y' is empty in all 2 rows"),
@@ -101,7 +105,7 @@ def test_targets_may_be_true_and_false(tmp_path: Path) -> None:
         (b"a,y\n\xff,1\nb,2\n", "not UTF-8"),
         ("a,y\n1,2020-01-01\n2,2020-01-02\n", "the target 'y' holds dates or times"),
         ("a,y\n1,1\n2,-inf\n", "column 'y' holds -inf in row 2 .*; infinity is not a missing value"),
-        ("a,y\n1e200,1\n2,2\n", r"column 'a' holds 1e\+200 in row 1 .*values beyond 1e\+150"),
+        ("a,y\n1e200,1\n2,2\n", r"column 'a' holds 1e\+200 in the first row; values beyond 1e\+150"),
         ("a,y\n1,1\n2,-1e200\n", r"column 'y' holds -1e\+200 in row 2"),
         ("a,b,Y\n1,2,3\n", "there is no column 'y' .*did you mean 'Y'"),
     ],
@@ -120,7 +124,7 @@ def test_types_do_not_depend_on_the_first_block(tmp_path: Path) -> None:
     assert source.n_rows == 120_001
     assert source.load().x[-2:].tolist() == [[119_999.5], [1.25]]
     # Text first, numbers after it: most of them decide.
-    with pytest.raises(DataError, match=r"'oops' in row 1 "):
+    with pytest.raises(DataError, match=r"'oops' in the first row"):
         csv(tmp_path, f"a,y\noops,3\n{many}")
     # A category that first appears late has its column.
     late = csv(tmp_path, "a,y\n" + "u,1\n" * 300_000 + "v,2\n")
@@ -198,7 +202,7 @@ def test_missing_values(kind: str, tmp_path: Path) -> None:
 
 
 def test_missing_cells_are_counted_as_they_are_read(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"column 'a' holds inf in row 1 "):
+    with pytest.raises(DataError, match=r"column 'a' holds inf in the first row"):
         csv(tmp_path, "a,k,y\n1e400,inf,2\n1,b,4\n2,b,3\n")  # beyond float64, and a category of that name
     with pytest.raises(DataError, match=r"in column 'b' \(1\);"):
         csv(tmp_path, "b,y\ntrue,2\n,4\nfalse,3\n", missing="error").load()

@@ -143,6 +143,33 @@ def test_arrays() -> None:
     np.testing.assert_array_equal(dropped.predict(array), expected.predict(array))
 
 
+@pytest.mark.parametrize("kind", ["text", "numbers"])
+def test_columns_that_never_varied(kind: str, tmp_path: Path) -> None:
+    """No prediction depends on them: what is missing or new there changes nothing, beside other missing cells too."""
+    x, y = simulated(200, 9)
+    constant = "FR" if kind == "text" else 3.5
+    model = SSGPRegressor(16, random_state=0, max_iter=20).fit(x.assign(country=constant), y)
+    model.save(tmp_path / "m.prism")
+    new = x[:8].assign(b=[0.1, np.nan, 0.5, np.nan, 1.0, 0.0, 0.0, 0.0])
+    others: list[Any] = ["DE", None] if kind == "text" else [np.nan, 1e6]
+    for fitted in (model, prismgp.load(tmp_path / "m.prism")):
+        expected = fitted.predict(new.assign(country=constant), return_std=True)
+        density = fitted.log_density(new.assign(country=constant), y[:8])
+        for other in others:
+            changed = new.assign(country=pd.Series([other] * 8, dtype=type(constant)) if other is None else other)
+            np.testing.assert_allclose(fitted.predict(changed, return_std=True), expected, rtol=1e-9)
+            np.testing.assert_allclose(fitted.log_density(changed, y[:8]), density, rtol=1e-9)
+            np.testing.assert_allclose(
+                fitted.predict(changed, return_cov=True)[1],
+                fitted.predict(new.assign(country=constant), return_cov=True)[1],
+                atol=1e-9,
+            )
+    # A level that no training row of a column that varies had still counts.
+    with pytest.warns(PrismGPWarning, match="'k'"):
+        wide = model.predict(new.assign(k="other", country=constant), return_std=True)[1]
+    assert (wide > expected[1]).all()
+
+
 def test_covariances_and_functions_agree_with_the_variances() -> None:
     x, y = simulated(200, 7)
     model = SSGPRegressor(16, random_state=0, max_iter=20).fit(x, y)

@@ -213,10 +213,33 @@ def test_bad_usage(fitted_files: Path, capsys: pytest.CaptureFixture[str]) -> No
     other = fitted_files / "other.csv"
     pd.read_csv(data).drop(columns="price").to_csv(other, index=False)
     assert "target column 'price' missing" in refused(other, "-o", fitted_files / "p.html")
-    # Other rows than those of the fit cannot be certified, and the message says what to repeat.
-    message = refused(fitted_files / "train.csv", "--holdout", 0.25, "--seed", 4, "-o", fitted_files / "p.html")
-    assert "repeat them here" in message
+    # A split that is not that of the fit is refused before any work, and the message says what to repeat.
+    for wrong, why in (((0.25, 4), "rows that would be held out were in the fit"), ((0.5, 3), "120 rows are left")):
+        options = ("--holdout", wrong[0], "--seed", wrong[1], "-o", fitted_files / "p.html")
+        message = refused(fitted_files / "train.csv", *options)
+        assert why in message
+        assert "repeat them here" in message
+        assert "predicting" not in message
     assert not (fitted_files / "p.html").exists()
+
+
+def test_the_whole_table_of_a_fit_with_held_out_rows_is_recognised(fitted_files: Path) -> None:
+    """Most of its rows were in the fit; half of the table alone, in another order, too; new rows were not."""
+    page = fitted_files / "whole.html"
+    train = pd.read_csv(fitted_files / "train.csv")
+    chosen = np.ones(240, dtype=bool)
+    chosen[np.random.default_rng(3).permutation(240)[:60]] = False
+    train[chosen].iloc[:120].sample(frac=1.0, random_state=0).to_csv(fitted_files / "half.csv", index=False)
+    for name, notice in (
+        ("train.csv", "The model was fitted on many of these rows."),
+        ("half.csv", "The model was fitted on these rows."),
+        ("test.csv", None),
+    ):
+        words = ["report", fitted_files / "model.prism", fitted_files / name, "--no-certificate", "-q", "-o", page]
+        assert main([str(each) for each in words]) == 0
+        text = Text(page.read_text(encoding="utf-8")).words
+        assert ("The model was fitted on" in text) == (notice is not None)
+        assert notice is None or notice in text
 
 
 @pytest.mark.slow

@@ -13,6 +13,16 @@ The data flow, module by module:
 
 from prismgp.certificates.certificate import MEMBER_HEADER, Certificate, Interval, certificate_lines, member_rows
 from prismgp.certificates.certify_model import certify
+from prismgp.certificates.models import spectral_part
 from prismgp.certificates.problem import PARTS
 
-__all__ = ["MEMBER_HEADER", "PARTS", "Certificate", "Interval", "certificate_lines", "certify", "member_rows"]
+__all__ = [
+    "MEMBER_HEADER",
+    "PARTS",
+    "Certificate",
+    "Interval",
+    "certificate_lines",
+    "certify",
+    "member_rows",
+    "spectral_part",
+]

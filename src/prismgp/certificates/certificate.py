@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from prismgp._system import format_amount
 from prismgp._types import AnyArray, Array
 
 MEMBER_HEADER = ("mean within", "std within", "log evidence within", "|K - K'| at most")
@@ -239,16 +240,16 @@ class Certificate:
         lines += self._predictions()
         if self.log_evidence is not None:
             found = self.log_evidence
-            text = f"the exact one is in [{found.lower:.6g}, {found.upper:.6g}], ours is {found.ours:.6g} "
+            text = f"the exact one is {_range(found, 6)}, ours is {found.ours:.6g} "
             lines.append(("log evidence", f"{text}(known to {found.width / self.rows:.2g} per row{_odds(found)})"))
         if self.kernel_error is not None:
             found = self.kernel_error
-            text = f"|K - K'| is in [{found.lower:.4g}, {found.upper:.4g}] for {self.rows:,} rows{_odds(found)}"
+            text = f"|K - K'| is {_range(found, 4)} for {self.rows:,} rows{_odds(found)}"
             lines.append(("kernel matrix", text))
         if self.kernel_error_frobenius is not None:
             found = self.kernel_error_frobenius
-            text = f"root mean square error {found.upper / self.rows:.3g} at most; Frobenius norm in "
-            lines.append(("kernel entries", f"{text}[{found.lower:.4g}, {found.upper:.4g}]{_odds(found)}"))
+            text = f"root mean square error {found.upper / self.rows:.3g} at most; Frobenius norm {_range(found, 4)}"
+            lines.append(("kernel entries", f"{text}{_odds(found)}"))
         rank, products, seconds = (self.spent[name] for name in ("rank", "products", "seconds"))
         lines.append(("effort", f"rank {rank:,}, {products:,} products with the kernel matrix, {seconds:.1f} s"))
         odds = f"all of it together with probability {self.probability:.3g}"
@@ -267,8 +268,8 @@ class Certificate:
             else:
                 percent = f"{100 * share:.2g}% of" if share < 0.995 else f"{share:.3g} times"
                 points = f"every one of {len(most):,} test points" if len(most) > 1 else "the test point"
-                least = f"the largest difference is at least {np.max(found.difference_at_least):.3g}"
-                text = f"the exact GP's {what} is within {largest:.3g} of ours, {percent} the noise std, at "
+                least = f"the largest difference is at least {_number(np.max(found.difference_at_least))}"
+                text = f"the exact GP's {what} is within {_number(largest)} of ours, {percent} the noise std, at "
                 text += f"{points}{_odds(found)}; {least}"
             lines.append((f"predicted {what}", text))
         return lines
@@ -319,8 +320,16 @@ def _odds(found: Interval) -> str:
     return "" if found.probability == 1.0 else f", with probability {found.probability:.4g}"
 
 
+def _range(found: Interval, digits: int) -> str:
+    """Where a number is; one number where both ends print the same."""
+    lower, upper = f"{found.lower:.{digits}g}", f"{found.upper:.{digits}g}"
+    return lower if lower == upper else f"in [{lower}, {upper}]"
+
+
 def _number(value: float) -> str:
-    return f"{value:.3g}" if math.isfinite(value) else "unknown"
+    if not math.isfinite(value):
+        return "unknown"
+    return format_amount(value) if abs(value) >= 1e3 else f"{value:.3g}"
 
 
 # -- HTML, for notebooks: self-contained, every text escaped -----------------------------------------

@@ -245,7 +245,7 @@ def _check_same_rows(
     n = sum(block.n for block in blocks)
     if len(target) != n:
         raise DataError(
-            f"X has {len(target):,} rows, but the model has seen {n:,}; certify needs exactly the rows the "
+            f"X has {len(target):,} rows, but the model has seen {n:,}; a certificate needs exactly the rows the "
             "model was fitted on"
         )
 

@@ -10,7 +10,15 @@ from typing import Any
 import numpy as np
 
 from prismgp._system import atomic_path
-from prismgp.certificates import MEMBER_HEADER, PARTS, Certificate, certificate_lines, certify, member_rows
+from prismgp.certificates import (
+    MEMBER_HEADER,
+    PARTS,
+    Certificate,
+    certificate_lines,
+    certify,
+    member_rows,
+    spectral_part,
+)
 from prismgp.cli import (
     Parser,
     Subparsers,
@@ -131,7 +139,9 @@ def run(args: argparse.Namespace) -> int:
             points = test.inputs if _predictions(args) else None
             certificate = certify(model, X_test=points, **{**options, **train.of_fit})
         except DataError as error:
-            raise DataError(f"{args.data}: {error}; {common.REPEAT_OPTIONS}") from error
+            whole = args.holdout is None and args.conformal is None and len(train.numbers) > model.model_.n_rows
+            hint = "did you forget --holdout? " if whole else ""
+            raise DataError(f"{args.data}: {hint}{error}; {common.REPEAT_OPTIONS}") from error
     seconds = time.perf_counter() - began
     if args.figure is not None:
         draw_certificate(certificate, args.figure, **_figure_data(train, test))
@@ -238,10 +248,12 @@ def _print(args: argparse.Namespace, model: GPRegressor, certificate: Certificat
 
 def _print_members(model: GPRegressor, certificate: Certificate) -> None:
     """Print one line for each member."""
-    say("  Members, each against its own exact GP; mean and std in the target's units")
-    table = [["", "weight", *MEMBER_HEADER]]
-    mixture = model.model_.predictor
+    predictor = model.model_.predictor
+    mixture = spectral_part(predictor)
     assert isinstance(mixture, Mixture)
+    of = "" if mixture is predictor else "; weights as without the neighbours"
+    say(f"  Members, each against its own exact GP; mean and std in the target's units{of}")
+    table = [["", "weight", *MEMBER_HEADER]]
     for weight, (name, cells) in zip(mixture.weights, member_rows(certificate), strict=True):
         table.append([printable(name), f"{weight:.0%}", *cells])
     widths = [max(len(row[k]) for row in table) for k in range(len(table[0]))]

@@ -199,6 +199,10 @@ def open_path(args: argparse.Namespace, path: str) -> TableFiles:
     options["kind"] = args.format
     is_stream = path == "-" or (os.path.exists(path) and not os.path.isdir(path) and not os.path.isfile(path))
     if not is_stream:
+        tables, model = (*TEXT_SUFFIXES, *PARQUET_SUFFIXES), str(getattr(args, "model", ""))
+        known = path.lower().endswith(tables) or os.path.isdir(path) or options["kind"] is not None
+        if path == args.data and not known and model.lower().endswith(tables):
+            raise DataError(f"{path}: unsupported file type, and {model} looks like a table: MODEL comes before DATA")
         return open_tables(path, **options)
     if getattr(args, "scheduler", None) is not None:
         raise DataError(f"{path}: the workers of a cluster cannot read it; use a file that they can reach")

@@ -14,8 +14,9 @@ import numpy as np
 from prismgp._system import format_amount, format_bytes
 from prismgp._types import Array
 from prismgp.cli import Parser, Subparsers, common, json_text, print_rows, printable, say, show_progress
+from prismgp.cli.ignored import why_ignored
 from prismgp.core.kernels import KERNELS
-from prismgp.data import Source, file_source
+from prismgp.data import Source, file_source, plural
 from prismgp.data.scan import MAX_CATEGORIES, is_saved_index
 from prismgp.estimators import ExactGPRegressor, GPRegressor, NeighborGPRegressor, PrismGPRegressor, SSGPRegressor
 from prismgp.exceptions import DataError
@@ -276,7 +277,7 @@ def _merge_scores(
 def _description(model: GPRegressor, train: Source) -> dict[str, Any]:
     status, encoder = model.fit_status_, model.table_encoder_
     names = encoder.feature_names
-    ignored = set(status["ignored_inputs"])
+    ignored = [column for column in encoder.to_dict()["columns"] if column["name"] in encoder.ignored]
     relative = model.model_.relative_lengthscale
     # The shortest first: the function varies most along these.
     ranked = [] if relative is None else sorted(zip(names, relative.tolist(), strict=True), key=itemgetter(1))
@@ -292,7 +293,8 @@ def _description(model: GPRegressor, train: Source) -> dict[str, Any]:
         "inputs": encoder.input_names,
         "features": names,
         "encoded": {name: len(own) for name, own in encoder.features_of_columns.items() if own != [name]},
-        "constant": [name for name, own in encoder.features_of_columns.items() if ignored.issuperset(own)],
+        "constant": [column["name"] for column in ignored],
+        "ignored": {column["name"]: why_ignored(column) for column in ignored},
         "log_evidence": model.log_evidence_,
         "log_evidence_per_row": model.log_evidence_ / train.n_rows,
         "conformal_rows": None if model.model_.conformal is None else model.model_.conformal.rows,
@@ -301,9 +303,17 @@ def _description(model: GPRegressor, train: Source) -> dict[str, Any]:
         "target_std": per_target(train.moments[1].std),
         "relative_lengthscales": dict(ranked),
         "weights": status.get("weights"),
+        "neighbors": _neighbor_weights(status),
         "jitter": status["jitter"],
         "converged": status["stages"][-1].get("converged") if status["stages"] else None,
     }
+
+
+def _neighbor_weights(status: dict[str, Any]) -> dict[str, float] | None:
+    """Weights of the neighbours that join the mixture, and last that of the mixture itself; None if there are none."""
+    weights: dict[str, float] = (status.get("local") or {}).get("weights", {})
+    joined = {name: weight for name, weight in weights.items() if weight and name != "mixture"}
+    return {**joined, "mixture": weights["mixture"]} if joined else None
 
 
 def print_summary(summary: dict[str, Any]) -> None:
@@ -348,13 +358,13 @@ def _facts(summary: dict[str, Any]) -> list[tuple[str, str]]:
     inputs = f"{len(summary['inputs'])}"
     if summary["encoded"]:
         parts = [f"{printable(name)} as {count}" for name, count in summary["encoded"].items()]
-        inputs += f" columns, encoded as {len(summary['features'])}: {', '.join(parts)}"
+        inputs += f" {plural(summary['inputs'], 'column')}, encoded as {len(summary['features'])}: {', '.join(parts)}"
     rows = [("Rows", f"{summary['rows']:,} ({'; '.join(notes)})"), ("Inputs", inputs)]
     if summary["left_out"]:
         rows.append(("Left out", f"{', '.join(map(repr, summary['left_out']))} (a saved row index)"))
-    if summary["constant"]:
-        names = ", ".join(map(printable, summary["constant"]))
-        rows.append(("Ignored", f"{names} (constant, or next to it)"))
+    for reason in dict.fromkeys(summary["ignored"].values()):
+        own = ", ".join(printable(name) for name, why in summary["ignored"].items() if why == reason)
+        rows.append(("Ignored", f"{own} ({reason})"))
     spreads = _by_target(summary, "target_std")
     for target, noise in _by_target(summary, "noise_std").items():
         share = f" ({noise / spreads[target]:.0%} of its spread)" if spreads[target] else ""
@@ -365,8 +375,12 @@ def _facts(summary: dict[str, Any]) -> list[tuple[str, str]]:
             rows.append(("Noise", "differs between rows; predict shows it as part of std"))
     rows.append(("Log evidence", f"{summary['log_evidence_per_row']:.4f} per row"))
     if summary["weights"]:
-        parts = [f"{name} {weight:.0%}" for name, weight in summary["weights"].items() if weight]
-        rows.append(("Mixture", ", ".join(parts)))
+        near = summary["neighbors"] or {"mixture": 1.0}
+        shares = {name: near["mixture"] * weight for name, weight in summary["weights"].items()}
+        parts = [f"{name} {share:.0%}" for name, share in shares.items() if share]
+        rows += [("Mixture", ", ".join(parts))] if parts else []
+        parts = [f"{name.removeprefix('neighbours ')} {share:.0%}" for name, share in near.items() if name != "mixture"]
+        rows += [("Neighbours", ", ".join(parts))] if parts else []
     if summary["ended_early"]:
         kept = f"; the same command continues from {summary['checkpoint']}" if summary["checkpoint"] else ""
         rows.append(("Ended early", f"by {_ENDS[summary['ended_early']]}, with the best model so far{kept}"))
@@ -376,8 +390,9 @@ def _facts(summary: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _noise_is_level(summary: dict[str, Any]) -> bool:
-    """Whether all rows have the same noise: experts with networks learn a factor for each row."""
-    return {name for name, weight in (summary["weights"] or {}).items() if weight} <= {"ssgp"}
+    """Whether all rows have the same noise: experts with networks, and neighbours, have one for each row."""
+    members = {name for name, weight in (summary["weights"] or {}).items() if weight}
+    return not summary["neighbors"] and members <= {"ssgp"}
 
 
 def _by_target(summary: dict[str, Any], key: str) -> dict[str, Any]:

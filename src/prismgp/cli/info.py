@@ -13,10 +13,13 @@ import numpy as np
 
 from prismgp._system import format_amount, format_bytes
 from prismgp.cli import Parser, Subparsers, format_rows, json_text, one_line, printable, say, show_controls
+from prismgp.cli.ignored import NEARLY_CONSTANT, why_ignored
 from prismgp.exceptions import ModelFileError
 from prismgp.model.container import FORMAT_VERSION, check_count, parse_text, read_text, readable
 
 _SHOWN_INPUTS = 20
+_AT_LIMIT = "ITERATIONS REACHED LIMIT"  # how SciPy says it
+_SHORT = ("race", "exact GP start")
 _ESTIMATORS = {
     "exact": "ExactGPRegressor",
     "neighbors": "NeighborGPRegressor",
@@ -66,6 +69,10 @@ def _describe(config: dict[str, Any], summary: dict[str, Any], path: str) -> dic
         {"name": name, "lengthscale": lengthscale, "relative_lengthscale": relative}
         for name, lengthscale, relative in zip(names, *scales, strict=True)
     ]
+    reasons = {} if table is None else _reasons(table["columns"])
+    for each in inputs:
+        if each["relative_lengthscale"] == math.inf:
+            each["ignored"] = reasons.get(each["name"], NEARLY_CONSTANT)
     if known:
         inputs.sort(key=itemgetter("relative_lengthscale"))
 
@@ -94,6 +101,21 @@ def _describe(config: dict[str, Any], summary: dict[str, Any], path: str) -> dic
         "log_evidence_per_row": log_evidence / rows,
         "fit_status": dict(config["fit_status"]),
     }
+
+
+def _reasons(columns: list[dict[str, Any]]) -> dict[str, str]:
+    """Why inputs may be ignored, for those that are all there is of their column, or are of text with many levels."""
+    found: dict[str, str] = {}
+    for column in columns:
+        name, encoding = str(column["name"]), column["encoding"]
+        inputs = [f"{name}={level}" for level in column["categories"]] + [f"{name} is missing"]
+        if "counts" in encoding:
+            q = len(encoding["effects"][0])
+            inputs = [f"{name} effect", *(f"{name} effect {k}" for k in range(q)), f"{name} log frequency"]
+        elif len(encoding.get("seen", ())) != 1:
+            continue
+        found |= dict.fromkeys(inputs, why_ignored(column))
+    return found
 
 
 def _gating(gate: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -150,8 +172,12 @@ def _lines(info: dict[str, Any]) -> Iterator[str]:
         rows.append(("Target", ", ".join(map(printable, info["target"] if several else [info["target"]]))))
     weights = {name: weight for name, weight in (info["fit_status"].get("weights") or {}).items() if weight}
     of_rows = ""
+    if len(weights) > 1 or (weights and info["neighbors"]):
+        # Without the neighbours; what they leave is shared.
+        share = 1.0 - sum(each["weight"] for each in info["neighbors"] or [])
+        parts = (f"{printable(name)} {share * weight:.0%}" for name, weight in weights.items())
+        rows.append(("Mixture", ", ".join(parts)))
     if len(weights) > 1:
-        rows.append(("Mixture", ", ".join(f"{printable(name)} {weight:.0%}" for name, weight in weights.items())))
         rows.append(("Parameters", f"those of {printable(max(weights, key=lambda name: weights[name]))}:"))
         of_rows = ", times a factor for each row"  # which the networks learn
     per_row = f" ({info['log_evidence_per_row']:.4f} per row)"
@@ -190,7 +216,7 @@ def _input_lines(inputs: list[dict[str, Any]]) -> Iterator[str]:
             share = f"{relative:,.0f}" if relative >= 100 else f"{relative:.3g}"
             yield f"  {name:<{width}}  {length:>14}  {share:>12}"
         else:
-            yield f"  {name:<{width}}  {'-':>14}  never varied in training, or in very few rows"
+            yield f"  {name:<{width}}  {'-':>14}  ignored: {each['ignored']}"
     if len(inputs) > len(shown):
         yield f"  ... and {len(inputs) - len(shown):,} more (all with --json)"
 
@@ -207,7 +233,10 @@ def _stages(status: dict[str, Any]) -> list[str]:
         seconds = stage.get("seconds")
         if isinstance(seconds, float):
             parts.append(f"{seconds:.1f} s")
-        if "message" in stage:
-            parts.append(str(stage["message"]))
+        message = str(stage.get("message", ""))
+        if _AT_LIMIT in message.upper():  # the early stages are meant to end there
+            message = "stopped at its iteration limit" if stage.get("method") not in _SHORT else ""
+        if message:
+            parts.append(message)
         lines.append(one_line(f"{stage.get('method', 'stage')}: {', '.join(parts)}"))
     return lines

@@ -218,7 +218,7 @@ class _Prediction:
     def _convert(self, block: RowBlock) -> pa.Table:
         """The table with the columns that the model uses as numbers, or null where they are missing."""
         table = block.table
-        names = [*self.encoder.input_names, *self.targets]
+        names = [*self.encoder.present_columns(self.files.names), *self.targets]
         booleans = {column.name for column in self.encoder.columns if column.kind == BOOLEAN}
         numbers = [column.name for column in self.encoder.columns if column.kind == NUMBER]
         cells = self.files.cells(table, names, numbers=[*numbers, *self.targets], first_row=block.first_row)

@@ -17,7 +17,7 @@ from prismgp._types import AnyArray
 from prismgp.cli import Parser, Subparsers, common, say
 from prismgp.cli.rows import TableRows, read_table_rows
 from prismgp.data import TableFiles, quote_names
-from prismgp.data.encodings import NUMBER
+from prismgp.data.encodings import LEVELS, NUMBER
 from prismgp.estimators import ExactGPRegressor, GPRegressor, load
 from prismgp.exceptions import DataError
 from prismgp.plots import sample_rows
@@ -26,6 +26,8 @@ from prismgp.report import examine, model_page, render
 
 _REPORTED, _CERTIFIED = 20_000, 100_000
 _ROWS = 16_384  # of a file at a time
+_MANY, _SOME = 0.5, 0.05  # shares of the stored rows of a fit
+_DISTINCT = 0.9  # share of these rows, from which on inputs tell rows apart
 
 
 def add_parser(subparsers: Subparsers, summary: str) -> None:
@@ -85,6 +87,8 @@ def run(args: argparse.Namespace) -> int:
     targets, output = _choose_target(args, model, files)
     table = read_table_rows(args, model, files, targets, with_noise=train_files is None)
     fitted, held_out = _split(args, table)
+    share = _share_in_fit(model, held_out)
+    _check_split(args, model, fitted, share)
     is_fit = args.holdout is None and train_files is None and _is_fit(model, fitted)
     if train_files is not None:
         fitted = read_table_rows(args, model, train_files, targets)
@@ -110,7 +114,8 @@ def run(args: argparse.Namespace) -> int:
         model_name=Path(args.model).name,
         data_name=Path(args.data).name,
         rows_note=_describe_rows(args, held_out, chosen),
-        seen_in_fit=is_fit,
+        seen_in_fit=is_fit or share >= _MANY,
+        partly_seen=not is_fit and len(held_out.numbers) > model.model_.n_rows,
         certificate_note=note,
         made_by={"command": _command(args), "time": f"{time.perf_counter() - began:.0f} s"},
     )
@@ -177,12 +182,47 @@ def _is_fit(model: GPRegressor, rows: TableRows) -> bool:
     return bool(len(target) == fitted.n_rows and (same or not model.normalize))
 
 
+def _share_in_fit(model: GPRegressor, rows: TableRows) -> float:
+    """The share of the training rows that the model has kept which are among these rows, by their inputs.
+
+    Zero where inputs do not tell rows apart. Effects of many levels do not count: in the fit they were out of fold.
+    """
+    background, x = model.model_.background, rows.x
+    if background is None:
+        return 0.0
+    told = np.ones(background.shape[1], dtype=bool)
+    if rows.is_table:
+        x, own = rows.encoder.encode(x), rows.encoder.features_of_columns
+        levels = {name for each in rows.encoder.columns if each.kind == LEVELS for name in own[each.name]}
+        told = np.array([name not in levels for name in rows.encoder.feature_names])
+    known = {row.tobytes() for row in np.ascontiguousarray(background[:, told])}
+    if not told.any() or len(known) < _DISTINCT * len(background):
+        return 0.0
+    found = {text for row in np.ascontiguousarray(x[:, told], dtype=np.float64) if (text := row.tobytes()) in known}
+    return len(found) / len(known)
+
+
+def _check_split(args: argparse.Namespace, model: GPRegressor, fitted: TableRows, share: float) -> None:
+    """Refuse a split that is not that of the fit, before any work; ``share``: of the fit that would be held out."""
+    if args.holdout is None:
+        return
+    n, seen = len(fitted.numbers), model.model_.n_rows
+    few = n < seen and not args.no_certificate  # more rows may be copies of each other, which count once
+    if few or share >= _SOME:
+        split = f"{n:,} rows are left for the fit, but the model has seen {seen:,}"
+        why = split if few else "rows that would be held out were in the fit"
+        raise DataError(
+            f"{args.data}: --holdout {args.holdout:g} with --seed {args.seed} is not that of the fit: {why}; "
+            f"{common.REPEAT_OPTIONS}"
+        )
+
+
 def _raw_inputs(files: TableFiles, rows: TableRows) -> Any:
     """The inputs as the user's table has them, for a model that encodes them; else the numbers as they are."""
     encoder = rows.encoder
     if not rows.is_table or encoder.positional:
         return rows.x if rows.is_table else rows.inputs
-    names = encoder.input_names
+    names = encoder.present_columns(files.names)
     numbers = {column.name for column in encoder.columns if column.kind == NUMBER}
     wanted: AnyArray = rows.numbers - 1
     parts, begin = [], 0

@@ -74,19 +74,24 @@ def read_table_rows(
             f"{files.path}: there is no column {quote_names(absent)} (there are {quote_names(files.names)})"
         )
     noise.check(targets)
+    encoder = fitted.encoder
+    missing = args.missing or model.missing
+    if encoder is not None and with_target and missing == "drop":  # the fit left rows out for any missing cell
+        encoder = replace(encoder, ignored=encoder.ignored.difference(files.names))
     reader = TableReader.for_model(
         files,
-        fitted.encoder,
+        encoder,
         fitted.feature_names or fitted.n_inputs,
         targets if with_target else [],
         ignore=targets,
-        missing=args.missing or model.missing,
+        missing=missing,
         noise=noise,
     )
     parts = [(block.x, block.y, block.first_row + block.positions + 1) for block in reader.blocks(_ROWS)]
     if not sum(len(numbers) for _, _, numbers in parts):
         raise reader.no_rows_error()
-    warn_unseen(reader.unseen)
+    ignored = frozenset() if fitted.encoder is None else fitted.encoder.ignored
+    warn_unseen({name: count for name, count in reader.unseen.items() if name not in ignored})
     x, y, numbers = (np.concatenate(each) for each in zip(*parts, strict=True))
     q = len(reader.targets)
     target = (y[:, 0] if fitted.target_ndim == 1 and q == 1 else y[:, :q]) if with_target else None

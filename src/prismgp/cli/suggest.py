@@ -101,9 +101,12 @@ def run(args: argparse.Namespace) -> int:
         reference = None
         if args.reference is not None:
             reference = _encode(model, _reader(args, model, common.open_second(args, args.reference)))
+        pool = _encode(model, reader)
+        if args.rows > pool.n_rows:
+            raise DataError(f"{args.data}: -k {args.rows:,} asks for more rows than the {pool.n_rows:,} there are")
         found = select_rows(
             model,
-            _encode(model, reader),
+            pool,
             args.rows,
             args.criterion,
             reference=reference,

@@ -45,6 +45,11 @@ def plural(items: Collection[Any], noun: str) -> str:
     return noun if len(items) == 1 else f"{noun}s"
 
 
+def in_row(row: int) -> str:
+    """Where a cell is, for people, who count from one."""
+    return f"in row {row + 1:,} (the first is 1)" if row else "in the first row"
+
+
 def check_unique(names: Iterable[str], what: str, where: str = "") -> None:
     """Raise an error that lists the names that occur more than once."""
     twice = [name for name, count in Counter(names).items() if count > 1]
@@ -123,7 +128,7 @@ def to_numbers(name: str, column: ArrowColumn, *, boolean: bool = False, first_r
     if beyond.any():
         row = int(np.argmax(beyond))
         raise DataError(
-            f"column {name!r} holds {values[row]:g} in row {first_row + row + 1:,} (the first is 1); "
+            f"column {name!r} holds {values[row]:g} {in_row(first_row + row)}; "
             f"values beyond {_LARGEST_CELL:g} cannot be squared in float64: rescale the column or drop the row"
         )
     return values
@@ -152,7 +157,7 @@ def to_seconds(name: str, column: ArrowColumn, *, first_row: int = 0) -> Array:
             cells = column.to_pylist()
             row = next(k for k, cell in enumerate(cells) if parse_times(pa.array([cell], pa.large_string())) is None)
             raise DataError(
-                f"column {name!r} holds {cells[row]!r} in row {first_row + row + 1:,} (the first is 1); "
+                f"column {name!r} holds {cells[row]!r} {in_row(first_row + row)}; "
                 "the model learned it as dates or times (ISO 8601)"
             )
         column = parsed
@@ -193,7 +198,7 @@ def _parse(name: str, text: ArrowColumn, *, boolean: bool, first_row: int) -> Ar
     if pc.all(numeric).as_py() is False:  # missing cells do not count
         row = pc.index(numeric, False).as_py()
         raise DataError(
-            f"column {name!r} holds {text[row].as_py()!r} in row {first_row + row + 1:,} (the first is 1); "
+            f"column {name!r} holds {text[row].as_py()!r} {in_row(first_row + row)}; "
             f"the model learned it as {'true or false' if boolean else 'numbers'}"
         )
     return pc.cast(text, pa.float64())
@@ -245,7 +250,7 @@ def check_finite(name: str, values: Array, first_row: int, infinite: str) -> Arr
         return np.where(found, np.nan, values)
     row = int(np.argmax(found))
     raise DataError(
-        f"column {name!r} holds {values[row]} in row {first_row + row + 1:,} (the first is 1); infinity is not a "
+        f"column {name!r} holds {values[row]} {in_row(first_row + row)}; infinity is not a "
         "missing value: correct or empty the cell, or leave such rows out with --missing drop"
     )
 
@@ -341,7 +346,7 @@ class Numerals:
         what = "which can have a decimal comma or thousands" if len(fitting) > 1 else "another spelling of a number"
         also = f", and so do {len(names) - 1} more" if len(names) > 1 else ""
         return DataError(
-            f"column {names[0]!r} holds {value!r} in row {row + 1:,} (the first is 1), {what}{also}; "
+            f"column {names[0]!r} holds {value!r} {in_row(row)}, {what}{also}; "
             f"give {options} (in Python: {given}), or take such a column as categories"
         )
 

@@ -8,9 +8,8 @@ the fit has learned from its rows (``encodings.py``). Which columns are inputs a
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -20,6 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from prismgp._system import warn_caller
 from prismgp._types import AnyArray, Array
 from prismgp.data.cells import (
     ArrowColumn,
@@ -49,7 +49,7 @@ from prismgp.data.encodings import (
     mark_folds,
 )
 from prismgp.data.sources import Source
-from prismgp.exceptions import DataError, ModelFileError, PrismGPWarning
+from prismgp.exceptions import DataError, ModelFileError
 
 # -- columns --------------------------------------------------------------------------------------
 
@@ -106,6 +106,9 @@ class TableEncoder:
     targets: tuple[str, ...] = ()  # the columns that were learned; not needed at prediction
     encodings: tuple[Encoding, ...] | None = None  # of the columns; None before :meth:`learn`
     positional: bool = False  # whether the columns are those of an array, which have no names
+    # Columns that no prediction of a fitted model depends on: what is missing or new there does not count, and a table
+    # may be without them.
+    ignored: frozenset[str] = field(default=frozenset(), compare=False)
 
     @classmethod
     def numeric(cls, names: Iterable[str], *, positional: bool = False) -> TableEncoder:
@@ -118,7 +121,8 @@ class TableEncoder:
     def rename(self, names: Sequence[str]) -> TableEncoder:
         """The same encoder for columns of other names."""
         columns = tuple(replace(each, name=name) for each, name in zip(self.columns, names, strict=True))
-        return replace(self, columns=columns)
+        ignored = (name for each, name in zip(self.columns, names, strict=True) if each.name in self.ignored)
+        return replace(self, columns=columns, ignored=frozenset(ignored))
 
     @property
     def input_names(self) -> list[str]:
@@ -141,9 +145,14 @@ class TableEncoder:
         return len(self._fill)
 
     def missing_columns(self, names: Collection[str]) -> list[str]:
-        """Columns that are not among the names."""
-        there = set(names)
+        """Columns that are not among the names, of those that count."""
+        there = self.ignored.union(names)
         return [name for name in self.input_names if name not in there]
+
+    def present_columns(self, names: Collection[str]) -> list[str]:
+        """Columns that are among the names, in the order of the encoder."""
+        there = set(names)
+        return [name for name in self.input_names if name in there]
 
     # -- from cells to numbers -------------------------------------------------------------------
 
@@ -157,9 +166,10 @@ class TableEncoder:
     ) -> TableBatch:
         """Make numbers of the cells of a batch and count missing and unseen ones; neither is an error.
 
-        Columns beyond the inputs are ignored; ``first_row``: where the batch starts in its file. One DataError names
-        all absent or duplicate columns, infinite numbers, unless ``infinite="missing"``, and cells that cannot be of
-        the column's kind. ``fold_row`` is the first row's number for its fold; None: ``first_row``.
+        Those of columns that the model ignores are not counted, and columns beyond the inputs not read. ``first_row``:
+        where the batch starts in its file. One DataError names all absent or duplicate columns, infinite numbers,
+        unless ``infinite="missing"``, and cells that cannot be of the column's kind. ``fold_row`` is the first row's
+        number for its fold; None: ``first_row``.
         """
         absent = self.missing_columns(data.schema.names)
         if absent:
@@ -173,12 +183,15 @@ class TableEncoder:
         problems: list[str] = []
         for k, column in enumerate(self.columns):
             try:
-                cells = data.column(data.schema.get_field_index(column.name))
+                place = data.schema.get_field_index(column.name)
+                cells = pa.nulls(data.num_rows) if place < 0 else data.column(place)
                 values[:, k], absent_cells = _read_column(column, cells, first_row, infinite)
                 if column.kind in (CATEGORY, LEVELS):
                     values[:, k] = mark_folds(values[:, k], first_row if fold_row is None else fold_row)
             except DataError as error:
                 problems.append(str(error))
+                continue
+            if column.name in self.ignored:
                 continue
             if absent_cells.any():
                 missing[column.name] = int(absent_cells.sum())
@@ -211,6 +224,12 @@ class TableEncoder:
         return replace(
             self, encodings=tuple(own.with_folds(other) for own, other in zip(self._learned, again, strict=True))
         )
+
+    def ignore(self, silent: AnyArray) -> TableEncoder:
+        """The same for a model that ignores some inputs, (d,): it ignores the columns all of whose inputs these are."""
+        names = {name for name, each in zip(self.feature_names, silent, strict=True) if each}
+        ignored = (name for name, own in self.features_of_columns.items() if names.issuperset(own))
+        return replace(self, ignored=frozenset(ignored))
 
     def is_empty(self, name: str) -> bool:
         """Whether a column had not a single value when its table was scanned."""
@@ -309,11 +328,11 @@ class TableEncoder:
         return encoder
 
 
-def warn_unseen(unseen: dict[str, int], *, stacklevel: int = 3) -> None:
+def warn_unseen(unseen: dict[str, int]) -> None:
     """Warn about categories that training did not have, column by column."""
     for name, count in unseen.items():
         message = f"column {name!r}: {count:,} value(s) unseen in training; their predictions are averages with "
-        warnings.warn(f"{message}wider intervals", PrismGPWarning, stacklevel=stacklevel)
+        warn_caller(f"{message}wider intervals")
 
 
 def missing_error(counts: dict[str, int]) -> DataError:

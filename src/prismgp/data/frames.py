@@ -82,11 +82,26 @@ def _to_column(name: str, series: Any) -> Any:
     return pa.array(values, pa.large_string())
 
 
+def column_names(frame: Any) -> list[str]:
+    """Names of the columns of a frame, as text."""
+    names = frame.schema.names if isinstance(frame, pa.Table | pa.RecordBatch) else frame.columns
+    return [str(name) for name in names]
+
+
+def input_columns(encoder: TableEncoder, frame: Any) -> pa.Table:
+    """The columns of a frame that the encoder reads; it may be without those that a model ignores."""
+    names = column_names(frame)
+    absent = encoder.missing_columns(names)
+    if absent:
+        raise DataError(f"input columns missing: {', '.join(map(repr, absent))}")
+    return to_arrow(frame, encoder.present_columns(names))
+
+
 def read_frame(encoder: TableEncoder, frame: Any) -> tuple[pd.DataFrame, TableBatch]:
     """A frame of one number for each cell of the columns that the encoder knows, and what was found in them."""
     import pandas as pd  # start-up weight: predictions from files do without
 
-    batch = encoder.read(to_arrow(frame, encoder.input_names))
+    batch = encoder.read(input_columns(encoder, frame))
     names = [name for name in frame.columns if str(name) in set(encoder.input_names)] if _is("pandas", frame) else []
     # The frame's own names, which may be numbers; in the order of the encoder.
     own = {str(name): name for name in names}

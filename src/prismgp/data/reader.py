@@ -239,7 +239,7 @@ class TableReader:
 
         The number is that of the first row in its own file, so that folds do not depend on who reads the files.
         """
-        names = [*self.encoder.input_names, *self._numeric]
+        names = [*self.encoder.present_columns(self.files.names), *self._numeric]
         numeric = {column.name for column in self.encoder.columns if column.kind == NUMBER} | set(self._numeric)
         tables: Iterator[tuple[pa.Table, int]]
         if all_columns:

@@ -12,12 +12,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from prismgp._system import warn_caller
 from prismgp.data.cells import (
     ArrowColumn,
     Numerals,
     check_unique,
     column_kind,
     count_percents,
+    in_row,
     is_text,
     parse_times,
     plural,
@@ -33,6 +35,12 @@ from prismgp.exceptions import DataError
 _SAVED_INDEX = re.compile(r"__index_level_\d+__|Unnamed: 0|")
 _TRUE_AND_FALSE = ("true", "false")
 _SCAN_ROWS = 65_536
+_MANY_LEVELS = 20  # texts of which so many read as numbers or dates are hardly meant as categories
+# Leading zeros are those of a code. ISO 8601 has the year first, and hyphens.
+_GROUPED = "[1-9][0-9]{0,2}(?:[., '\u2019\u00a0\u202f][0-9]{3})+"
+_NUMBER_LEVEL = f"(?i)^[+\u2212-]?(?:0|[1-9][0-9]*|{_GROUPED})(?:[.,][0-9]*)?(?:e[+-]?[0-9]+| ?%)?$"
+_DATE_LEVEL = r"^(?:[0-9]{1,2}[./-][0-9]{1,2}[./-](?:19|20)[0-9]{2}|(?:19|20)[0-9]{2}[./][0-9]{1,2}[./][0-9]{1,2})\b"
+_WITH_UNIT = "^[+\u2212-]?[0-9][0-9., '\u2019]* ?[^0-9., ][^0-9]*$|^[^0-9., +-]{1,4} ?[+-]?[0-9][0-9., ']*$"
 MAX_CATEGORIES = 30  # levels that get an indicator each; more are encoded by their effect on the target
 
 
@@ -80,6 +88,8 @@ def scan_files(
                 booleans.add(name)
     encoder = TableEncoder(tuple(_columns(schema, names, scans, problems)), tuple(targets))
     raise_problems(problems)
+    if targets:  # other tables are read as a model has learned
+        _hint_at_text(scans, encoder)
     return encoder, frozenset(booleans)
 
 
@@ -117,7 +127,9 @@ class TableScan:
             with _collect(problems):
                 columns.append(self._column(name))
         raise_problems(problems)
-        return TableEncoder(tuple(columns))
+        encoder = TableEncoder(tuple(columns))
+        _hint_at_text(self._scans, encoder)
+        return encoder
 
     def _column(self, name: str) -> InputColumn:
         # A part without a single value in the column does not say what it holds.
@@ -126,6 +138,23 @@ class TableScan:
         if len(kinds) > 1:
             raise DataError(f"column {name!r} holds {' in some parts and '.join(kinds)} in others; make it one type")
         return self._scans[name].column() if kinds == [CATEGORY] else InputColumn(name, kinds[0])
+
+
+def _hint_at_text(scans: dict[str, _ColumnScan], encoder: TableEncoder) -> None:
+    """Warn of categories that are numbers or dates for a reader."""
+    found = [scans[column.name] for column in encoder.columns if column.kind in (CATEGORY, LEVELS)]
+    for pattern, what, remedy in (
+        (_NUMBER_LEVEL, "numbers", "convert to numbers what is no code"),
+        (_DATE_LEVEL, "dates", "write them as ISO 8601 does, like 2024-12-31"),
+    ):
+        examples = {scan.name: scan.find_levels(pattern) for scan in found}
+        names = {name: example for name, example in examples.items() if example is not None}
+        if names:
+            value, verb = next(iter(names.values())), "holds" if len(names) == 1 else "hold"
+            warn_caller(
+                f"{plural(names, 'column')} {quote_names(names)} {verb} text that reads as {what}, such as {value!r}, "
+                f"and is encoded as categories: {remedy}"
+            )
 
 
 def scan_table(table: pa.Table, *, max_categories: int = MAX_CATEGORIES) -> TableEncoder:
@@ -215,7 +244,8 @@ def _is_boolean(name: str, scan: _ColumnScan | None, kind: Any) -> bool:
         found = scan.numeric_kind()
         if found not in (NUMBER, BOOLEAN):
             what = "dates or times" if found == TIME else "text"
-            raise DataError(f"the target {name!r} holds {what}; a regression target must be numeric")
+            remedy = "" if found == TIME else scan.unit_remedy()
+            raise DataError(f"the target {name!r} holds {what}; a regression target must be numeric{remedy}")
         return found == BOOLEAN
     if column_kind(name, kind) not in (NUMBER, BOOLEAN):
         raise DataError(f"the target {name!r} holds {kind}; a regression target must be numeric")
@@ -226,7 +256,7 @@ class _ColumnScan:
     """What is known of a column after some of its cells; ``numerals``: how the file spells numbers, if as text."""
 
     def __init__(self, name: str, categorical: bool, few: int, *, numerals: Numerals | None, is_target: bool) -> None:
-        self._name, self._categorical, self._few, self._numerals = name, categorical, few, numerals
+        self.name, self._categorical, self._few, self._numerals = name, categorical, few, numerals
         self._spelled = numerals is not None
         self._others = self._percents = 0  # numbers with the other decimal mark, and with a per cent sign
         self.respelled = False  # whether the parser of the file cannot convert all numbers
@@ -249,7 +279,7 @@ class _ColumnScan:
     def add(self, column: ArrowColumn, first_row: int) -> None:
         """Take in cells; ``first_row`` is the number of rows before them."""
         self._typed = not is_text(column.type)
-        text = to_text(self._name, column)
+        text = to_text(self.name, column)
         present = pc.drop_null(text)
         self._rows += len(text)
         self._cells += len(present)
@@ -271,7 +301,7 @@ class _ColumnScan:
 
     def add_levels(self, text: ArrowColumn) -> None:
         """Take in the levels of cells, and nothing else."""
-        present = pc.unique(pc.drop_null(to_text(self._name, text))).cast(pa.large_string())
+        present = pc.unique(pc.drop_null(to_text(self.name, text))).cast(pa.large_string())
         self._distinct = pc.unique(pa.chunked_array([self._distinct, present]))
 
     def _count(self, text: ArrowColumn, present: ArrowColumn, first_row: int) -> None:
@@ -295,13 +325,29 @@ class _ColumnScan:
                 row = int(texts[0])
                 self._first_text = text[row].as_py(), first_row + row
 
+    def find_levels(self, pattern: str) -> str | None:
+        """The first of many levels of text that match, if most levels do and nobody has asked for categories."""
+        if self._typed or self._categorical:
+            return None
+        alike = self._distinct.filter(pc.match_substring_regex(self._distinct, pattern))
+        if len(alike) < _MANY_LEVELS or len(alike) <= len(self._distinct) / 2:
+            return None
+        return str(alike[0].as_py())
+
+    def unit_remedy(self) -> str:
+        """What to do about numbers that have a unit; empty where the text is something else."""
+        found = self._distinct.filter(pc.match_substring_regex(self._distinct, _WITH_UNIT))
+        if len(found) <= len(self._distinct) / 2:
+            return ""
+        return f": remove the unit from cells such as {found[0].as_py()!r}"
+
     def numeric_kind(self) -> str | None:
         """NUMBER, BOOLEAN or TIME; None for categories.
 
         An error for a target without cells, and for a column in which most cells are numbers, but not all.
         """
         if not self._cells and self._what == "target":
-            raise empty_error(self._name, self._rows)
+            raise empty_error(self.name, self._rows)
         if self._typed or self._categorical or not self._cells:
             return None
         if self._times == self._cells:
@@ -311,7 +357,7 @@ class _ColumnScan:
         if self._first_text is None:
             if 0 < self._percents < self._cells:
                 raise DataError(
-                    f"{self._what} {self._name!r} has per cent signs in {self._percents:,} of its {self._cells:,} "
+                    f"{self._what} {self.name!r} has per cent signs in {self._percents:,} of its {self._cells:,} "
                     "cells; write all of them in the same way"
                 )
             return NUMBER
@@ -321,8 +367,8 @@ class _ColumnScan:
             value, row = self._first_text
             remedy = ", or take the column as categories with --categorical" if self._what == "column" else ""
             raise DataError(
-                f"{self._what} {self._name!r} is text, but most of its values are numbers; the first that is not is "
-                f"{value!r} in row {row + 1:,} (the first is 1): correct or empty such cells{remedy}"
+                f"{self._what} {self.name!r} is text, but most of its values are numbers; the first that is not is "
+                f"{value!r} {in_row(row)}: correct or empty such cells{remedy}"
             )
         return None
 
@@ -330,9 +376,9 @@ class _ColumnScan:
         """How the column is to be read."""
         kind = self.numeric_kind()
         if kind is not None:
-            return InputColumn(self._name, kind)
+            return InputColumn(self.name, kind)
         kind = CATEGORY if len(self._distinct) <= self._few else LEVELS
-        return InputColumn(self._name, kind, tuple(sorted(self._distinct.to_pylist())))
+        return InputColumn(self.name, kind, tuple(sorted(self._distinct.to_pylist())))
 
 
 def empty_error(name: str, rows: int) -> DataError:

@@ -15,7 +15,7 @@ import pyarrow as pa
 from prismgp._types import AnyArray
 from prismgp._validate import check_cells
 from prismgp.data.encoder import TableEncoder, missing_error
-from prismgp.data.frames import to_arrow
+from prismgp.data.frames import input_columns, to_arrow
 from prismgp.data.reader import NoiseColumns, TableReader
 from prismgp.data.sources import ArraySource, Block, Selection, Source, rechunk
 from prismgp.exceptions import DataError
@@ -127,7 +127,7 @@ class PartitionLoader:
             x = _to_floats(part, "X", self.width, allow_nan=self.missing != "error")
             return x, np.asarray(np.isnan(x).any(axis=1)), {}
         # Folds by the number in the partition: that in the whole collection is not known here.
-        batch = self.encoder.read(to_arrow(part, self.encoder.input_names))
+        batch = self.encoder.read(input_columns(self.encoder, part))
         if self.missing == "error" and batch.missing:
             raise missing_error(batch.missing)
         return batch.values, batch.incomplete, batch.unseen

@@ -300,6 +300,8 @@ class GPRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator, 
     def _adopt(self, model: FittedModel) -> None:
         """Store a fitted model, and set the attributes that it has learned."""
         self.model_ = model
+        if model.encoder is not None:
+            self.table_encoder_ = model.encoder  # which knows the columns that the model ignores
         self.lengthscale_ = model.lengthscale
         self.signal_variance_ = self._per_output(model.signal_variance)
         self.noise_variance_ = self._per_output(model.noise_variance)
@@ -370,8 +372,6 @@ class GPRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator, 
         estimator.n_features_in_ = model.n_inputs if encoder is None else len(encoder.columns)
         if names is not None:
             estimator.feature_names_in_ = np.array(names, dtype=object)
-        if encoder is not None:
-            estimator.table_encoder_ = encoder
         estimator._adopt(replace(model, arguments={name: model.arguments[name] for name in cls._structure}))
         return estimator
 

@@ -34,6 +34,7 @@ from prismgp.data import (
     read_frame,
     warn_unseen,
 )
+from prismgp.data.frames import column_names, to_arrow
 from prismgp.exceptions import DataError
 
 # On the result of a fit; one that ends early keeps only what the whole fit has too.
@@ -228,7 +229,8 @@ def match_rows(
 ) -> tuple[Source, int]:
     """Check and encode arrays or frames for a fitted estimator; also returns the dimension of y."""
     encoder = getattr(estimator, "table_encoder_", None)
-    x, target = check_fit_data(estimator, _read(estimator, X), y, reset=False, allow_nan=_allows_nan(estimator))
+    X, allow_nan = _read(estimator, X)
+    x, target = check_fit_data(estimator, X, y, reset=False, allow_nan=allow_nan)
     rows = ArraySource(x, target.reshape(len(target), -1), labels(*x.shape))
     rows = rows.with_noise(check_row_noise(*noise, rows.n_rows, rows.n_outputs))
     if encoder is None:
@@ -239,7 +241,8 @@ def match_rows(
 def match_inputs(estimator: Any, X: Any) -> AnyArray:
     """Check and encode inputs for a fitted estimator; not finite where a cell is unknown."""
     encoder = getattr(estimator, "table_encoder_", None)
-    x = check_inputs(estimator, _read(estimator, X), allow_nan=_allows_nan(estimator))
+    X, allow_nan = _read(estimator, X)
+    x = check_inputs(estimator, X, allow_nan=allow_nan)
     return x if encoder is None or encoder.is_identity else encoder.encode(x)
 
 
@@ -247,22 +250,36 @@ def _allows_nan(estimator: Any) -> bool:
     return getattr(estimator, "missing", "error") != "error"
 
 
-def _read(estimator: Any, X: Any) -> Any:
-    """Read a frame by the estimator's encoder; return anything else as it is."""
+def _read(estimator: Any, X: Any) -> tuple[Any, bool]:
+    """Read a frame by the estimator's encoder; return anything else as it is. Also whether cells may be NaN."""
     encoder = getattr(estimator, "table_encoder_", None)
     if not is_frame(X):
         if encoder is not None and not encoder.is_numeric:
             raise DataError("the model was fitted with text or times: pass a frame with the columns of the fit")
-        return X
+        return X, _allows_nan(estimator)
     if encoder is None or encoder.positional:
         others = [] if not needs_encoder(X) else frame_encoder(X).non_numeric_names
         if others:
             raise _numbers_only_error(others)
-        return X
+        return _add_ignored(estimator, X), _allows_nan(estimator)
     frame, batch = read_frame(encoder, X)
     if not _allows_nan(estimator) and batch.missing:
         raise missing_error(batch.missing)
-    warn_unseen(batch.unseen, stacklevel=6)
+    warn_unseen(batch.unseen)
+    return frame, True  # what remains is in columns that the model ignores
+
+
+def _add_ignored(estimator: Any, frame: Any) -> Any:
+    """A frame of numbers, with the columns that the model ignores where it is without them."""
+    model, names = getattr(estimator, "model_", None), getattr(estimator, "feature_names_in_", None)
+    if model is None or names is None or model.encoder is not None:
+        return frame
+    there, units = set(column_names(frame)), model.standardiser
+    absent = [k for k in np.flatnonzero(units.constant_inputs) if names[k] not in there]
+    if absent:
+        frame = to_arrow(frame).to_pandas()
+        for k in absent:
+            frame.insert(min(int(k), frame.shape[1]), names[k], units.x_shift[k])
     return frame
 
 

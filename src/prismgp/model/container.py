@@ -133,8 +133,10 @@ def digest_place(head: bytes | bytearray) -> slice:
     if len(head) < 8:
         raise ModelFileError("too short for a model file")
     size = int.from_bytes(head[:8], "little")
-    if size > _MAX_HEADER or size > len(head) - 8:
-        raise ModelFileError(f"header claims {size:,} bytes; the file is truncated, damaged, or not a model file")
+    if size > _MAX_HEADER:
+        raise ModelFileError("not a PrismGP model file, or a damaged one (on the command line, MODEL is before DATA)")
+    if size > len(head) - 8:
+        raise ModelFileError(f"header claims {size:,} bytes; the file is truncated or damaged")
     found = list(_DIGEST.finditer(bytes(head[8 : 8 + size])))
     if len(found) != 1:
         raise ModelFileError("no checksum in the header; damaged, or not a PrismGP model file")

@@ -20,7 +20,7 @@ from prismgp.data import StandardisedRows, Standardiser, TableEncoder
 from prismgp.exceptions import DataError
 from prismgp.model.conformal import Conformal
 from prismgp.model.row_shapes import RowShapes
-from prismgp.model.unknown import DRAWS, Compute, by_rows, marginals_of_unknown
+from prismgp.model.unknown import DRAWS, Compute, by_rows, fill_ignored, marginals_of_unknown
 from prismgp.prism.copies import KnownRows, Mask
 
 _CPU = torch.device("cpu")
@@ -76,6 +76,8 @@ class FittedModel:
         s = rows.standardiser
         fields |= {"dtype": rows.dtype, "device": rows.device, "chunk_rows": rows.chunk_rows}
         steps = sum(stage["iterations"] for stage in stages) if n_iter is None else n_iter
+        if fields.get("encoder") is not None:
+            fields["encoder"] = fields["encoder"].ignore(s.constant_inputs)
         # scikit-learn wants at least one iteration of whatever has a max_iter.
         found = cls(kind, predictor, s, log_evidence=0.0, n_iter=max(1, steps), **fields)
         silent, names = np.flatnonzero(s.constant_inputs), found.feature_names  # never varied, or in very few rows
@@ -362,11 +364,15 @@ class FittedModel:
 
     def complete(self, x: AnyArray) -> AnyArray:
         """Rows with typical values, those of training, in place of unknown cells."""
+        x = self._fill_ignored(x)
         if np.isfinite(x).all():
             return x
         if self.encoder is not None:
             x = self.encoder.impute(x)
         return np.where(np.isfinite(x), x, self._known_background().mean(axis=0))
+
+    def _fill_ignored(self, x: AnyArray) -> AnyArray:
+        return fill_ignored(x, self.standardiser.constant_inputs, self.standardiser.x_shift)
 
     def _known_background(self) -> Array:
         if self.background is None:
@@ -375,6 +381,7 @@ class FittedModel:
 
     def _spread_of_unknown(self, x: AnyArray, variance: Array) -> tuple[npt.NDArray[np.intp], Array, Array]:
         """Rows with unknown cells, their means, and what their variances exceed the given ones of all rows by."""
+        x = self._fill_ignored(x)
         gaps = np.flatnonzero(~np.isfinite(x).all(axis=1))
         if not len(gaps):
             return gaps, np.empty((0, self.n_outputs)), np.empty((0, self.n_outputs))
@@ -383,6 +390,8 @@ class FittedModel:
         return gaps, mean, np.maximum(std**2 - variance[gaps], 0.0)
 
     def _by_rows(self, x: AnyArray, known: Compute, unknown: Compute) -> tuple[Array, ...]:
+        if not np.isfinite(x).all():
+            x = self._fill_ignored(x)
         if np.isfinite(x).all():
             return known(x)
         return by_rows(x, known, unknown, step=max(1, self.prediction_rows // DRAWS))

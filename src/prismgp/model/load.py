@@ -111,7 +111,7 @@ def _build(config: dict[str, Any], tensors: dict[str, Tensor], device: str | Non
         tail_share=_build_tail_share(config.get("tail_share", 0.0)),
         conformal=_build_conformal(config, tensors, q),
         feature_names=names,
-        encoder=encoder,
+        encoder=None if encoder is None else encoder.ignore(standardiser.constant_inputs),
         background=_build_background(tensors, d),
         status=dict(config["fit_status"]),
         history=config["history"],

@@ -42,6 +42,20 @@ def by_rows(x: AnyArray, known: Compute, unknown: Compute, *, step: int) -> tupl
     return tuple(np.concatenate(each)[order] for each in zip(*parts, strict=True))
 
 
+def fill_ignored(x: AnyArray, ignored: AnyArray, typical: Array) -> AnyArray:
+    """Rows, (n, d or more), with typical values, (d,), in unknown cells of the inputs, (d,), that a model ignores.
+
+    No prediction depends on them: an unknown cell there is not one more thing that may vary.
+    """
+    gaps = ~np.isfinite(x[:, : len(ignored)]) & ignored
+    if not gaps.any():
+        return x
+    x = np.array(x)
+    rows, columns = np.nonzero(gaps)
+    x[rows, columns] = typical[columns]
+    return x
+
+
 def marginals_of_unknown(
     x: AnyArray,
     background: Array,

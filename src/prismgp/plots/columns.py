@@ -45,6 +45,7 @@ class InputTable:
             absent = encoder.missing_columns([str(name) for name in X.columns])
             if absent:
                 raise DataError(f"input columns missing: {', '.join(map(repr, absent))}")
+            # A column that the model ignores may be absent.
             X = X[[name for wanted in encoder.input_names for name in X.columns if str(name) == wanted]]
         if isinstance(X, pd.DataFrame):
             self.rows = X
@@ -93,7 +94,8 @@ class InputTable:
         """The cells as numbers or dates, (n,), NaN or NaT where one is missing; None where they are categories."""
         cells = self.cells(column)
         if self.encoder is not None:
-            return _read_scale(self.encoder.columns[column], cells)
+            known = {each.name: each for each in self.encoder.columns}
+            return _read_scale(known[self.names[column]], cells)
         kind = pd.api.types
         if kind.is_bool_dtype(cells.dtype):
             return None

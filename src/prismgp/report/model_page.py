@@ -32,6 +32,7 @@ def model_page(
     data_name: str,
     rows_note: str = "",
     seen_in_fit: bool = False,
+    partly_seen: bool = False,
     certificate_note: str = "",
     made_by: dict[str, str] | None = None,
     extra: Section | None = None,
@@ -47,6 +48,8 @@ def model_page(
         Which rows of the table these are.
     seen_in_fit : bool
         Whether the model was fitted on these rows, so that all scores are too good.
+    partly_seen : bool
+        Whether there are others among them.
     certificate_note : str
         Why there is no certificate, where there is none.
     made_by : dict
@@ -68,7 +71,7 @@ def model_page(
             "Errors are smaller here than on new rows, and the intervals seem to cover more. Report on rows that were "
             "kept out of the fit: prismgp fit --holdout 0.2, and the same option here.",
             "bad",
-            "The model was fitted on these rows.",
+            f"The model was fitted on {'many of ' if partly_seen else ''}these rows.",
         )
     sections = [
         *([] if extra is None else [extra]),
