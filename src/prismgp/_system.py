@@ -32,7 +32,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # a disk, a quota, a limit on
 _FLOOR = 256 * 2**20  # bytes beside the loaded libraries
 _SQUARE = 200  # rows of matrices whose product needs buffers
 _UNKNOWN = 8 * 2**30  # assumed where the system does not tell
-_OWN_FILES = f"{Path(__file__).parent}{os.sep}"
+_OWN_FILES = os.path.join(os.path.dirname(__file__), "")  # as frames name them
 
 
 @contextmanager

@@ -171,3 +171,14 @@ def test_a_file_without_a_summary(run: Run, model: Path, tmp_path: Path) -> None
 def test_a_summary_that_does_not_fit(refused: Refused, model: Path, tmp_path: Path, changes: dict[str, object]) -> None:
     change_summary(model, tmp_path / "m", **changes)
     assert str(tmp_path / "m") in refused("info", tmp_path / "m")
+
+
+def test_a_column_of_which_something_is_used_is_not_said_to_tell_nothing(run: Run, tmp_path: Path) -> None:
+    """Forty sensors with as many rows each: their frequency never varies, their effect does."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"sensor": np.repeat([f"s{k}" for k in range(40)], 5), "x": rng.normal(size=200)})
+    frame["y"] = np.repeat(rng.normal(size=40), 5) + 0.1 * frame["x"]
+    SSGPRegressor(4, max_iter=3, random_state=0).fit(frame[["sensor", "x"]], frame["y"]).save(tmp_path / "m.prism")
+    text = run("info", tmp_path / "m.prism").out
+    assert "sensor log frequency - ignored: constant, or next to it" in " ".join(text.split())
+    assert "tell nothing" not in text

@@ -213,14 +213,28 @@ def test_bad_usage(fitted_files: Path, capsys: pytest.CaptureFixture[str]) -> No
     other = fitted_files / "other.csv"
     pd.read_csv(data).drop(columns="price").to_csv(other, index=False)
     assert "target column 'price' missing" in refused(other, "-o", fitted_files / "p.html")
-    # A split that is not that of the fit is refused before any work, and the message says what to repeat.
-    for wrong, why in (((0.25, 4), "rows that would be held out were in the fit"), ((0.5, 3), "120 rows are left")):
-        options = ("--holdout", wrong[0], "--seed", wrong[1], "-o", fitted_files / "p.html")
-        message = refused(fitted_files / "train.csv", *options)
-        assert why in message
-        assert "repeat them here" in message
-        assert "predicting" not in message
+    # Other rows than those of the fit cannot be certified, and the message says what to repeat; too few are refused
+    # before any work.
+    message = refused(fitted_files / "train.csv", "--holdout", 0.25, "--seed", 4, "-o", fitted_files / "p.html")
+    assert "repeat them here" in message
+    message = refused(fitted_files / "train.csv", "--holdout", 0.5, "--seed", 3, "-o", fitted_files / "p.html")
+    assert "120 rows are left" in message
+    assert "repeat them here" in message
+    assert "predicting" not in message
     assert not (fitted_files / "p.html").exists()
+
+
+def test_rows_with_the_inputs_of_others_are_not_taken_for_those_of_the_fit(tmp_path: Path) -> None:
+    """Every row measured twice: of most rows that were held out, the other measurement was in the fit."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(np.repeat(rng.normal(size=(100, 2)), 2, axis=0), columns=["a", "b"])
+    frame["y"] = frame["a"] + 0.1 * rng.normal(size=200)
+    frame.to_csv(tmp_path / "twice.csv", index=False)
+    data, model, page = (str(tmp_path / name) for name in ("twice.csv", "m.prism", "page.html"))
+    fit = ["fit", data, "-t", "y", "--model", "ssgp", "--holdout", "0.5", "-p", "4", "-q"]
+    assert main([*fit, "-o", model]) == 0
+    assert main(["report", model, data, "--holdout", "0.5", "--no-certificate", "-q", "-o", page]) == 0
+    assert "The model was fitted on" not in Text(Path(page).read_text(encoding="utf-8")).words
 
 
 def test_the_whole_table_of_a_fit_with_held_out_rows_is_recognised(fitted_files: Path) -> None:
@@ -232,7 +246,7 @@ def test_the_whole_table_of_a_fit_with_held_out_rows_is_recognised(fitted_files:
     train[chosen].iloc[:120].sample(frac=1.0, random_state=0).to_csv(fitted_files / "half.csv", index=False)
     for name, notice in (
         ("train.csv", "The model was fitted on many of these rows."),
-        ("half.csv", "The model was fitted on these rows."),
+        ("half.csv", "The model was fitted on many of these rows."),
         ("test.csv", None),
     ):
         words = ["report", fitted_files / "model.prism", fitted_files / name, "--no-certificate", "-q", "-o", page]

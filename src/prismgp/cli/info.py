@@ -69,7 +69,8 @@ def _describe(config: dict[str, Any], summary: dict[str, Any], path: str) -> dic
         {"name": name, "lengthscale": lengthscale, "relative_lengthscale": relative}
         for name, lengthscale, relative in zip(names, *scales, strict=True)
     ]
-    reasons = {} if table is None else _reasons(table["columns"])
+    used = {each["name"] for each in inputs if each["relative_lengthscale"] != math.inf}
+    reasons = {} if table is None else _reasons(table["columns"], used)
     for each in inputs:
         if each["relative_lengthscale"] == math.inf:
             each["ignored"] = reasons.get(each["name"], NEARLY_CONSTANT)
@@ -103,8 +104,8 @@ def _describe(config: dict[str, Any], summary: dict[str, Any], path: str) -> dic
     }
 
 
-def _reasons(columns: list[dict[str, Any]]) -> dict[str, str]:
-    """Why inputs may be ignored, for those that are all there is of their column, or are of text with many levels."""
+def _reasons(columns: list[dict[str, Any]], used: set[Any]) -> dict[str, str]:
+    """Why inputs are ignored, for those that are all there is of their column, or are of text with many levels."""
     found: dict[str, str] = {}
     for column in columns:
         name, encoding = str(column["name"]), column["encoding"]
@@ -114,7 +115,8 @@ def _reasons(columns: list[dict[str, Any]]) -> dict[str, str]:
             inputs = [f"{name} effect", *(f"{name} effect {k}" for k in range(q)), f"{name} log frequency"]
         elif len(encoding.get("seen", ())) != 1:
             continue
-        found |= dict.fromkeys(inputs, why_ignored(column))
+        if used.isdisjoint(inputs):
+            found |= dict.fromkeys(inputs, why_ignored(column))
     return found
 
 

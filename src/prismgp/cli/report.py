@@ -16,6 +16,7 @@ import pyarrow as pa
 from prismgp._types import AnyArray
 from prismgp.cli import Parser, Subparsers, common, say
 from prismgp.cli.rows import TableRows, read_table_rows
+from prismgp.core.numerics import hash_rows
 from prismgp.data import TableFiles, quote_names
 from prismgp.data.encodings import LEVELS, NUMBER
 from prismgp.estimators import ExactGPRegressor, GPRegressor, load
@@ -26,8 +27,9 @@ from prismgp.report import examine, model_page, render
 
 _REPORTED, _CERTIFIED = 20_000, 100_000
 _ROWS = 16_384  # of a file at a time
-_MANY, _SOME = 0.5, 0.05  # shares of the stored rows of a fit
-_DISTINCT = 0.9  # share of these rows, from which on inputs tell rows apart
+_MANY = 0.5  # share of the stored rows of a fit that are found among the rows of a report, or more: it is about them
+_DISTINCT = 0.9  # share of rows with other inputs than all others, from which on inputs tell rows apart
+_BLOCK_ROWS = 16_384  # encoded at a time
 
 
 def add_parser(subparsers: Subparsers, summary: str) -> None:
@@ -87,9 +89,9 @@ def run(args: argparse.Namespace) -> int:
     targets, output = _choose_target(args, model, files)
     table = read_table_rows(args, model, files, targets, with_noise=train_files is None)
     fitted, held_out = _split(args, table)
-    share = _share_in_fit(model, held_out)
-    _check_split(args, model, fitted, share)
+    _check_split(args, model, fitted)
     is_fit = args.holdout is None and train_files is None and _is_fit(model, fitted)
+    is_part = not is_fit and _share_in_fit(model, held_out) >= _MANY
     if train_files is not None:
         fitted = read_table_rows(args, model, train_files, targets)
     chosen = held_out.select(sample_rows(len(held_out.numbers), args.rows, np.random.default_rng(0)))
@@ -114,8 +116,8 @@ def run(args: argparse.Namespace) -> int:
         model_name=Path(args.model).name,
         data_name=Path(args.data).name,
         rows_note=_describe_rows(args, held_out, chosen),
-        seen_in_fit=is_fit or share >= _MANY,
-        partly_seen=not is_fit and len(held_out.numbers) > model.model_.n_rows,
+        seen_in_fit=is_fit or is_part,
+        partly_seen=is_part,
         certificate_note=note,
         made_by={"command": _command(args), "time": f"{time.perf_counter() - began:.0f} s"},
     )
@@ -192,28 +194,24 @@ def _share_in_fit(model: GPRegressor, rows: TableRows) -> float:
         return 0.0
     told = np.ones(background.shape[1], dtype=bool)
     if rows.is_table:
-        x, own = rows.encoder.encode(x), rows.encoder.features_of_columns
+        own = rows.encoder.features_of_columns
         levels = {name for each in rows.encoder.columns if each.kind == LEVELS for name in own[each.name]}
         told = np.array([name not in levels for name in rows.encoder.feature_names])
-    known = {row.tobytes() for row in np.ascontiguousarray(background[:, told])}
-    if not told.any() or len(known) < _DISTINCT * len(background):
-        return 0.0
-    found = {text for row in np.ascontiguousarray(x[:, told], dtype=np.float64) if (text := row.tobytes()) in known}
-    return len(found) / len(known)
+    blocks = (x[start : start + _BLOCK_ROWS] for start in range(0, len(x), _BLOCK_ROWS))
+    encode = rows.encoder.encode if rows.is_table else np.asarray
+    found = np.concatenate([hash_rows(encode(block)[:, told]) for block in blocks])
+    known = np.unique(hash_rows(background[:, told]))
+    apart = min(len(known) / len(background), len(np.unique(found)) / len(found))
+    return float(np.isin(known, found).mean()) if told.any() and apart >= _DISTINCT else 0.0
 
 
-def _check_split(args: argparse.Namespace, model: GPRegressor, fitted: TableRows, share: float) -> None:
-    """Refuse a split that is not that of the fit, before any work; ``share``: of the fit that would be held out."""
-    if args.holdout is None:
-        return
-    n, seen = len(fitted.numbers), model.model_.n_rows
-    few = n < seen and not args.no_certificate  # more rows may be copies of each other, which count once
-    if few or share >= _SOME:
-        split = f"{n:,} rows are left for the fit, but the model has seen {seen:,}"
-        why = split if few else "rows that would be held out were in the fit"
+def _check_split(args: argparse.Namespace, model: GPRegressor, fitted: TableRows) -> None:
+    """Refuse, before any work, a split that leaves too few rows for the fit and so for its certificate."""
+    n, seen = len(fitted.numbers), model.model_.n_rows  # more rows may be copies of each other, which count once
+    if args.holdout is not None and n < seen and not args.no_certificate:
         raise DataError(
-            f"{args.data}: --holdout {args.holdout:g} with --seed {args.seed} is not that of the fit: {why}; "
-            f"{common.REPEAT_OPTIONS}"
+            f"{args.data}: --holdout {args.holdout:g} is not that of the fit: {n:,} rows are left for the fit, but the "
+            f"model has seen {seen:,}; {common.REPEAT_OPTIONS}"
         )
 
 

@@ -57,16 +57,17 @@ def _values(folders: Sequence[str]) -> dict[str, str | None]:
 def _decode(text: str) -> str:
     """Part of the name of a folder, in which some characters may be written as %20."""
     try:
-        unquote(text, errors="strict").encode()
+        found = unquote(text, errors="strict")
+        found.encode()
     except UnicodeError:
         shown = text.encode(errors="replace").decode()
         raise DataError(f"the name of a folder, with {shown!r} in it, is not UTF-8; rename the folder") from None
-    return unquote(text)
+    return found
 
 
 def _is_integer(text: str | None) -> bool:
-    """Whether a text is an integer, of at most 18 digits; months may be written 01."""
-    return text is not None and re.fullmatch(r"-?[0-9]{1,18}", text) is not None
+    """Whether a text is an integer, of at most 18 digits: months may be written 01, but 00501 is a code."""
+    return text is not None and re.fullmatch(r"0?[0-9]|-?[1-9][0-9]{0,17}", text) is not None
 
 
 def _scalar(value: str | None, kind: pa.DataType) -> pa.Scalar:

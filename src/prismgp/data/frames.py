@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -105,5 +106,6 @@ def read_frame(encoder: TableEncoder, frame: Any) -> tuple[pd.DataFrame, TableBa
     names = [name for name in frame.columns if str(name) in set(encoder.input_names)] if _is("pandas", frame) else []
     # The frame's own names, which may be numbers; in the order of the encoder.
     own = {str(name): name for name in names}
-    columns = [own.get(name, name) for name in encoder.input_names]
+    kind = int if names and all(isinstance(name, Integral) for name in names) else str
+    columns = [own[name] if name in own else kind(name) for name in encoder.input_names]
     return pd.DataFrame(batch.values, columns=columns, copy=False), batch

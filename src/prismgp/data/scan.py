@@ -40,7 +40,10 @@ _MANY_LEVELS = 20  # texts of which so many read as numbers or dates are hardly 
 _GROUPED = "[1-9][0-9]{0,2}(?:[., '\u2019\u00a0\u202f][0-9]{3})+"
 _NUMBER_LEVEL = f"(?i)^[+\u2212-]?(?:0|[1-9][0-9]*|{_GROUPED})(?:[.,][0-9]*)?(?:e[+-]?[0-9]+| ?%)?$"
 _DATE_LEVEL = r"^(?:[0-9]{1,2}[./-][0-9]{1,2}[./-](?:19|20)[0-9]{2}|(?:19|20)[0-9]{2}[./][0-9]{1,2}[./][0-9]{1,2})\b"
-_WITH_UNIT = "^[+\u2212-]?[0-9][0-9., '\u2019]* ?[^0-9., ][^0-9]*$|^[^0-9., +-]{1,4} ?[+-]?[0-9][0-9., ']*$"
+_WITH_UNIT = (
+    "^[+\u2212-]?[0-9][0-9., '\u2019]* ?[^0-9., ][^0-9]*$"
+    "|^(?:[$\u20ac\u00a3\u00a5]|USD|EUR|GBP|CHF) ?[+\u2212-]?[0-9][0-9., '\u2019]*$"
+)
 MAX_CATEGORIES = 30  # levels that get an indicator each; more are encoded by their effect on the target
 
 
