@@ -22,7 +22,7 @@ from prismgp.core.exact import check_memory, required_bytes
 from prismgp.core.kernels import default_start, draw_frequencies, get_kernel, squared_distance
 from prismgp.core.models import SpectralModel
 from prismgp.core.shape_fit import fit_shape
-from prismgp.data import ArraySource, Chunks, Source, StandardisedRows, Standardiser, auto_chunk_rows
+from prismgp.data import ArraySource, Chunks, Source, StandardisedRows, auto_chunk_rows, fit_standardiser
 from prismgp.data import chunks as chunks_module
 from prismgp.datasets.cache import search_folders
 from prismgp.datasets.dataset import check_count, held_out
@@ -66,7 +66,6 @@ __all__ = [
     "Source",
     "SpectralEvidence",
     "StandardisedRows",
-    "Standardiser",
     "Streams",
     "SurveyRows",
     "auto_chunk_rows",
@@ -79,6 +78,7 @@ __all__ = [
     "evaluate_evidence",
     "find_network",
     "fit_shape",
+    "fit_standardiser",
     "get_kernel",
     "hash_inputs",
     "held_out",

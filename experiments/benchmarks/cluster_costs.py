@@ -38,11 +38,11 @@ from experiments.internals import (
     RevisedMap,
     SpectralEvidence,
     StandardisedRows,
-    Standardiser,
     Streams,
     SurveyRows,
     default_start,
     draw_frequencies,
+    fit_standardiser,
     get_kernel,
     hash_inputs,
     held_out_rows,
@@ -87,7 +87,7 @@ class Phases:
     def __init__(self, folder: Path, client: Any) -> None:
         self.folder, self.client = folder, client
         self.source = from_parquet(folder, "y", missing="error", client=client)
-        standardiser = Standardiser.fit(self.source, normalize=True)
+        standardiser = fit_standardiser(self.source, normalize=True)
         self.rows = StandardisedRows(self.source, standardiser)
         w = np.random.default_rng(1).standard_normal((P, D))
         self.evidence, self.params = SpectralEvidence(self.rows.chunks(P), w), default_start(D, 1)

@@ -18,14 +18,16 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from experiments.internals import GAS_TARGET as TARGET
+from experiments.internals import (
+    GAS_TARGET as TARGET,
+)
 from experiments.internals import (
     Chunks,
     Source,
     SpectralEvidence,
-    Standardiser,
     auto_chunk_rows,
     default_start,
+    fit_standardiser,
     watch_traffic,
 )
 from experiments.jobs import Job
@@ -50,7 +52,7 @@ class Evaluation:
         place = {"dtype": torch.float64, "device": torch.device("cpu")}
         chunks = Chunks(
             source,
-            Standardiser.fit(source, normalize=True),
+            fit_standardiser(source, normalize=True),
             rows=auto_chunk_rows(P, d, q, **place),
             **place,
         )

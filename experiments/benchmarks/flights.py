@@ -23,10 +23,10 @@ from experiments.internals import (
     ArraySource,
     Chunks,
     SpectralEvidence,
-    Standardiser,
     auto_chunk_rows,
     default_start,
     evaluate_evidence,
+    fit_standardiser,
 )
 from experiments.jobs import Job
 from experiments.machine import peak_bytes, reset_peak
@@ -187,7 +187,7 @@ def against_hardware(rows: Rows, dtype: str) -> Record:
     device, kind = torch.device("cuda"), getattr(torch, dtype)
     source = ArraySource(x, y)
     chunk_rows = auto_chunk_rows(P, x.shape[1], 1, dtype=kind, device=device)
-    chunks = Chunks(source, Standardiser.fit(source, normalize=True), rows=chunk_rows, dtype=kind, device=device)
+    chunks = Chunks(source, fit_standardiser(source, normalize=True), rows=chunk_rows, dtype=kind, device=device)
     objective = SpectralEvidence(chunks, np.random.default_rng(0).standard_normal((P, x.shape[1])))
     start = default_start(x.shape[1], 1)
 

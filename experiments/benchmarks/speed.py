@@ -40,12 +40,12 @@ from experiments.internals import (
     NetworkSizes,
     RevisedMap,
     SpectralEvidence,
-    Standardiser,
     Streams,
     auto_chunk_rows,
     default_start,
     draw_frequencies,
     evaluate_evidence,
+    fit_standardiser,
     get_kernel,
     hash_inputs,
     held_out_rows,
@@ -88,7 +88,7 @@ def evidence(n: int, dtype: str, device: torch.device) -> Callable[[], object]:
     torch_dtype = getattr(torch, dtype)
     chunks = Chunks(
         source,
-        Standardiser.fit(source, normalize=True),
+        fit_standardiser(source, normalize=True),
         rows=auto_chunk_rows(P, D, 1, dtype=torch_dtype, device=device),
         dtype=torch_dtype,
         device=device,
@@ -189,7 +189,7 @@ def step(order: Record) -> Record:
     device = order["device"]
     x, y, _, _ = load_split("kin40k", 0)
     source = ArraySource(x, y[:, None])
-    s = Standardiser.fit(source, normalize=True)
+    s = fit_standardiser(source, normalize=True)
     streams = Streams(0)
     d = x.shape[1]
     members = []

@@ -26,7 +26,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 # Where the signal arrives, and at which call: from reading the table to writing the file.
 MOMENTS = [
     ("prismgp.cli.fit:file_source", 1),
-    ("prismgp.data.chunks:Standardiser.fit", 1),
+    ("prismgp.estimators.base:fit_standardiser", 1),
     ("prismgp.core.exact:ExactEvidence.value_and_gradient", 1),
     ("prismgp.core.exact:ExactEvidence.value_and_gradient", 3),
     ("prismgp.core.evidence:SpectralEvidence.value_and_gradient", 1),

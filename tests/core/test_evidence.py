@@ -9,8 +9,9 @@ import torch
 from prismgp.core.evidence import SpectralEvidence
 from prismgp.core.exact import ExactEvidence
 from prismgp.core.kernels import KERNELS, Parameters
+from prismgp.core.models import Standardiser
 from prismgp.core.statistics import solve_outputs
-from prismgp.data import ArraySource, Chunks, Standardiser
+from prismgp.data import ArraySource, Chunks
 from tests import reference
 from tests.tolerances import EVIDENCE, FLOAT32, GRADIENT
 

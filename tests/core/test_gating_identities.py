@@ -18,7 +18,8 @@ from prismgp.core import fit
 from prismgp.core.evidence import BlockEvidence
 from prismgp.core.gating import ClusterMoments, RuleGate
 from prismgp.core.kernels import Parameters
-from prismgp.data import ArraySource, Chunks, Standardiser
+from prismgp.core.models import Standardiser
+from prismgp.data import ArraySource, Chunks
 from prismgp.exceptions import PrismGPWarning
 from tests import reference
 from tests.core.test_evidence import central_differences

@@ -14,14 +14,14 @@ from prismgp.core.features import Gating
 from prismgp.core.kernels import Parameters, bounds, default_start, draw_frequencies, get_kernel
 from prismgp.core.models import spectral_objective
 from prismgp.core.statistics import Statistics, noise_log_evidence, solve_outputs
-from prismgp.data import ArraySource, StandardisedRows, Standardiser
+from prismgp.data import ArraySource, StandardisedRows, fit_standardiser
 
 
 def make_rows(rng, n=150, d=3, q=1):
     x = rng.normal(size=(n, d))
     y = np.stack([np.sin(2 * x[:, 0]) + (0.2 + k) * rng.normal(size=n) for k in range(q)], 1)
     source = ArraySource(x, y)
-    return StandardisedRows(source, Standardiser.fit(source, normalize=True))
+    return StandardisedRows(source, fit_standardiser(source, normalize=True))
 
 
 def objective_on(rows, rng, kind=ProfiledEvidence, p=6):
@@ -101,7 +101,7 @@ def test_bounds_hold(rng):
     features = np.cos(x @ (base / np.exp(default_start(2, 1).log_lengthscale)).T)
     for y in (features.sum(1), rng.normal(size=200)):
         source = ArraySource(x, y[:, None])
-        identity = replace(Standardiser.fit(source, normalize=True), x_shift=np.zeros(2), x_scale=np.ones(2))
+        identity = replace(fit_standardiser(source, normalize=True), x_shift=np.zeros(2), x_scale=np.ones(2))
         objective = spectral_objective(StandardisedRows(source, identity), base, Gating(), ProfiledEvidence)
         best = objective.complete(default_start(2, 1))
         low, high = np.array(bounds(best, dtype="float64")).T
@@ -116,7 +116,7 @@ def test_float32_features_get_float64_moments_where_the_noise_is_small(rng):
     base = draw_frequencies(get_kernel("rbf"), 8, 2, "auto", rng)
     y = np.cos(x @ base.T).sum(1)[:, None]
     source = ArraySource(x, y + 1e-2 * rng.normal(size=y.shape))
-    standardiser = replace(Standardiser.fit(source, normalize=True), x_shift=np.zeros(2), x_scale=np.ones(2))
+    standardiser = replace(fit_standardiser(source, normalize=True), x_shift=np.zeros(2), x_scale=np.ones(2))
     params = replace(default_start(2, 1), log_lengthscale=np.zeros(2))
     found = {}
     for dtype in (torch.float32, torch.float64):
@@ -132,7 +132,7 @@ def test_noise_alone_is_the_density_of_a_normal_sample(rng):
     expected = sum(-0.5 * len(y) * (np.log(2 * np.pi * column.var()) + 1) for column in y.T)
     assert noise_log_evidence(blocks) == pytest.approx(expected)
     constant = ArraySource(np.zeros((5, 1)), np.ones((5, 1)))
-    still = StandardisedRows(constant, Standardiser.fit(constant, normalize=True))
+    still = StandardisedRows(constant, fit_standardiser(constant, normalize=True))
     assert noise_log_evidence(objective_on(still, rng).statistics(default_start(1, 1))) == -np.inf
 
 

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from prismgp.core.features import projection
+from prismgp.core.models import Standardiser
 from prismgp.core.statistics import SpectralStatistics
-from prismgp.data import ArraySource, Chunks, Standardiser
+from prismgp.data import ArraySource, Chunks, fit_standardiser
 from tests.tolerances import FLOAT32, STATISTICS
 
 CPU = torch.device("cpu")
@@ -25,7 +26,7 @@ def statistics(x, y, standardiser, w, *, rows):
 @pytest.fixture
 def problem(rng):
     x, y = rng.normal(size=(1000, 4)) * 3 + 5, rng.normal(size=(1000, 2))
-    standardiser = Standardiser.fit(ArraySource(x, y), normalize=True)
+    standardiser = fit_standardiser(ArraySource(x, y), normalize=True)
     w = projection(rng.normal(size=(9, 4)), np.ones(4), dtype=torch.float64, device=CPU)
     return x, y, standardiser, w
 

@@ -11,7 +11,7 @@ from prismgp import ExactGPRegressor, PrismGPRegressor, SSGPRegressor
 from prismgp.core.evidence import SpectralEvidence
 from prismgp.core.kernels import default_start
 from prismgp.core.statistics import SpectralStatistics
-from prismgp.data import ArraySource, Chunks, Standardiser
+from prismgp.data import ArraySource, Chunks, fit_standardiser
 from prismgp.prism import members
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
@@ -44,7 +44,7 @@ def test_gradients_agree():
     x, y = rows(700)
     targets = np.column_stack([y, y**2])
     source = ArraySource(x, targets)
-    standardiser = Standardiser.fit(source, normalize=True)
+    standardiser = fit_standardiser(source, normalize=True)
     frequencies = np.random.default_rng(1).normal(size=(MANY, 4))
     params = default_start(4, 2)
     found = []

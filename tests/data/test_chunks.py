@@ -15,7 +15,7 @@ import torch
 
 from prismgp import SSGPRegressor
 from prismgp.core.statistics import SpectralStatistics, Statistics
-from prismgp.data import ArraySource, Chunks, Standardiser, prefetch
+from prismgp.data import ArraySource, Chunks, fit_standardiser, prefetch
 from prismgp.exceptions import PrismGPWarning, TooLargeError
 
 
@@ -154,7 +154,7 @@ def test_chunks_end_their_thread() -> None:
     source = Far(rng.standard_normal((100, 2)), rng.standard_normal((100, 1)))
     chunks = Chunks(
         source,
-        Standardiser.fit(source, normalize=True),
+        fit_standardiser(source, normalize=True),
         rows=7,
         dtype=torch.float64,
         device=torch.device("cpu"),
@@ -187,7 +187,7 @@ class Greedy(SpectralStatistics):
 def chunks_of(rows: int) -> Chunks:
     rng = np.random.default_rng(0)
     source = ArraySource(rng.standard_normal((5_000, 3)), rng.standard_normal((5_000, 1)))
-    standardiser = Standardiser.fit(source, normalize=True)
+    standardiser = fit_standardiser(source, normalize=True)
     return Chunks(source, standardiser, rows=rows, dtype=torch.float64, device=torch.device("cpu"))
 
 

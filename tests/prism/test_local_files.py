@@ -18,7 +18,7 @@ import torch
 
 import prismgp
 from prismgp.core.kernels import KERNELS, Parameters
-from prismgp.data import Standardiser
+from prismgp.core.models import Standardiser
 from prismgp.exceptions import ModelFileError, PrismGPError
 from prismgp.model import FittedModel, file_bytes, load_model, save_model
 from prismgp.neighbors.local import LocalGP

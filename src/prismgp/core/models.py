@@ -18,6 +18,7 @@ from statistics import NormalDist
 from typing import Any, Self
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from prismgp._types import AnyArray, Array, Tensor
@@ -38,6 +39,7 @@ from prismgp.core.rows import Rows
 from prismgp.core.statistics import Statistics, solve_outputs
 from prismgp.exceptions import DataError
 
+IGNORE = 1e20  # scale of an input that never varied, in units of its magnitude
 PREDICTION_ROWS = 2_048
 # Most rows of a chunk, and bytes of its features: a processor's cache holds them, and few do not keep a GPU busy.
 _CHUNKS = {"cpu": (PREDICTION_ROWS, 2**22), "cuda": (2**15, 2**28)}
@@ -49,6 +51,37 @@ _HALVE_EVERY = 3  # steps; of the others, those of Newton's method that stay in 
 
 
 # -- units -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Standardiser:
+    """Column-wise affine maps between the user's units and the model's, ``(value - shift) / scale``.
+
+    In the model's units every column has a spread of one, so starting values and bounds need not depend on the data.
+    """
+
+    x_shift: Array  # (d,)
+    x_scale: Array  # (d,)
+    y_shift: Array  # (q,)
+    y_scale: Array  # (q,)
+    fixed_mean: Array  # (q,), the constant mean, in the model's units, when it is neither learned nor given
+
+    @property
+    def constant_inputs(self) -> npt.NDArray[np.bool_]:
+        """Which inputs did not vary in training, except in a few rows at most, (d,)."""
+        return self.x_scale >= IGNORE * magnitude(self.x_shift)
+
+    def target_units(self, n_noise: int) -> tuple[Array, Array]:
+        """Shift and scale of the targets and of the noise columns behind them; variances have the targets' square."""
+        if not n_noise:
+            return self.y_shift, self.y_scale
+        scale = [self.y_scale, np.ones(1), self.y_scale[: n_noise - 1] ** 2]
+        return np.append(self.y_shift, np.zeros(n_noise)), np.concatenate(scale)
+
+
+def magnitude(mean: Array) -> Array:
+    """Absolute values, and one for zero."""
+    return np.where(mean != 0, np.abs(mean), 1.0)
 
 
 def standardise(

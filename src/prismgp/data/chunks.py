@@ -11,14 +11,13 @@ from functools import partial
 from typing import Any, TypeVar, cast
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from prismgp._system import available_bytes
 from prismgp._types import AnyArray, Array, Tensor
 from prismgp.core.features import limit_inputs
 from prismgp.core.kernels import FEW_ROWS, Parameters, default_start
-from prismgp.core.models import standardise
+from prismgp.core.models import IGNORE, Standardiser, magnitude, standardise
 from prismgp.core.rows import RowNoise, Work
 from prismgp.data.sources import ArraySource, Kept, Source
 from prismgp.exceptions import DataError, PrismGPWarning, TooLargeError
@@ -29,7 +28,6 @@ _CPU_BUDGET = 96 * 2**20
 _CUDA_BUDGET = 2**30
 _CPU_KEPT = 64 * 2**20  # bytes of standardised rows that stay in memory, beside the rows themselves
 _LEAST_ROWS = 256  # of a chunk, when memory is short
-_IGNORE = 1e20  # scale of an input that never varied, in units of its magnitude
 _NOTHING = 1e-18  # share of the spread below which a mean is a rounding error
 # An input is ignored if no more rows than these, and no larger share of all rows, differ from the others: a
 # length-scale cannot be learned from them, and beyond them the kernel of few frequencies is arbitrary.
@@ -37,55 +35,25 @@ _APART_ROWS, _APART_OF_ALL = 3, 1 / 300
 _AHEAD = 2  # blocks that wait, beside the one in use and the one being read
 
 
-@dataclass(frozen=True)
-class Standardiser:
-    """Column-wise affine maps between the user's units and the model's, ``(value - shift) / scale``.
+def fit_standardiser(source: Source, *, normalize: bool, learned: bool = True) -> Standardiser:
+    """Fit shifts and scales in one pass over the rows.
 
-    In the model's units every column has a spread of one, so starting values and bounds need not depend on the data.
+    The kernels are stationary, so shifting and scaling inputs and targets only changes the unit of the
+    parameters, and keeps the arithmetic in range. ``normalize`` decides the constant mean if it is neither learned
+    nor given: the targets' average, or zero. ``learned`` says that length-scales are learned; if the user gives
+    them, no input that varies is ignored.
     """
-
-    x_shift: Array  # (d,)
-    x_scale: Array  # (d,)
-    y_shift: Array  # (q,)
-    y_scale: Array  # (q,)
-    fixed_mean: Array  # (q,), the constant mean, in the model's units, when it is neither learned nor given
-
-    @property
-    def constant_inputs(self) -> npt.NDArray[np.bool_]:
-        """Which inputs did not vary in training, except in a few rows at most, (d,)."""
-        return self.x_scale >= _IGNORE * _magnitude(self.x_shift)
-
-    @classmethod
-    def fit(cls, source: Source, *, normalize: bool, learned: bool = True) -> Standardiser:
-        """Fit shifts and scales in one pass over the rows.
-
-        The kernels are stationary, so shifting and scaling inputs and targets only changes the unit of the
-        parameters, and keeps the arithmetic in range. ``normalize`` decides the constant mean if it is neither learned
-        nor given: the targets' average, or zero. ``learned`` says that length-scales are learned; if the user gives
-        them, no input that varies is ignored.
-        """
-        x, y = source.moments
-        x_mean, x_std, y_mean, y_std = x.mean, x.std, y.mean, y.std
-        # An input that did not vary in training has no information; the huge scale makes the model ignore
-        # it at prediction too, where any other value would be infinitely many deviations away.
-        few = min(_APART_ROWS, int(_APART_OF_ALL * x.weight)) if learned else 0
-        ignored = (x_std == 0) | (x.apart <= few)
-        # Not by the mean, which a few rows move and which may cancel to next to nothing.
-        x_scale = np.where(ignored, _IGNORE * np.maximum(_magnitude(x.usual), x.largest), x_std)
-        x_shift = np.where(ignored, x.usual, np.where(np.abs(x_mean) > _NOTHING * x_std, x_mean, 0.0))
-        y_scale = np.where(y_std > 0, y_std, _magnitude(y_mean))
-        return cls(x_shift, x_scale, y_mean, y_scale, np.zeros_like(y_mean) if normalize else -y_mean / y_scale)
-
-    def target_units(self, n_noise: int) -> tuple[Array, Array]:
-        """Shift and scale of the targets and of the noise columns behind them; variances have the targets' square."""
-        if not n_noise:
-            return self.y_shift, self.y_scale
-        scale = [self.y_scale, np.ones(1), self.y_scale[: n_noise - 1] ** 2]
-        return np.append(self.y_shift, np.zeros(n_noise)), np.concatenate(scale)
-
-
-def _magnitude(mean: Array) -> Array:
-    return np.where(mean != 0, np.abs(mean), 1.0)
+    x, y = source.moments
+    x_mean, x_std, y_mean, y_std = x.mean, x.std, y.mean, y.std
+    # An input that did not vary in training has no information; the huge scale makes the model ignore
+    # it at prediction too, where any other value would be infinitely many deviations away.
+    few = min(_APART_ROWS, int(_APART_OF_ALL * x.weight)) if learned else 0
+    ignored = (x_std == 0) | (x.apart <= few)
+    # Not by the mean, which a few rows move and which may cancel to next to nothing.
+    x_scale = np.where(ignored, IGNORE * np.maximum(magnitude(x.usual), x.largest), x_std)
+    x_shift = np.where(ignored, x.usual, np.where(np.abs(x_mean) > _NOTHING * x_std, x_mean, 0.0))
+    y_scale = np.where(y_std > 0, y_std, magnitude(y_mean))
+    return Standardiser(x_shift, x_scale, y_mean, y_scale, np.zeros_like(y_mean) if normalize else -y_mean / y_scale)
 
 
 def merge_copies(source: Source) -> Source:

@@ -20,9 +20,9 @@ from prismgp._types import DTYPES, AnyArray, Array
 from prismgp._validate import check_choice, check_device, check_number
 from prismgp.context import FitContext, FitEvent
 from prismgp.core.kernels import KERNELS
-from prismgp.core.models import Predictor
+from prismgp.core.models import Predictor, Standardiser
 from prismgp.core.rows import ON_INTERRUPT, Ending
-from prismgp.data import MISSING, ArraySource, MappedSource, Source, StandardisedRows, Standardiser, merge_copies
+from prismgp.data import MISSING, ArraySource, MappedSource, Source, StandardisedRows, fit_standardiser, merge_copies
 from prismgp.estimators.predictions import Predictions
 from prismgp.estimators.sources import (
     Labels,
@@ -122,7 +122,7 @@ class GPRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator, 
         self._check_size(source, device)
         self._background = draw_background(source, getattr(self, "table_encoder_", None))
         read = time.perf_counter()
-        standardiser = Standardiser.fit(source, normalize=self.normalize, learned=self._learns_lengthscales())
+        standardiser = fit_standardiser(source, normalize=self.normalize, learned=self._learns_lengthscales())
         self._timing = began, time.perf_counter() - read
         self._warn_of_data(source)
         return self._rows(source, standardiser)

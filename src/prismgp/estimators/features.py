@@ -14,7 +14,7 @@ from prismgp._types import AnyArray, Array, FrequencyKind, KernelName, RandomSta
 from prismgp._validate import check_choice, check_inputs, check_number
 from prismgp.core.features import projection, spectral_features
 from prismgp.core.kernels import FREQUENCY_KINDS, KERNELS, draw_frequencies, get_kernel
-from prismgp.data import ArraySource, Source, StandardisedRows, Standardiser
+from prismgp.data import ArraySource, Source, StandardisedRows, fit_standardiser
 from prismgp.estimators.sources import adopt_source, forget_fit, match_inputs, match_source
 
 CHUNK_ROWS = 8_192
@@ -84,7 +84,7 @@ class SpectralFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
             x = check_inputs(self, X, reset=True)
             source = ArraySource(x, np.empty((len(x), 0)))  # no targets
         d = source.n_inputs
-        standardiser = Standardiser.fit(source, normalize=True, learned=False)
+        standardiser = fit_standardiser(source, normalize=True, learned=False)
         start = StandardisedRows(source, standardiser).start(learn=False, lengthscale=self.lengthscale)
         self.lengthscale_ = start.lengthscale * standardiser.x_scale
         self._shift = standardiser.x_shift

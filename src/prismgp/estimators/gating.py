@@ -22,8 +22,9 @@ from prismgp._types import AnyArray, Array, Tensor
 from prismgp.core.features import Gating
 from prismgp.core.gating import ClusterMoments, Gate, RuleGate, hard_gates, soft_gates
 from prismgp.core.kernels import Parameters
+from prismgp.core.models import Standardiser
 from prismgp.core.rows import RowNoise
-from prismgp.data import Chunks, StandardisedRows, Standardiser
+from prismgp.data import Chunks, StandardisedRows
 from prismgp.exceptions import DataError, PrismGPWarning, TooLargeError
 
 CLUSTERING_ROWS = 20_000  # rows on which clusters are found

@@ -15,8 +15,9 @@ from prismgp._system import Streams, compute_device
 from prismgp._types import AnyArray, Device, OnInterrupt, RandomState, Tensor, VAEOutput
 from prismgp._validate import check_choice, check_device, check_inputs, check_number
 from prismgp.context import FitContext
+from prismgp.core.models import Standardiser
 from prismgp.core.rows import ON_INTERRUPT, Ending
-from prismgp.data import ArraySource, Source, StandardisedRows, Standardiser, prefetch
+from prismgp.data import ArraySource, Source, StandardisedRows, fit_standardiser, prefetch
 from prismgp.estimators.sources import (
     adopt_source,
     apply_where_rows_are,
@@ -156,7 +157,7 @@ class Reconfigurer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             x = check_inputs(self, X, reset=True)
             # There are no targets: a column of zeros, which takes no memory, stands in for them.
             source = ArraySource(x, np.broadcast_to(0.0, (len(x), 1)))
-        self._standardiser = Standardiser.fit(source, normalize=True)
+        self._standardiser = fit_standardiser(source, normalize=True)
         bar: dict[str, Any] = {"verbose": self.verbose, "unit": "step", "total": self.max_steps}
         context = FitContext(type(self).__name__, ending=ending, **bar)
         self._vae, result = fit_vae(

@@ -16,10 +16,10 @@ from prismgp.core.exact import ExactModel, ExactPosterior
 from prismgp.core.features import GATINGS, BlockPosterior, Gating, WeightPosterior
 from prismgp.core.gating import RuleGate
 from prismgp.core.kernels import Parameters, get_kernel
-from prismgp.core.models import Predictor, SpectralModel
+from prismgp.core.models import Predictor, SpectralModel, Standardiser
 from prismgp.core.shape import NoiseShape, shape_from_dict
 from prismgp.core.statistics import Statistics
-from prismgp.data import Standardiser, TableEncoder
+from prismgp.data import TableEncoder
 from prismgp.exceptions import ModelFileError, PrismGPError, PrismGPWarning
 from prismgp.model.conformal import Conformal, kept_scores
 from prismgp.model.container import (

@@ -8,9 +8,8 @@ import numpy as np
 import torch
 
 from prismgp._types import Array, Tensor
-from prismgp.core.models import standardise
+from prismgp.core.models import Standardiser, standardise
 from prismgp.core.process import Functions, Joint, Process
-from prismgp.data import Standardiser
 from prismgp.model.fitted import FittedModel
 
 

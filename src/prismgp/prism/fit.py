@@ -14,10 +14,10 @@ from prismgp._types import AnyArray, Array
 from prismgp.context import FitContext
 from prismgp.core.fit import SSGPFit, SSGPSettings, fit_ssgp
 from prismgp.core.kernels import Kernel, Parameters
-from prismgp.core.models import SpectralModel, standardise
+from prismgp.core.models import SpectralModel, Standardiser, standardise
 from prismgp.core.shape import NoiseShape
 from prismgp.core.tails import tail_share
-from prismgp.data import MappedSource, Source, StandardisedRows, Standardiser
+from prismgp.data import MappedSource, Source, StandardisedRows, fit_standardiser
 from prismgp.prism.copies import Copies
 from prismgp.prism.experts import Expert, Mixture
 from prismgp.prism.joint import LOCAL_ROWS, JointFit, JointRecipe
@@ -225,7 +225,7 @@ class _Fit:
         rows, settings, s, device = self.rows, self.settings, self.rows.standardiser, self.rows.device
         vae, training = fit_vae(
             # Without labels, and with the units of a Reconfigurer.
-            replace(rows, standardiser=Standardiser.fit(rows.source, normalize=True), dtype=torch.float64),
+            replace(rows, standardiser=fit_standardiser(rows.source, normalize=True), dtype=torch.float64),
             VAESettings(
                 n_components=settings.n_components,
                 latent_dim=settings.value("latent_dim"),
@@ -248,7 +248,7 @@ class _Fit:
         nothing = torch.zeros(0, dtype=torch.float64)
         encoder = ReconfiguredMap(vae, settings.output, nothing, nothing, PlainMap(nothing)).to(device)
         source = _reconfigure(rows, encoder)
-        inner = Standardiser.fit(source, normalize=settings.normalize)
+        inner = fit_standardiser(source, normalize=settings.normalize)
         shift, scale = torch.as_tensor(inner.x_shift), torch.as_tensor(inner.x_scale)
 
         def as_mixture(model: Any) -> Mixture:

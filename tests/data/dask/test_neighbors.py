@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from prismgp import NeighborGPRegressor, PrismGPRegressor
-from prismgp.data import StandardisedRows, Standardiser, collection_source
+from prismgp.data import StandardisedRows, collection_source, fit_standardiser
 from prismgp.exceptions import DataError
 from prismgp.neighbors import NeighborSearch, ShardSearch
 from prismgp.neighbors.model import keep_rows
@@ -36,7 +36,7 @@ def searches(monkeypatch):
 def make_shards(x, chunk=70):
     """Standardised points, here and in shards."""
     source = collection_source(da.from_array(x, chunks=(chunk, -1)), da.from_array(np.zeros(len(x)), chunks=chunk))
-    rows = StandardisedRows(source, Standardiser.fit(source, normalize=True))
+    rows = StandardisedRows(source, fit_standardiser(source, normalize=True))
     points, _, _, shards = keep_rows(rows)
     return points, shards
 

@@ -12,7 +12,7 @@ import torch
 from prismgp import SSGPRegressor
 from prismgp.core.evidence import ProjectionGradient
 from prismgp.core.statistics import SpectralStatistics
-from prismgp.data import Chunks, Standardiser, from_parquet, run_pass
+from prismgp.data import Chunks, fit_standardiser, from_parquet, run_pass
 from prismgp.data.cluster import Cluster, Packed, run_shard
 
 P, OVERHEAD = 4, 3_000  # bytes of names and classes in a pickle
@@ -24,7 +24,7 @@ def test_a_pass_returns_one_small_matrix(kind, folder):
     w = torch.ones(3, P, dtype=torch.float64)
     size = 2 * P + 2
     work = SpectralStatistics(w) if kind == "statistics" else ProjectionGradient(w, torch.ones(size, 2 * P).double())
-    standardiser = Standardiser.fit(from_parquet(folder, "y"), normalize=True)
+    standardiser = fit_standardiser(from_parquet(folder, "y"), normalize=True)
     one = partial(run_pass, work=work, standardiser=standardiser, rows=256, **_PLACE)
     shard = source._shards[1]
     outcome = run_shard(Packed((one, work.merge)), shard.loader, shard.n_rows)
