@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _NUMPY_DTYPES = [np.float64, np.float32]
 _IMPUTE = 'drop these rows or impute them first (the regressors do, with missing="drop" or "impute")'
-_ENCODE = "pass a frame, whose text is encoded as categories"
+_ENCODE = "encode it as numbers, or pass a frame to a regressor, which encodes text as categories"
 _LARGEST = 1e150  # squares of larger values leave the range of float64
 
 

@@ -54,8 +54,8 @@ def add_parser(subparsers: Subparsers, summary: str) -> None:
         "--model",
         choices=("prism", "ssgp", "neighbors", "exact"),
         default="prism",
-        help="prism: re-configured inputs, the most accurate, minutes; ssgp: seconds; neighbors: by the nearest rows, "
-        "which the model file holds; exact: up to some ten thousand rows (default: %(default)s)",
+        help="prism: networks and neighbours, minutes, the most accurate; ssgp: seconds; neighbors: by the nearest "
+        "rows, which the model file holds; exact: up to about 10,000 rows (default: %(default)s)",
     )
     parser.add_argument(
         "-p",

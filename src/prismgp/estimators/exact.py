@@ -18,8 +18,8 @@ from prismgp.estimators.base import GPRegressor
 class ExactGPRegressor(GPRegressor):
     """Gaussian process regression without approximation.
 
-    Cholesky in float64; O(n^3) time and O(n^2) memory. The gold standard up to some ten thousand
-    rows. Beyond what memory holds it refuses before allocating, and says what it would need.
+    Cholesky in float64; O(n^3) time and O(n^2) memory. The gold standard up to about 10,000 rows. If memory does not
+    suffice, it says so, and how much it would need, before it allocates any.
 
     Parameters
     ----------

@@ -20,7 +20,7 @@ class NeighborGPRegressor(UpdatableRegressor):
     """Gaussian process regression by nearest neighbours.
 
     Every prediction is that of an exact GP on the ``n_neighbors`` training rows that are nearest to the point, in units
-    of learned length-scales. Good where the function has more detail than few frequencies hold, and many rows show it.
+    of learned length-scales. Suited to functions with fine detail and rows that are close together.
     The rows stay in memory, and in model files. A prediction takes one search and O(k^3) for k neighbours. With
     ``n_neighbors`` at least the number of rows it is the exact GP.
 

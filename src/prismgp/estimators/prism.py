@@ -37,8 +37,8 @@ class PrismGPRegressor(UpdatableRegressor):
     The networks transform the inputs so that few frequencies suffice, after Hoang et al. (2020) [1]_. With
     ``recipe="joint"`` each network is trained together with its sparse spectrum GP, on the evidence of mini-batches
     and, with a small weight, the ELBO of an auto-encoder. Several such members and a plain :class:`SSGPRegressor` are
-    averaged with weights that maximise the density of held-out rows, and every posterior is then exact on all rows.
-    What this mixture leaves, GPs on the nearest rows may model (``local``).
+    averaged with weights that maximise the density of held-out rows. Each posterior is then computed exactly from all
+    rows. GPs on the nearest rows can add local detail that this mixture does not describe (``local``).
 
     With ``recipe="paper"`` the two stages of the paper are followed: a :class:`Reconfigurer` without labels, then
     an SSGP on its output. It is there for comparison; on every data set we measured it is less accurate than the plain
@@ -58,12 +58,12 @@ class PrismGPRegressor(UpdatableRegressor):
     lengthscale, signal_variance, noise_variance, mean : float, array or None, default None
         Starting values in the data's units; None: from the data. Length-scales are those of the inputs;
         they start the plain SSGP, the scale of the inputs before the network, and their share of the kernel.
-        Not used by the two stages as printed, whose SSGP has other inputs.
+        Not used with ``recipe="paper"``, whose SSGP has other inputs.
     frequencies : {"auto", "iid", "orthogonal", "sobol"}, default "auto"
     gating : {"soft", "hard", "none"}, default "soft"
         Soft: features are multiplied by the roots of the cluster probabilities. Hard: each row uses the
         features of its most probable cluster alone; the kernel between clusters is exactly zero.
-        Not used by the two stages as printed, which have no gates.
+        Not used with ``recipe="paper"``, which has no gates.
     n_components : int, default 8
         Clusters of the latent prior.
     latent_dim : int or None, default None
@@ -75,7 +75,7 @@ class PrismGPRegressor(UpdatableRegressor):
     elbo_weight : float, default 0.001
         Weight of the augmented ELBO beside the evidence, per row.
     n_members : int or None, default None
-        Members of the ensemble; None: four, or one with more than 100,000 rows. The two stages as printed have one.
+        Members of the ensemble; None: four, or one with more than 100,000 rows. With ``recipe="paper"`` one.
     validation_fraction : float, default 0.1
         Share of the rows held out from the training of the networks, for early stopping, noise, and
         weights of the members. At most 10,000 rows. They join the final posterior.
@@ -83,7 +83,7 @@ class PrismGPRegressor(UpdatableRegressor):
         Rows per step, most steps of a member, and steps without a better held-out density after which
         it stops. None: 504, 1,000 and 300; with more than 5,000 rows up to 2,000 steps, where the
         held-out density still improves much; with more than 100,000 rows 4,096, 1,500 to 3,000 and 450;
-        for the two stages as printed 256, 2,000 and 500. Patience grows with the steps. The released
+        for ``recipe="paper"`` 256, 2,000 and 500. Patience grows with the steps. The released
         recipe has batches of 200 rows, 512 with more than 100,000, 101 passes of at most 51 batches, and
         no rows held out.
     dropout : float or None, default None
@@ -110,20 +110,20 @@ class PrismGPRegressor(UpdatableRegressor):
     checkpoint : path or None, default None
         As in :class:`SSGPRegressor`; networks in training are saved every few seconds.
     local : {"auto", "always", "never"}, default "auto"
-        Whether GPs on the nearest rows model what the experts leave. Auto: neighbour GPs on the standardised residuals
-        or on the targets, in the inputs or also in the latent columns, get weights beside the mixture of experts, by
-        the density of the held-out rows; none, unless that is significantly better. Always: the best weights, even if
-        they are no better. Not used by the two stages as printed. With neighbours the model holds coordinates and
-        targets of the training rows, and so does its file.
+        Whether GPs on the nearest rows join the mixture. "auto": they do if the density of the held-out rows rises by
+        more than half a standard error. "always": they get the best weights, even if these are no better. "never": the
+        mixture alone. Ignored with ``recipe="paper"``. With neighbours, the model and its file contain the coordinates
+        and targets of the training rows.
     n_neighbors : int, default 32
         Rows that a neighbour GP looks at.
     local_rows : int or None, default None
-        Most rows that may be neighbours, a random choice of all; None: 4,000,000. Fewer than 40: no neighbours.
+        Maximum number of rows that can be neighbours, chosen at random. None: 4,000,000. With fewer than 40, neighbours
+        are not used.
     noise_shape : {"auto", "normal"}, default "auto"
         Auto: heavy tails, skewness and other departures from the normal distribution are learned from the residuals of
         the held-out rows, where cross-validation finds them to be there. They change :meth:`log_density`,
         :meth:`predict_interval` and :meth:`predict_quantiles`; :meth:`predict` and :meth:`sample_y` stay as they are.
-        Fewer than 20 held-out rows, interrupted fits and the two stages as printed are normal.
+        It is normal with fewer than 20 held-out rows, after an interruption, and with ``recipe="paper"``.
     max_seconds, on_interrupt
         As in :class:`SSGPRegressor`; of the time, the plain SSGP gets at most 30%, the networks most of the rest.
 
@@ -139,7 +139,7 @@ class PrismGPRegressor(UpdatableRegressor):
         The course of the training, an entry at every check: "member", "step", "seconds", "evidence" per row
         of the batch, the ELBO's "objective", "reconstruction", "conditional_kl", "marginal_kl" and "separation",
         "validation_nlpd" and "validation_rmse" (in units of the target's standard deviation), "radius",
-        "smallest_separation", "cluster_sizes". For the two stages as printed, that of the Reconfigurer.
+        "smallest_separation", "cluster_sizes". For ``recipe="paper"``, that of the Reconfigurer.
     fit_status_ : dict
         "weights" of the members and of the plain SSGP, "temperature", "members", "stages" of the plain SSGP,
         "held_out_rows", "held_out_nlpd" (of the whole mixture at these rows, on which its weights were chosen, so a

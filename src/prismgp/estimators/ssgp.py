@@ -54,9 +54,9 @@ class SSGPRegressor(UpdatableRegressor):
         Additional random starting points, each with frequencies of its own, in the race that
         precedes the optimisation.
     normalize : bool, default True
-        What the constant mean is when it is neither learned (``optimize=False``) nor given: the
-        targets' average, or zero for False. Inputs and targets are standardised internally in any
-        case, which changes nothing but the arithmetic. Everything is reported in the data's units.
+        Used only with ``optimize=False`` and ``mean=None``: the constant mean is the average of the targets if True,
+        zero if False. Inputs and targets are always standardised internally; parameters and predictions are in the
+        units of the data.
     chunk_size : int or "auto", default "auto"
         Rows processed at a time.
     missing : {"impute", "drop", "error"}, default "impute"
@@ -76,13 +76,14 @@ class SSGPRegressor(UpdatableRegressor):
     partition : None, array of int (n,), or fitted clusterer, default None
         The clusters. None: found by k-means, with distances in the length-scales the learning starts from.
         Labels of the training rows: hard gates use them as they are; other rows go to the cluster of the
-        nearest mean. A clusterer, such as KMeans, GaussianMixture or :class:`Reconfigurer`: its ``predict``,
-        or for soft gates its probabilities; files can hold KMeans and mixtures of diagonal covariances.
+        nearest mean. A fitted clusterer, such as KMeans, GaussianMixture or :class:`Reconfigurer`: its ``predict``, or
+        for soft gates its probabilities. Only models with KMeans, MiniBatchKMeans or a GaussianMixture of diagonal or
+        spherical covariances can be saved.
     n_components : int, default 8
         Clusters to be found; fewer where there are fewer distinct rows.
     checkpoint : path or None, default None
-        File that remembers how far the fit has come: the same fit, begun again after it was killed, goes on from
-        there, with the same result. It stays after the fit; remove it when the model is saved.
+        File for the progress of the fit. If the fit is killed, the same call continues from there and gives the same
+        model. The file stays after the fit; remove it when the model is saved.
     max_seconds : float or None, default None
         End the fit after about this many seconds, with the best model so far. The steps of the optimiser and of the
         training fit into that time; then follows the last pass over the rows, for which time is kept. Such a fit
@@ -191,7 +192,8 @@ class SSGPRegressor(UpdatableRegressor):
             Several outputs share frequencies and length-scales; each has its own signal variance,
             noise variance and mean.
         sample_weight : array-like, (n,), or Dask array, optional
-            A row of weight w counts as w equal rows: its noise variance is divided by w. Zero leaves the row out.
+            The noise variance of a row is divided by its weight, as if its target were the average of that many
+            observations. Rows of weight zero are left out.
         noise_variance : array-like, (n,), or Dask array, optional
             Known variance of the error of each target, in the target's units squared, which adds to the learned noise
             in the fit; predictions have the learned noise alone. For one target.
