@@ -431,7 +431,7 @@ def test_columns_that_the_fit_ignored(run: Run, tmp_path: Path) -> None:
     assert "input column 'size' missing" in run("predict", model, tmp_path / "short.csv", "-o", tmp_path / "o.csv").err
 
 
-def test_frames_of_numbers_without_an_ignored_column() -> None:
+def test_frames_of_numbers_without_an_ignored_column(run: Run, tmp_path: Path) -> None:
     x = pd.DataFrame({"a": np.linspace(0, 3, 40), "same": 2.5, "b": np.tile([0.0, 1.0], 20)})
     fitted = SSGPRegressor(4, random_state=0, max_iter=5).fit(x, np.sin(x["a"]) + x["b"])
     assert not hasattr(fitted, "table_encoder_")
@@ -440,3 +440,36 @@ def test_frames_of_numbers_without_an_ignored_column() -> None:
         np.testing.assert_allclose(fitted.predict(rows), expected)
     with pytest.raises(DataError, match="a"):
         fitted.predict(x.drop(columns="a"))
+    # Files are read without it too, by the commands and as a source.
+    fitted.save(model := tmp_path / "m.prism")
+    data, out = tmp_path / "new.csv", tmp_path / "out.parquet"
+    x.drop(columns="same").assign(y=np.sin(x["a"])).to_csv(data, index=False)
+    assert run("predict", model, data, "-q", "-o", out) == (0, "", "")
+    np.testing.assert_allclose(pd.read_parquet(out)["mean"], expected)
+    assert run("suggest", model, data, "-k", 2, "-q", "-o", tmp_path / "s.csv").code == 0
+    assert run("report", model, data, "-t", "y", "-q", "-o", tmp_path / "r.html") == (0, "", "")
+    np.testing.assert_allclose(fitted.predict(prismgp.data.from_csv(data, "y")), expected)
+    x[["b"]].to_csv(data, index=False)
+    assert "input column 'a' missing" in run("predict", model, data, "-q", "-o", out).err
+
+
+def test_a_model_that_ignores_all_inputs(run: Run, tmp_path: Path) -> None:
+    """Only the number of rows counts, in frames and in files."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"kind": "one", "same": 1.0, "y": rng.normal(size=60)})
+    fitted = SSGPRegressor(4, random_state=0, max_iter=5).fit(frame[["kind", "same"]], frame["y"])
+    expected = fitted.predict(frame[["kind", "same"]])[:7]
+    new = pd.DataFrame({"other": np.arange(7)})
+    np.testing.assert_array_equal(fitted.predict(new), expected)
+    fitted.save(tmp_path / "m.prism")
+    new.to_csv(tmp_path / "new.csv", index=False)
+    assert run("predict", tmp_path / "m.prism", tmp_path / "new.csv", "-q", "-o", tmp_path / "o.parquet").code == 0
+    np.testing.assert_allclose(pd.read_parquet(tmp_path / "o.parquet")["mean"], expected)
+
+
+def test_text_is_refused_by_a_model_of_numbers_without_a_warning() -> None:
+    """The error names the column; advice on how to read it is for fits."""
+    x = pd.DataFrame({"a": np.linspace(0, 3, 40), "b": np.tile([0.0, 1.0], 20)})
+    fitted = SSGPRegressor(4, random_state=0, max_iter=5).fit(x, np.sin(x["a"]))
+    with pytest.raises(DataError, match="'b': text or times"):
+        fitted.predict(x.assign(b=[*(f"{k}.5" for k in range(39)), "many"]))

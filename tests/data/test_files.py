@@ -452,6 +452,15 @@ def test_integers_in_the_names_of_folders_of_parquet_files(values: tuple[str, st
     assert [row[1] for row in x[::3]] == [float(value) for value in values]
 
 
+def test_months_in_the_names_of_folders(tmp_path: Path) -> None:
+    """Written 01 or 1, they are the same, also as text beside a month that is not known by its number."""
+    for value in ("01", "1", "12", "May"):
+        (tmp_path / f"month={value}").mkdir()
+        pq.write_table(pa.table({"a": np.arange(3.0), "y": np.arange(3.0)}), tmp_path / f"month={value}/0.parquet")
+    months = from_parquet(tmp_path, "y").encoder.columns[1]
+    assert sorted(months.categories) == ["1", "12", "May"]
+
+
 @pytest.mark.parametrize("name", [b"v=\xff", b"v=%FF"])
 def test_names_of_folders_are_utf8(name: bytes, tmp_path: Path) -> None:
     folder = os.path.join(os.fsencode(tmp_path), name)
@@ -464,7 +473,7 @@ def test_names_of_folders_are_utf8(name: bytes, tmp_path: Path) -> None:
 
 def test_which_files_of_a_folder(tmp_path: Path) -> None:
     """By name, in folders too; not what is hidden, what begins with an underscore, nor what is no table."""
-    order = ["a/2.csv", "a/10.csv.gz", "b/year=1/x.tsv", "c.csv"]
+    order = ["a/2.csv", "a/10.csv.gz", "b/_year=1/x.tsv", "c.csv"]
     ignored = [".hidden.csv", "_temporary/d.csv", "a/.git/e.csv", "readme.txt", "_SUCCESS"]
     for index, name in enumerate([*order, *ignored]):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

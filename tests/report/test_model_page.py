@@ -224,6 +224,24 @@ def test_bad_usage(fitted_files: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert not (fitted_files / "p.html").exists()
 
 
+@pytest.mark.parametrize("missing", [0.0, 0.4])
+def test_another_split_than_that_of_the_fit_is_refused(
+    missing: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Most of its held-out rows were in the fit; rows with unknown cells cannot be told, and do not count."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.normal(size=(400, 2)), columns=["a", "b"])
+    frame["y"] = frame["a"] + 0.1 * rng.normal(size=400)
+    frame.loc[rng.random(400) < missing, "b"] = np.nan
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    data, model, page = (str(tmp_path / name) for name in ("t.csv", "m.prism", "page.html"))
+    assert main(["fit", data, "-t", "y", "--model", "ssgp", "--holdout", "0.3", "-p", "4", "-q", "-o", model]) == 0
+    report = ["report", model, data, "--holdout", "0.3", "--no-certificate", "-q", "-o", page]
+    assert main([*report, "--seed", "5"]) == 2
+    assert "this split is not that of the fit" in capsys.readouterr().err
+    assert main(report) == 0
+
+
 def test_rows_with_the_inputs_of_others_are_not_taken_for_those_of_the_fit(tmp_path: Path) -> None:
     """Every row measured twice: of most rows that were held out, the other measurement was in the fit."""
     rng = np.random.default_rng(0)

@@ -27,7 +27,8 @@ from prismgp.report import examine, model_page, render
 
 _REPORTED, _CERTIFIED = 20_000, 100_000
 _ROWS = 16_384  # of a file at a time
-_MANY = 0.5  # share of the stored rows of a fit that are found among the rows of a report, or more: it is about them
+_MANY = 0.5  # share of the rows of a report that were in the fit, from which on it is about them
+_LEAST_MATCHES = 20  # of stored rows that a table of the fit must be expected to have, to say so
 _DISTINCT = 0.9  # share of rows with other inputs than all others, from which on inputs tell rows apart
 _BLOCK_ROWS = 16_384  # encoded at a time
 
@@ -92,6 +93,11 @@ def run(args: argparse.Namespace) -> int:
     _check_split(args, model, fitted)
     is_fit = args.holdout is None and train_files is None and _is_fit(model, fitted)
     is_part = not is_fit and _share_in_fit(model, held_out) >= _MANY
+    if is_part and args.holdout is not None:
+        raise DataError(
+            f"{args.data}: many of the rows to report on were in the fit, so that this split is not that of the fit; "
+            f"{common.REPEAT_OPTIONS}"
+        )
     if train_files is not None:
         fitted = read_table_rows(args, model, train_files, targets)
     chosen = held_out.select(sample_rows(len(held_out.numbers), args.rows, np.random.default_rng(0)))
@@ -185,9 +191,11 @@ def _is_fit(model: GPRegressor, rows: TableRows) -> bool:
 
 
 def _share_in_fit(model: GPRegressor, rows: TableRows) -> float:
-    """The share of the training rows that the model has kept which are among these rows, by their inputs.
+    """The share of rows that were in the fit, estimated from the training rows that the model has kept.
 
-    Zero where inputs do not tell rows apart. Effects of many levels do not count: in the fit they were out of fold.
+    Rows are found by their inputs: zero where these do not tell rows apart. Kept rows have no unknown cells, so rows
+    with such cells are never found, and taken for as many of the kept ones as of these. Effects of many levels do not
+    count: in the fit they were out of fold.
     """
     background, x = model.model_.background, rows.x
     if background is None:
@@ -197,12 +205,17 @@ def _share_in_fit(model: GPRegressor, rows: TableRows) -> float:
         own = rows.encoder.features_of_columns
         levels = {name for each in rows.encoder.columns if each.kind == LEVELS for name in own[each.name]}
         told = np.array([name not in levels for name in rows.encoder.feature_names])
-    blocks = (x[start : start + _BLOCK_ROWS] for start in range(0, len(x), _BLOCK_ROWS))
     encode = rows.encoder.encode if rows.is_table else np.asarray
-    found = np.concatenate([hash_rows(encode(block)[:, told]) for block in blocks])
-    known = np.unique(hash_rows(background[:, told]))
-    apart = min(len(known) / len(background), len(np.unique(found)) / len(found))
-    return float(np.isin(known, found).mean()) if told.any() and apart >= _DISTINCT else 0.0
+    parts = []
+    for start in range(0, len(x), _BLOCK_ROWS):
+        inputs = encode(x[start : start + _BLOCK_ROWS])
+        parts.append(hash_rows(inputs[np.isfinite(inputs).all(axis=1)][:, told]))
+    found, known = np.concatenate(parts), hash_rows(background[:, told])
+    expected = len(known) * len(found) / len(x)
+    apart = min(len(np.unique(each)) / max(len(each), 1) for each in (known, found))
+    if not told.any() or expected < _LEAST_MATCHES or apart < _DISTINCT:
+        return 0.0
+    return float(np.isin(known, found).sum() / expected * model.model_.n_rows / len(x))
 
 
 def _check_split(args: argparse.Namespace, model: GPRegressor, fitted: TableRows) -> None:

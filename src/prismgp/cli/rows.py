@@ -83,6 +83,7 @@ def read_table_rows(
         encoder,
         fitted.feature_names or fitted.n_inputs,
         targets if with_target else [],
+        silent=fitted.standardiser.constant_inputs,
         ignore=targets,
         missing=missing,
         noise=noise,

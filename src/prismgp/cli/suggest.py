@@ -136,7 +136,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _reader(args: argparse.Namespace, model: FittedModel, files: TableFiles) -> TableReader:
-    return TableReader.for_model(files, model.encoder, model.feature_names or model.n_inputs, missing=args.missing)
+    return TableReader.for_model(
+        files,
+        model.encoder,
+        model.feature_names or model.n_inputs,
+        silent=model.standardiser.constant_inputs,
+        missing=args.missing,
+    )
 
 
 def _encode(model: FittedModel, reader: TableReader) -> Source:

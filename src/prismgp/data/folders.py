@@ -25,9 +25,14 @@ def find_files(folder: Path, suffixes: Collection[str]) -> list[Path]:
         path
         for path in sorted(folder.rglob("*"))
         if path.name.lower().endswith(tuple(suffixes))
-        and not any(part.startswith((".", "_")) for part in path.relative_to(folder).parts)
+        and not any(_is_hidden(part) for part in path.relative_to(folder).parts)
         and path.is_file()
     ]
+
+
+def _is_hidden(part: str) -> bool:
+    """Whether a file or folder is of no table, by its name: columns may begin with an underscore, as in _year=2024."""
+    return part.startswith(".") or (part.startswith("_") and "=" not in part)
 
 
 def read_partitions(folder: Path, paths: Sequence[Path], *, as_text: bool) -> list[Partition]:
@@ -51,7 +56,12 @@ def add_columns(batch: pa.RecordBatch, partition: Partition, names: Sequence[str
 
 def _values(folders: Sequence[str]) -> dict[str, str | None]:
     pairs = (folder.split("=", 1) for folder in folders if "=" in folder[1:])
-    return {_decode(name): None if value == _MISSING else _decode(value) for name, value in pairs}
+    return {_decode(name): None if value == _MISSING else _plain(_decode(value)) for name, value in pairs}
+
+
+def _plain(text: str) -> str:
+    """A month written 01 as 1, so that as text it is the same as where all values are integers."""
+    return text[1:] if re.fullmatch(r"0[0-9]", text) else text
 
 
 def _decode(text: str) -> str:
@@ -66,8 +76,8 @@ def _decode(text: str) -> str:
 
 
 def _is_integer(text: str | None) -> bool:
-    """Whether a text is an integer, of at most 18 digits: months may be written 01, but 00501 is a code."""
-    return text is not None and re.fullmatch(r"0?[0-9]|-?[1-9][0-9]{0,17}", text) is not None
+    """Whether a text is an integer, of at most 18 digits; 00501 is a code."""
+    return text is not None and re.fullmatch(r"0|-?[1-9][0-9]{0,17}", text) is not None
 
 
 def _scalar(value: str | None, kind: pa.DataType) -> pa.Scalar:

@@ -43,9 +43,9 @@ def _is_plain(column: Any) -> bool:
     return not pa.types.is_floating(kind) or not pc.any(pc.is_nan(column)).as_py()
 
 
-def frame_encoder(frame: Any) -> TableEncoder:
-    """Decide how the columns of a frame are read."""
-    return scan_table(to_arrow(frame))
+def frame_encoder(frame: Any, *, warn: bool = True) -> TableEncoder:
+    """Decide how the columns of a frame are read; ``warn`` of text that reads as numbers or dates."""
+    return scan_table(to_arrow(frame), warn=warn)
 
 
 def to_arrow(frame: Any, names: list[str] | None = None) -> pa.Table:
@@ -95,7 +95,7 @@ def input_columns(encoder: TableEncoder, frame: Any) -> pa.Table:
     absent = encoder.missing_columns(names)
     if absent:
         raise DataError(f"input columns missing: {', '.join(map(repr, absent))}")
-    return to_arrow(frame, encoder.present_columns(names))
+    return to_arrow(frame, encoder.present_columns(names) or names[:1])  # one, if only its rows count
 
 
 def read_frame(encoder: TableEncoder, frame: Any) -> tuple[pd.DataFrame, TableBatch]:
@@ -106,6 +106,7 @@ def read_frame(encoder: TableEncoder, frame: Any) -> tuple[pd.DataFrame, TableBa
     names = [name for name in frame.columns if str(name) in set(encoder.input_names)] if _is("pandas", frame) else []
     # The frame's own names, which may be numbers; in the order of the encoder.
     own = {str(name): name for name in names}
-    kind = int if names and all(isinstance(name, Integral) for name in names) else str
-    columns = [own[name] if name in own else kind(name) for name in encoder.input_names]
+    integers = bool(names) and all(isinstance(name, Integral) for name in names)
+    rest = {name: int(name) if integers and name.isdecimal() else name for name in encoder.input_names}
+    columns = [own.get(name, rest[name]) for name in encoder.input_names]
     return pd.DataFrame(batch.values, columns=columns, copy=False), batch

@@ -120,6 +120,7 @@ class TableReader:
         inputs: Sequence[str] | int,
         targets: Sequence[str] = (),
         *,
+        silent: AnyArray | None = None,
         ignore: Collection[str] = (),
         missing: str = "impute",
         noise: NoiseColumns | None = None,
@@ -127,7 +128,8 @@ class TableReader:
         """A reader of tables for a fitted model.
 
         ``encoder`` is that of the model; None: columns are found by name, or by position if ``inputs`` is a number, as
-        they have no names. The columns to ``ignore``, and those of ``noise``, cannot be inputs.
+        they have no names. An encoder knows which inputs the model ignores; without one, ``silent`` says so, (d,). The
+        columns to ``ignore``, and those of ``noise``, cannot be inputs.
         """
         noise = noise or NoiseColumns()
         names = [name for name in files.names if name not in ignore and name not in noise.names]
@@ -135,6 +137,7 @@ class TableReader:
             raise ModelFileError("the model's description of its table does not fit its inputs")
         if encoder is None and not isinstance(inputs, int):
             encoder = TableEncoder.numeric(inputs)
+            encoder = encoder if silent is None else encoder.ignore(silent)
         if encoder is None or encoder.positional:
             count = inputs if encoder is None else len(encoder.columns)
             if len(names) != count:
@@ -239,7 +242,8 @@ class TableReader:
 
         The number is that of the first row in its own file, so that folds do not depend on who reads the files.
         """
-        names = [*self.encoder.present_columns(self.files.names), *self._numeric]
+        # At least one column, whose rows count where a model ignores all inputs that it knows.
+        names = [*self.encoder.present_columns(self.files.names), *self._numeric] or self.files.names[:1]
         numeric = {column.name for column in self.encoder.columns if column.kind == NUMBER} | set(self._numeric)
         tables: Iterator[tuple[pa.Table, int]]
         if all_columns:

@@ -122,8 +122,11 @@ class TableScan:
         self._problems += [problem for problem in other._problems if problem not in self._problems]
         return self
 
-    def encoder(self) -> TableEncoder:
-        """How the columns are read; one DataError names all that cannot be inputs."""
+    def encoder(self, *, warn: bool = True) -> TableEncoder:
+        """How the columns are read; one DataError names all that cannot be inputs.
+
+        ``warn`` of text that reads as numbers or dates.
+        """
         problems = list(self._problems)
         columns = []
         for name in self._names:
@@ -131,7 +134,8 @@ class TableScan:
                 columns.append(self._column(name))
         raise_problems(problems)
         encoder = TableEncoder(tuple(columns))
-        _hint_at_text(self._scans, encoder)
+        if warn:
+            _hint_at_text(self._scans, encoder)
         return encoder
 
     def _column(self, name: str) -> InputColumn:
@@ -160,9 +164,9 @@ def _hint_at_text(scans: dict[str, _ColumnScan], encoder: TableEncoder) -> None:
             )
 
 
-def scan_table(table: pa.Table, *, max_categories: int = MAX_CATEGORIES) -> TableEncoder:
+def scan_table(table: pa.Table, *, warn: bool = True) -> TableEncoder:
     """Decide how the columns of a table in memory are read; all of them are inputs."""
-    return TableScan(table, max_categories=max_categories).encoder()
+    return TableScan(table).encoder(warn=warn)
 
 
 @contextmanager

@@ -202,7 +202,12 @@ def _match_columns(estimator: BaseEstimator, source: Source) -> Source:
         return source if source.encoder.columns == encoder.columns else source.encode_with(encoder)
     if source.encoder is not None and not source.encoder.is_numeric:
         raise _numbers_only_error(source.encoder.non_numeric_names)
-    known = getattr(estimator, "feature_names_in_", None)
+    known, model = getattr(estimator, "feature_names_in_", None), getattr(estimator, "model_", None)
+    if known is not None and source.encoder is not None and model is not None:
+        numbers = TableEncoder.numeric(known).ignore(model.standardiser.constant_inputs)
+        own, ignored = source.encoder.input_names, numbers.ignored
+        if [name for name in own if name not in ignored] == [name for name in known if name not in ignored]:
+            return source.encode_with(numbers)
     if known is not None and source.feature_names is not None and list(known) != source.feature_names:
         raise DataError(
             f"the inputs of {source!r} are {', '.join(source.feature_names)}; the model was fitted with "
@@ -258,7 +263,7 @@ def _read(estimator: Any, X: Any) -> tuple[Any, bool]:
             raise DataError("the model was fitted with text or times: pass a frame with the columns of the fit")
         return X, _allows_nan(estimator)
     if encoder is None or encoder.positional:
-        others = [] if not needs_encoder(X) else frame_encoder(X).non_numeric_names
+        others = [] if not needs_encoder(X) else frame_encoder(X, warn=False).non_numeric_names
         if others:
             raise _numbers_only_error(others)
         return _add_ignored(estimator, X), _allows_nan(estimator)

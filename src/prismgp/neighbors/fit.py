@@ -187,8 +187,10 @@ class _Fit:
         if not plain or ratio > _COARSE_RATIO:
             return torch.float64
         reach = (near.offsets / torch.as_tensor(params.lengthscale)).square_().sum(2).max()
-        error = torch.finfo(torch.float32).eps * float(reach) * ratio
-        return torch.float32 if error < _COARSE_ERROR else torch.float64
+        error = torch.finfo(torch.float32).eps * float(reach)
+        if self.gp.kernel.degrees == 1:  # which is steep at zero: it falls with the root of a squared distance
+            error **= 0.5
+        return torch.float32 if error * ratio < _COARSE_ERROR else torch.float64
 
     def _start(self, starts: Sequence[Parameters]) -> Parameters:
         """The best of several scales of the metric and shares of the noise, and of the given starts."""
