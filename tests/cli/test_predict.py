@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import tracemalloc
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -438,6 +439,9 @@ def test_frames_of_numbers_without_an_ignored_column(run: Run, tmp_path: Path) -
     expected = fitted.predict(x)
     for rows in (x, x.drop(columns="same"), pa.Table.from_pandas(x.drop(columns="same"))):
         np.testing.assert_allclose(fitted.predict(rows), expected)
+    frames = pytest.importorskip("dask.dataframe")
+    rows = frames.from_pandas(x.drop(columns="same"), npartitions=2)
+    np.testing.assert_allclose(fitted.predict(rows), expected)
     with pytest.raises(DataError, match="a"):
         fitted.predict(x.drop(columns="a"))
     # Files are read without it too, by the commands and as a source.
@@ -451,6 +455,65 @@ def test_frames_of_numbers_without_an_ignored_column(run: Run, tmp_path: Path) -
     np.testing.assert_allclose(fitted.predict(prismgp.data.from_csv(data, "y")), expected)
     x[["b"]].to_csv(data, index=False)
     assert "input column 'a' missing" in run("predict", model, data, "-q", "-o", out).err
+
+
+def test_many_ignored_columns_may_be_absent() -> None:
+    x = pd.DataFrame({f"same{k}": np.full(40, float(k)) for k in range(120)})
+    x.insert(70, "a", np.linspace(0, 3, 40))
+    fitted = SSGPRegressor(4, random_state=0, max_iter=5).fit(x, np.sin(x["a"]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        np.testing.assert_allclose(fitted.predict(x[["a"]]), fitted.predict(x))
+
+
+def test_an_ignored_column_as_target_or_weight(run: Run, tmp_path: Path) -> None:
+    """It is no longer an input; where the fit had others, the message says so."""
+    rng = np.random.default_rng(0)
+    x = pd.DataFrame({"a": rng.normal(size=60), "t": np.tile(["x", "y"], 30), "same": 1.0})
+    data, model, out = tmp_path / "t.csv", tmp_path / "m.prism", tmp_path / "r.html"
+    x.assign(y=np.sin(x["a"])).to_csv(data, index=False)
+    assert run("fit", data, "-t", "y", "--model", "ssgp", "-p", 4, "-q", "-o", model).code == 0
+    assert run("report", model, data, "-t", "same", "--no-certificate", "-q", "-o", out).code == 0
+    assert "not the rows the model was fitted on" in run("certify", model, data, "-t", "same").err
+    assert run("certify", model, data, "--weight-column", "same", "-q").code == 0
+
+
+def test_rows_that_a_fit_of_numbers_dropped(run: Run, tmp_path: Path) -> None:
+    """The fit left rows out for a missing cell of any column, also of one that it ignores."""
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(rng.normal(size=(80, 2)), columns=["a", "b"]).assign(same=1.0)
+    table["y"] = np.sin(table["a"]) * table["b"]
+    table.loc[:5, "same"] = np.nan
+    table.to_csv(tmp_path / "t.csv", index=False)
+    known = table.dropna()
+    fitted = SSGPRegressor(4, max_iter=3, random_state=0, missing="drop").fit(known[["a", "b", "same"]], known["y"])
+
+    def source() -> prismgp.data.Source:
+        return prismgp.data.from_csv(tmp_path / "t.csv", target="y", missing="drop")
+
+    assert fitted.predict(source()).shape == (74,)
+    assert fitted.certify(source()).rows == 74
+    fitted.save(tmp_path / "m.prism")
+    words = "certify", tmp_path / "m.prism", tmp_path / "t.csv", "-t", "y", "--missing"
+    assert run(*words, "drop", "-q").code == 0
+    assert run(*words, "impute", "-q").code == 2
+    # Predictions need no more than what the model uses.
+    assert "Left empty" not in run("predict", tmp_path / "m.prism", tmp_path / "t.csv", "-o", tmp_path / "o.csv").out
+
+
+def test_missing_cells_of_an_ignored_column_without_a_name(run: Run, tmp_path: Path) -> None:
+    x = np.column_stack([np.random.default_rng(0).normal(size=(40, 2)), np.ones(40)])
+    SSGPRegressor(4, max_iter=3, missing="impute").fit(x, x[:, 0]).save(tmp_path / "m.prism")
+    new = pd.DataFrame(x, columns=["a", "b", "c"])
+    new.loc[:5, "c"] = np.nan
+    new.to_csv(tmp_path / "new.csv", index=False)
+    for missing in ("impute", "drop"):
+        words = "predict", tmp_path / "m.prism", tmp_path / "new.csv", "--missing", missing, "-o", tmp_path / "o.csv"
+        found = run(*words)
+        assert found.code == 0
+        assert "Missing" not in found.out
+        assert "missing" not in found.out.replace(str(tmp_path), "")
+        assert pd.read_csv(tmp_path / "o.csv")["mean"].notna().all()
 
 
 def test_a_model_that_ignores_all_inputs(run: Run, tmp_path: Path) -> None:

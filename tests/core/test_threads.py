@@ -10,6 +10,10 @@ import numpy as np
 import pytest
 import torch
 
+from prismgp.core.exact import ExactEvidence
+from prismgp.core.kernels import bounds, default_start, get_kernel
+from prismgp.core.optimise import Monitor, race, screen
+from prismgp.core.rows import Callback
 from prismgp.core.threads import Workers, use_one_thread
 
 
@@ -132,3 +136,36 @@ def test_one_thread_for_the_caller_alone(threads):
             assert ask() == threads
         assert ask() == threads
     assert torch.get_num_threads() == threads
+
+
+@pytest.mark.parametrize("small", [True, False])
+def test_threads_of_an_optimisation(threads, small):
+    """An objective that is small is evaluated on one thread; afterwards there are as many as before."""
+    x = torch.as_tensor(np.random.default_rng(0).normal(size=(30, 2)))
+    objective, seen = ExactEvidence(x, x[:, :1].clone(), get_kernel("rbf")), []
+
+    class Watched:
+        n_rows, work = objective.n_rows, objective.work
+
+        def value(self, params):
+            seen.append(torch.get_num_threads())
+            return objective.value(params)
+
+        def value_and_gradient(self, params):
+            seen.append(torch.get_num_threads())
+            return objective.value_and_gradient(params)
+
+    Watched.small = small
+    start = default_start(2, 1)
+    monitor = Monitor(Callback(), lambda _, params: params)
+    screen([(Watched(), start)], monitor=monitor)
+    race([(Watched(), start)], bounds(start, dtype="float64"), rounds=(3,), monitor=monitor)
+    assert len(seen) > 3
+    assert set(seen) == {1 if small else threads}
+    assert torch.get_num_threads() == threads
+
+
+def test_what_is_small():
+    x = torch.zeros(800, 2, dtype=torch.float64)
+    assert ExactEvidence(x[:700], x[:700, :1], get_kernel("rbf")).small
+    assert not ExactEvidence(x, x[:, :1], get_kernel("rbf")).small

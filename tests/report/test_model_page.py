@@ -242,17 +242,25 @@ def test_another_split_than_that_of_the_fit_is_refused(
     assert main(report) == 0
 
 
-def test_rows_with_the_inputs_of_others_are_not_taken_for_those_of_the_fit(tmp_path: Path) -> None:
-    """Every row measured twice: of most rows that were held out, the other measurement was in the fit."""
+@pytest.mark.parametrize(("copies", "idle", "share"), [(2, 0.0, 0.5), (2, 0.0, 0.1), (1, 0.05, 0.1)])
+def test_rows_with_the_inputs_of_others_are_not_taken_for_those_of_the_fit(
+    copies: int, idle: float, share: float, tmp_path: Path
+) -> None:
+    """Rows measured twice: of most that were held out, the other measurement was in the fit. Or some are all zero."""
     rng = np.random.default_rng(0)
-    frame = pd.DataFrame(np.repeat(rng.normal(size=(100, 2)), 2, axis=0), columns=["a", "b"])
-    frame["y"] = frame["a"] + 0.1 * rng.normal(size=200)
-    frame.to_csv(tmp_path / "twice.csv", index=False)
-    data, model, page = (str(tmp_path / name) for name in ("twice.csv", "m.prism", "page.html"))
-    fit = ["fit", data, "-t", "y", "--model", "ssgp", "--holdout", "0.5", "-p", "4", "-q"]
+    frame = pd.DataFrame(np.repeat(rng.normal(size=(1_000 // copies, 2)), copies, axis=0), columns=["a", "b"])
+    frame.loc[rng.random(1_000) < idle] = 0.0
+    frame["y"] = frame["a"] + 0.1 * rng.normal(size=1_000)
+    frame.to_csv(tmp_path / "some.csv", index=False)
+    new = pd.DataFrame(rng.normal(size=(60, 2)), columns=["a", "b"])
+    new.loc[:1] = 0.0
+    new.assign(y=new["a"]).to_csv(tmp_path / "new.csv", index=False)
+    data, other, model, page = (str(tmp_path / name) for name in ("some.csv", "new.csv", "m.prism", "page.html"))
+    fit = ["fit", data, "-t", "y", "--model", "ssgp", "--holdout", str(share), "-p", "4", "-q"]
     assert main([*fit, "-o", model]) == 0
-    assert main(["report", model, data, "--holdout", "0.5", "--no-certificate", "-q", "-o", page]) == 0
-    assert "The model was fitted on" not in Text(Path(page).read_text(encoding="utf-8")).words
+    for words in ([data, "--holdout", str(share)], [other]):
+        assert main(["report", model, *words, "--no-certificate", "-q", "-o", page]) == 0
+        assert "The model was fitted on" not in Text(Path(page).read_text(encoding="utf-8")).words
 
 
 def test_the_whole_table_of_a_fit_with_held_out_rows_is_recognised(fitted_files: Path) -> None:

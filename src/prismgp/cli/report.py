@@ -16,7 +16,7 @@ import pyarrow as pa
 from prismgp._types import AnyArray
 from prismgp.cli import Parser, Subparsers, common, say
 from prismgp.cli.rows import TableRows, read_table_rows
-from prismgp.core.numerics import hash_rows
+from prismgp.core.numerics import Hashes, hash_rows
 from prismgp.data import TableFiles, quote_names
 from prismgp.data.encodings import LEVELS, NUMBER
 from prismgp.estimators import ExactGPRegressor, GPRegressor, load
@@ -28,8 +28,8 @@ from prismgp.report import examine, model_page, render
 _REPORTED, _CERTIFIED = 20_000, 100_000
 _ROWS = 16_384  # of a file at a time
 _MANY = 0.5  # share of the rows of a report that were in the fit, from which on it is about them
-_LEAST_MATCHES = 20  # of stored rows that a table of the fit must be expected to have, to say so
-_DISTINCT = 0.9  # share of rows with other inputs than all others, from which on inputs tell rows apart
+_LEAST_MATCHES = 10  # of stored rows that a table of the fit must be expected to have, to say so
+_DISTINCT = 0.5  # share of rows with other inputs than all others, from which on inputs tell rows apart
 _BLOCK_ROWS = 16_384  # encoded at a time
 
 
@@ -92,7 +92,8 @@ def run(args: argparse.Namespace) -> int:
     fitted, held_out = _split(args, table)
     _check_split(args, model, fitted)
     is_fit = args.holdout is None and train_files is None and _is_fit(model, fitted)
-    is_part = not is_fit and _share_in_fit(model, held_out) >= _MANY
+    others = None if held_out is fitted else fitted
+    is_part = not is_fit and _share_in_fit(model, held_out, others) >= _MANY
     if is_part and args.holdout is not None:
         raise DataError(
             f"{args.data}: many of the rows to report on were in the fit, so that this split is not that of the fit; "
@@ -190,14 +191,15 @@ def _is_fit(model: GPRegressor, rows: TableRows) -> bool:
     return bool(len(target) == fitted.n_rows and (same or not model.normalize))
 
 
-def _share_in_fit(model: GPRegressor, rows: TableRows) -> float:
+def _share_in_fit(model: GPRegressor, rows: TableRows, others: TableRows | None) -> float:
     """The share of rows that were in the fit, estimated from the training rows that the model has kept.
 
-    Rows are found by their inputs: zero where these do not tell rows apart. Kept rows have no unknown cells, so rows
-    with such cells are never found, and taken for as many of the kept ones as of these. Effects of many levels do not
-    count: in the fit they were out of fold.
+    Rows are found by their inputs: zero where these do not tell rows apart, and what occurs twice does not count,
+    neither among the kept rows nor among these and the ``others`` of their table. Kept rows have no unknown cells, so
+    rows with such cells are never found, and taken for as many of the kept ones as of these. Effects of many levels do
+    not count: in the fit they were out of fold.
     """
-    background, x = model.model_.background, rows.x
+    background = model.model_.background
     if background is None:
         return 0.0
     told = np.ones(background.shape[1], dtype=bool)
@@ -205,17 +207,30 @@ def _share_in_fit(model: GPRegressor, rows: TableRows) -> float:
         own = rows.encoder.features_of_columns
         levels = {name for each in rows.encoder.columns if each.kind == LEVELS for name in own[each.name]}
         told = np.array([name not in levels for name in rows.encoder.feature_names])
-    encode = rows.encoder.encode if rows.is_table else np.asarray
-    parts = []
-    for start in range(0, len(x), _BLOCK_ROWS):
-        inputs = encode(x[start : start + _BLOCK_ROWS])
-        parts.append(hash_rows(inputs[np.isfinite(inputs).all(axis=1)][:, told]))
-    found, known = np.concatenate(parts), hash_rows(background[:, told])
-    expected = len(known) * len(found) / len(x)
-    apart = min(len(np.unique(each)) / max(len(each), 1) for each in (known, found))
+    known, found = hash_rows(background[:, told]), _hash_rows(rows, told)
+    known_once, found_once = _occurring_once(known), _occurring_once(found)
+    if others is not None:
+        found_once = np.setdiff1d(found_once, _hash_rows(others, told))
+    expected = len(known_once) * len(found_once) / model.model_.n_rows  # to be found, if all rows were in the fit
+    apart = min(len(once) / max(len(each), 1) for once, each in ((known_once, known), (found_once, found)))
     if not told.any() or expected < _LEAST_MATCHES or apart < _DISTINCT:
         return 0.0
-    return float(np.isin(known, found).sum() / expected * model.model_.n_rows / len(x))
+    return float(np.isin(known_once, found_once).sum() / expected)
+
+
+def _hash_rows(rows: TableRows, told: AnyArray) -> Hashes:
+    """Numbers of rows without unknown cells, that are the same for rows with the same inputs where ``told``."""
+    encode = rows.encoder.encode if rows.is_table else np.asarray
+    parts = []
+    for start in range(0, len(rows.x), _BLOCK_ROWS):
+        inputs = encode(rows.x[start : start + _BLOCK_ROWS])
+        parts.append(hash_rows(inputs[np.isfinite(inputs).all(axis=1)][:, told]))
+    return np.concatenate(parts)
+
+
+def _occurring_once(hashes: Hashes) -> Hashes:
+    values, counts = np.unique(hashes, return_counts=True)
+    return np.asarray(values[counts == 1])
 
 
 def _check_split(args: argparse.Namespace, model: GPRegressor, fitted: TableRows) -> None:

@@ -76,14 +76,19 @@ def read_table_rows(
     noise.check(targets)
     encoder = fitted.encoder
     missing = args.missing or model.missing
-    if encoder is not None and with_target and missing == "drop":  # the fit left rows out for any missing cell
-        encoder = replace(encoder, ignored=encoder.ignored.difference(files.names))
+    silent = fitted.standardiser.constant_inputs
+    if with_target and missing == "drop":  # the fit left rows out for any missing cell
+        there = set(files.names) - {*targets, *noise.names}
+        if encoder is not None:
+            encoder = replace(encoder, ignored=encoder.ignored - there)
+        named = fitted.feature_names
+        silent = silent & np.isin(named, list(there), invert=True) if named else np.zeros_like(silent)
     reader = TableReader.for_model(
         files,
         encoder,
         fitted.feature_names or fitted.n_inputs,
         targets if with_target else [],
-        silent=fitted.standardiser.constant_inputs,
+        silent=silent,
         ignore=targets,
         missing=missing,
         noise=noise,

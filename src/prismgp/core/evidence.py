@@ -67,6 +67,9 @@ from prismgp.core.statistics import (
 
 _ROUNDING = 1e-3  # error of the eigenvalues of A above which float32 products are not good enough
 _STORE_BYTES = 64 * 2**20  # of features that are stored between the passes of an evaluation
+# Up to so many multiplications, 20 ms of one thread, a second one saves a fifth where the machine has nothing else to
+# do. Where another process uses one of two cores, it makes a fit of 300 rows take fifteen times as long.
+_SMALL_PRODUCTS = 8e7
 _KEPT = 3  # statistics, each (2p + 1 + q)^2 numbers on the compute device
 _STEP = 0.25  # of the search for log rho
 _POINTS = 21  # of its second round, between the neighbours of the best
@@ -176,6 +179,12 @@ class BlockEvidence:
     def work(self) -> float:
         """What an evaluation costs, in arbitrary units."""
         return float(self.n_rows)
+
+    @property
+    def small(self) -> bool:
+        """Whether an evaluation is best computed on one thread."""
+        gated = self.parts[0].gate is not None  # which multiplies the features
+        return not gated and self.n_rows * (2 * len(self.frequencies)) ** 2 <= _SMALL_PRODUCTS
 
     @property
     def frequencies(self) -> Array:

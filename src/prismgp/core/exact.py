@@ -30,6 +30,7 @@ from prismgp.exceptions import TooLargeError
 _GROUPED_ROWS = 20  # among fewer, numbers may look like indicators
 PRIOR_FREQUENCIES = 1_024  # of functions drawn from the prior
 _MATRICES = 8  # n x n float64 matrices alive at the peak of an evaluation, temporaries included
+_SMALL_ROWS = 700  # 20 ms of one thread, as of a small evidence of few frequencies
 _ROUNDING = 1e-9  # of the squares of a factor's row, generously
 _VARIANCE_FLOOR = 1e-12  # share of the prior variance; below it the subtraction has no digits left
 
@@ -91,6 +92,11 @@ class ExactEvidence:
     def work(self) -> float:
         """What an evaluation costs, in arbitrary units."""
         return float(self.n_rows) ** 3
+
+    @property
+    def small(self) -> bool:
+        """Whether an evaluation is best computed on one thread."""
+        return self.n_rows <= _SMALL_ROWS
 
     def _scale_inputs(self, params: Parameters) -> Tensor:
         return self.x / torch.as_tensor(params.lengthscale).to(self.x)
@@ -363,7 +369,7 @@ class TiedEvidence:
 
     def __init__(self, evidence: ExactEvidence, groups: Groups) -> None:
         self.evidence, self.groups = evidence, groups
-        self.n_rows, self.work = evidence.n_rows, evidence.work
+        self.n_rows, self.work, self.small = evidence.n_rows, evidence.work, evidence.small
 
     def value(self, params: Parameters) -> float:
         """Log evidence, summed over the outputs."""

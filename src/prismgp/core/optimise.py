@@ -20,6 +20,7 @@ from scipy.optimize import LbfgsInvHessProduct, OptimizeResult, minimize
 from prismgp._types import Array
 from prismgp.core.kernels import Parameters, Prior
 from prismgp.core.rows import Callback, Ending
+from prismgp.core.threads import use_one_thread
 
 _MEMORY = 20  # pairs kept by L-BFGS
 _FTOL = 1e-7  # change of the evidence per row, in nats, at which L-BFGS stops
@@ -39,6 +40,10 @@ class Objective(Protocol):
     @property
     def work(self) -> float:
         """What an evaluation costs, compared with objectives of the same class."""
+
+    @property
+    def small(self) -> bool:
+        """Whether an evaluation is so short that the threads of its operations would wait rather than help."""
 
     def value(self, params: Parameters) -> float: ...
 
@@ -143,7 +148,7 @@ def screen(
     """
     began = time.perf_counter()
     values, reason = np.full(len(runners), np.inf), "the best starting points take part in the race"
-    with monitor.ending.allow():
+    with monitor.ending.allow(), use_one_thread(all(objective.small for objective, _ in runners)):
         for index, (objective, params) in enumerate(runners):
             values[index] = _Negated(objective, params, "screen", monitor, prior).value(params.pack())
     known = np.isfinite(values)
@@ -254,7 +259,7 @@ def _lbfgs(
         iterations += 1
         target.report(intermediate_result.x, float(intermediate_result.fun))
 
-    with monitor.ending.allow():
+    with monitor.ending.allow(), use_one_thread(objective.small):
         result = minimize(
             target,
             begin,

@@ -95,10 +95,10 @@ class Workers:
 
 
 @contextmanager
-def use_one_thread() -> Iterator[None]:
-    """Let the operations of the caller have one thread until the block ends."""
+def use_one_thread(wanted: bool = True) -> Iterator[None]:
+    """Let the operations of the caller have one thread until the block ends, where that is wanted."""
     threads = torch.get_num_threads()
-    if threads == 1:  # perhaps in another such block, which knows how many others have
+    if threads == 1 or not wanted:  # one perhaps in another such block, which knows how many others have
         yield
         return
     try:

@@ -56,12 +56,7 @@ def add_columns(batch: pa.RecordBatch, partition: Partition, names: Sequence[str
 
 def _values(folders: Sequence[str]) -> dict[str, str | None]:
     pairs = (folder.split("=", 1) for folder in folders if "=" in folder[1:])
-    return {_decode(name): None if value == _MISSING else _plain(_decode(value)) for name, value in pairs}
-
-
-def _plain(text: str) -> str:
-    """A month written 01 as 1, so that as text it is the same as where all values are integers."""
-    return text[1:] if re.fullmatch(r"0[0-9]", text) else text
+    return {_decode(name): None if value == _MISSING else _decode(value) for name, value in pairs}
 
 
 def _decode(text: str) -> str:
@@ -76,8 +71,8 @@ def _decode(text: str) -> str:
 
 
 def _is_integer(text: str | None) -> bool:
-    """Whether a text is an integer, of at most 18 digits; 00501 is a code."""
-    return text is not None and re.fullmatch(r"0|-?[1-9][0-9]{0,17}", text) is not None
+    """Whether a text is an integer, of at most 18 digits, or a month written 01; 00501 is a code."""
+    return text is not None and re.fullmatch(r"0[0-9]?|-?[1-9][0-9]{0,17}", text) is not None
 
 
 def _scalar(value: str | None, kind: pa.DataType) -> pa.Scalar:

@@ -131,13 +131,16 @@ class TableReader:
         they have no names. An encoder knows which inputs the model ignores; without one, ``silent`` says so, (d,). The
         columns to ``ignore``, and those of ``noise``, cannot be inputs.
         """
+
+        def ignore_silent(numbers: TableEncoder) -> TableEncoder:
+            return numbers if silent is None else numbers.ignore(silent)
+
         noise = noise or NoiseColumns()
         names = [name for name in files.names if name not in ignore and name not in noise.names]
         if encoder is not None and encoder.feature_names != inputs and not encoder.positional:
             raise ModelFileError("the model's description of its table does not fit its inputs")
         if encoder is None and not isinstance(inputs, int):
-            encoder = TableEncoder.numeric(inputs)
-            encoder = encoder if silent is None else encoder.ignore(silent)
+            encoder = ignore_silent(TableEncoder.numeric(inputs))
         if encoder is None or encoder.positional:
             count = inputs if encoder is None else len(encoder.columns)
             if len(names) != count:
@@ -145,7 +148,7 @@ class TableReader:
                     f"{files.path}: the model has {count} inputs without names, so the data must have "
                     f"just these columns, in order; it has {len(names)}"
                 )
-            encoder = TableEncoder.numeric(names) if encoder is None else encoder.rename(names)
+            encoder = ignore_silent(TableEncoder.numeric(names)) if encoder is None else encoder.rename(names)
         _check_columns(files, encoder, names)
         return cls(files, encoder, targets, missing=missing, noise=noise)
 
@@ -243,7 +246,8 @@ class TableReader:
         The number is that of the first row in its own file, so that folds do not depend on who reads the files.
         """
         # At least one column, whose rows count where a model ignores all inputs that it knows.
-        names = [*self.encoder.present_columns(self.files.names), *self._numeric] or self.files.names[:1]
+        there = [name for name in self.files.names if name not in self._numeric]
+        names = [*self.encoder.present_columns(there), *self._numeric] or self.files.names[:1]
         numeric = {column.name for column in self.encoder.columns if column.kind == NUMBER} | set(self._numeric)
         tables: Iterator[tuple[pa.Table, int]]
         if all_columns:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from sklearn.base import BaseEstimator
 
 from prismgp._types import AnyArray, Array
@@ -63,6 +64,8 @@ def as_source(
     """
     if is_collection(X):
         encoder = None if reset else getattr(estimator, "table_encoder_", None)
+        if encoder is None and not reset and hasattr(X, "columns"):
+            encoder = _numbers_encoder(estimator, column_names(X))
         missing = getattr(estimator, "missing", None)
         if missing == "drop" and not reset:  # as for frames and arrays, only in a fit
             missing = "impute"
@@ -202,12 +205,9 @@ def _match_columns(estimator: BaseEstimator, source: Source) -> Source:
         return source if source.encoder.columns == encoder.columns else source.encode_with(encoder)
     if source.encoder is not None and not source.encoder.is_numeric:
         raise _numbers_only_error(source.encoder.non_numeric_names)
-    known, model = getattr(estimator, "feature_names_in_", None), getattr(estimator, "model_", None)
-    if known is not None and source.encoder is not None and model is not None:
-        numbers = TableEncoder.numeric(known).ignore(model.standardiser.constant_inputs)
-        own, ignored = source.encoder.input_names, numbers.ignored
-        if [name for name in own if name not in ignored] == [name for name in known if name not in ignored]:
-            return source.encode_with(numbers)
+    known = getattr(estimator, "feature_names_in_", None)
+    if source.encoder is not None and (numbers := _numbers_encoder(estimator, source.encoder.input_names)) is not None:
+        return source.encode_with(numbers)
     if known is not None and source.feature_names is not None and list(known) != source.feature_names:
         raise DataError(
             f"the inputs of {source!r} are {', '.join(source.feature_names)}; the model was fitted with "
@@ -221,6 +221,16 @@ def _match_columns(estimator: BaseEstimator, source: Source) -> Source:
     if encoder is not None and not encoder.is_numeric:
         raise DataError(f"{source!r} holds numbers only; the model was fitted with text or times: pass frames or files")
     return source
+
+
+def _numbers_encoder(estimator: BaseEstimator, names: list[str]) -> TableEncoder | None:
+    """How a model of numbers reads a table with other columns than that of the fit, if it ignores the others."""
+    known, model = getattr(estimator, "feature_names_in_", None), getattr(estimator, "model_", None)
+    if known is None or model is None or names == list(known):
+        return None
+    encoder = TableEncoder.numeric(known).ignore(model.standardiser.constant_inputs)
+    own, needed = ([name for name in each if name not in encoder.ignored] for each in (names, known))
+    return encoder if own == needed else None
 
 
 def match_rows(
@@ -281,11 +291,14 @@ def _add_ignored(estimator: Any, frame: Any) -> Any:
         return frame
     there, units = set(column_names(frame)), model.standardiser
     absent = [k for k in np.flatnonzero(units.constant_inputs) if names[k] not in there]
-    if absent:
-        frame = to_arrow(frame).to_pandas()
-        for k in absent:
-            frame.insert(min(int(k), frame.shape[1]), names[k], units.x_shift[k])
-    return frame
+    if not absent:
+        return frame
+    table = to_arrow(frame)
+    order = table.column_names
+    for k in absent:
+        order.insert(min(int(k), len(order)), names[k])
+        table = table.append_column(names[k], pa.repeat(float(units.x_shift[k]), table.num_rows))
+    return table.select(order).to_pandas()
 
 
 def _numbers_only_error(names: list[str]) -> DataError:

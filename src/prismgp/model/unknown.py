@@ -69,12 +69,20 @@ def marginals_of_unknown(
         filled, factor = fill_from(rows, background, scale)
         return predict(filled.reshape(-1, filled.shape[2])), factor
 
+    def moments(found: Marginals) -> tuple[Array, Array]:
+        return found.mean.cpu().numpy(), found.variance.cpu().numpy()
+
     if encoder is None or not encoder.has_indicators:
         return average_draws(*draw(x))
     # Where training had missing cells too, it has taught their mean: that of the imputed row, with its indicator.
     # What the cell may be counts for the spread, without the indicator.
-    draws, factor = draw(encoder.forget_indicators(x))
-    return average_draws(draws, factor, draw(encoder.impute(x))[0])
+    taught = by_rows(
+        encoder.impute(x),
+        lambda rows: moments(predict(rows)),
+        lambda rows: moments(average_draws(*draw(rows))),  # these have new categories too
+        step=len(x),
+    )
+    return average_draws(*draw(encoder.forget_indicators(x)), taught)
 
 
 def fill_from(x: AnyArray, background: Array, scale: Array) -> tuple[Array, Array]:
@@ -127,23 +135,22 @@ def _factor_of_new(levels: int) -> float:
     return float(_factor_of_one_more(degrees + 1) * np.exp(2.4 / degrees + 1.55 / degrees**2))
 
 
-def average_draws(draws: Marginals, factor: Array, anchor: Marginals | None = None) -> Marginals:
+def average_draws(draws: Marginals, factor: Array, taught: tuple[Array, ...] | None = None) -> Marginals:
     """Mix the predictions at several draws of each row, which come draw by draw (M2).
 
-    ``factor`` multiplies the spread of the draws, (n,). ``anchor``: what training taught of rows in which the cell is
-    missing, also draw by draw. Then the mixture is moved to its mean, and is never narrower than it.
+    ``factor`` multiplies the spread of the draws, (n,). ``taught``: mean and variance, (n, q), that training taught of
+    rows in which the cell is missing. Then the mixture is moved to that mean, and is never narrower.
     """
-    widen = torch.as_tensor(factor).to(draws.mean)[:, None]
-    mixed = _mix(draws, widen)
-    if anchor is None:
+    mixed = _mix(draws, torch.as_tensor(factor).to(draws.mean)[:, None])
+    if taught is None:
         return mixed
-    learned = _mix(anchor, widen)
-    wider = (learned.variance - mixed.variance).clamp(min=0.0)
+    mean, variance = (torch.as_tensor(each).to(mixed.mean) for each in taught)
+    wider = (variance - mixed.variance).clamp(min=0.0)
     return Marginals(
-        learned.mean,
+        mean,
         mixed.variance + wider,
         mixed.weights,
-        mixed.centers + (learned.mean - mixed.mean),
+        mixed.centers + (mean - mixed.mean),
         mixed.variances + wider,
     )
 

@@ -79,6 +79,14 @@ class Expert:
         level = float(torch.logsumexp(log_noise.double(), 0)) - math.log(len(x))
         return replace(self, name=f"{self.name} with learned noise", map=InformedMap(self.map, network, level))
 
+    def with_variances_times(self, factor: Array) -> Expert:
+        """The same means, and all variances times a factor, (q,)."""
+        change = np.log(factor)
+        params = replace(
+            self.params, log_signal=self.params.log_signal + change, log_noise=self.params.log_noise + change
+        )
+        return Expert.of(self.name, self.map, params, self.statistics)
+
     def with_statistics(self, statistics: Statistics, *, judge: Expert | None = None) -> Expert:
         """The same expert with the posterior of other rows."""
         solved = Expert.of(self.name, self.map, self.params, statistics)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,10 +17,12 @@ from prismgp.context import FitContext
 from prismgp.core.fit import SSGPFit, SSGPSettings, fit_ssgp
 from prismgp.core.kernels import Kernel, Parameters
 from prismgp.core.models import SpectralModel, Standardiser, standardise
+from prismgp.core.rows import Callback
 from prismgp.core.shape import NoiseShape
 from prismgp.core.tails import tail_share
 from prismgp.data import MappedSource, Source, StandardisedRows, fit_standardiser
 from prismgp.prism.copies import Copies
+from prismgp.prism.cross_fit import Refit
 from prismgp.prism.experts import Expert, Mixture
 from prismgp.prism.joint import LOCAL_ROWS, JointFit, JointRecipe
 from prismgp.prism.local import LocalMixture
@@ -62,6 +66,7 @@ MANY_ROWS_DEFAULTS: dict[str, dict[str, Any]] = {
 FEW_ROWS, MOST_STEPS = 5_000, 2
 _ENCODED_ROWS = 2_048  # at a time
 _SSGP_SHARE, _VAE_SHARE = 0.3, 0.5  # of the time, where that is limited, before the networks, or before the SSGP
+_REFIT_SHARE = 0.04  # of the time left, where that is limited, that the plain SSGP may take to be fitted again
 _LEAST_ROWS = 50  # with fewer, a held-out part is too small to decide anything
 # Features of a network in training, with many rows. More would need smaller batches, for the time of a step, and these
 # teach it less than more frequencies do (docs/what-was-tried.md); the posterior has them all.
@@ -185,14 +190,20 @@ class _Fit:
             return Expert.plain(model, dtype=rows.dtype, device=rows.device)
 
         share = 1.0 if rows.n_rows < _LEAST_ROWS else _SSGP_SHARE
+        began, ending = time.perf_counter(), self.context.ending
         ssgp = self._fit_plain(rows, self.start, lambda model: Mixture.alone(as_expert(model)), share)
+        seconds = time.perf_counter() - began
         plain = as_expert(ssgp.model)
         if rows.n_rows < _LEAST_ROWS:
             alone = Mixture.alone(plain)
             fit = JointFit(alone, predictor=alone, weights={plain.name: 1.0})
             message, copies = f"fewer than {_LEAST_ROWS} rows: the plain SSGP alone", None
         else:
-            recipe = self._make_joint_recipe(plain, ssgp.start)
+            # Known variances of rows do not grow with the others.
+            refit, learned = None, self.settings.optimize and not rows.chunks(1).known_noise
+            if learned and not ending.early and seconds < _REFIT_SHARE * ending.left:
+                refit = partial(self._refit_plain, ssgp.model.base)
+            recipe = self._make_joint_recipe(plain, ssgp.start, refit)
             fit = recipe.fit(self.streams, self.context)
             copies = self._find_copies(fit)
             message = f"{len(fit.networks)} of {recipe.n_members} members trained"
@@ -304,7 +315,22 @@ class _Fit:
         share: float = 1.0,
     ) -> SSGPFit:
         """The sparse spectrum GP without a network, in a share of the time; callbacks are given its mixture."""
-        settings = SSGPSettings(
+        settings = self._plain_settings(start)
+        values = rows.start(learn=settings.optimize, **start)
+        with self.context.part("ssgp", "plain SSGP", model=as_mixture, share=share, unit="eval") as context:
+            fit = fit_ssgp(rows, values, settings, Streams(self.ssgp_seed), callback=context)
+        context.report("final", rows.n_rows, lambda: fit.model)
+        return fit
+
+    def _refit_plain(self, base: Array, rows: StandardisedRows, callback: Callback) -> Expert:
+        """The same with some of the rows, at the frequencies that were drawn for all of them."""
+        settings = replace(self._plain_settings(self.start), frequencies=base, n_restarts=0)
+        values = rows.start(learn=True, **self.start)
+        fit = fit_ssgp(rows, values, settings, Streams(self.ssgp_seed), callback=callback)
+        return Expert.plain(fit.model, dtype=rows.dtype, device=rows.device)
+
+    def _plain_settings(self, start: dict[str, Any]) -> SSGPSettings:
+        return SSGPSettings(
             kernel=self.settings.kernel,
             n_frequencies=self.settings.n_frequencies,
             frequencies=self.settings.frequencies,
@@ -315,13 +341,8 @@ class _Fit:
             limit_inputs=False,  # the members are given the inputs as they are
             dtype=self.settings.dtype,
         )
-        values = rows.start(learn=settings.optimize, **start)
-        with self.context.part("ssgp", "plain SSGP", model=as_mixture, share=share, unit="eval") as context:
-            fit = fit_ssgp(rows, values, settings, Streams(self.ssgp_seed), callback=context)
-        context.report("final", rows.n_rows, lambda: fit.model)
-        return fit
 
-    def _make_joint_recipe(self, plain: Expert, start: Parameters) -> JointRecipe:
+    def _make_joint_recipe(self, plain: Expert, start: Parameters, refit: Refit | None) -> JointRecipe:
         rows, settings = self.rows, self.settings
         first_steps, max_steps = settings.member_steps(rows.n_rows)
         sizes = NetworkSizes(
@@ -338,6 +359,7 @@ class _Fit:
             rows=rows,
             sample=rows.persist_sample(TRAINING_ROWS, self.streams.generator("training rows")),
             plain=plain,
+            refit=refit,
             start=start,
             kernel=settings.kernel,
             frequencies=settings.frequencies,

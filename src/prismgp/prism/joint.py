@@ -13,21 +13,22 @@ import numpy.typing as npt
 import torch
 
 from prismgp._system import Streams
-from prismgp._types import Array, Saved, Tensor
+from prismgp._types import Array, Saved
 from prismgp.checkpoint import Checkpoint
 from prismgp.context import FitContext
 from prismgp.core.kernels import Kernel, Parameters, draw_frequencies, get_kernel
-from prismgp.core.models import standardise
+from prismgp.core.numerics import Hashes
 from prismgp.core.rows import Ending, time_twice
 from prismgp.core.statistics import STATISTICS, Statistics
 from prismgp.core.threads import Workers
-from prismgp.data import ArraySource, Source, StandardisedRows
+from prismgp.data import Source, StandardisedRows
 from prismgp.prism.copies import Copies
+from prismgp.prism.cross_fit import MOST_ROWS, CrossFit, Refit, cross_fit, held_out_rows_of
 from prismgp.prism.experts import Expert, Mixture
 from prismgp.prism.judging import HeldOutRows, Judged, WeighedStatistics, chunk_rows
 from prismgp.prism.local import LocalMixture
 from prismgp.prism.local_fit import LEAST_EXAMPLES, LocalResult, LocalStage
-from prismgp.prism.maps import InformedMap, MapStatistics
+from prismgp.prism.maps import MapStatistics
 from prismgp.prism.members import Member, MemberSettings
 from prismgp.prism.network import NetworkSizes, RevisedMap
 from prismgp.prism.stacking import average, mixture_moments, normal_nlpd, stack
@@ -63,6 +64,7 @@ class JointFit:
     local: dict[str, Any] = field(default_factory=dict)  # what the local stage says of itself
     residuals: Array | None = None  # standardised, of the predictor at the held-out rows, (m, q)
     row_weights: Array | None = None  # of these rows, (m,), where rows have any
+    cross: CrossFit | None = None  # what rows show of a plain SSGP that has not seen them, where they are few
     copies: Callable[[], Copies | None] = lambda: None  # what rows show that have copies
     networks: dict[int, RevisedMap] = field(default_factory=dict)  # by number, of the members that were trained
     frequencies: list[Array] = field(default_factory=list)  # of the members' posteriors
@@ -81,6 +83,7 @@ class JointRecipe:
     rows: StandardisedRows  # all rows; the final features are in their precision and on their device
     sample: Source  # those the networks are trained on, with the held-out ones among them
     plain: Expert  # the SSGP without a network
+    refit: Refit | None  # learns it again, from some of the rows; None where that is not wanted
     start: Parameters  # where its optimisation began
     kernel: Kernel
     frequencies: str  # how they are drawn
@@ -98,16 +101,19 @@ class JointRecipe:
     def fit(self, streams: Streams, context: FitContext) -> JointFit:
         """Train the members and stack them with the plain SSGP."""
         fraction, rng = self.validation_fraction, streams.generator("held-out")
-        held_out = held_out_rows(hash_inputs(self.sample), fraction, _MOST_HELD_OUT, rng)
-        held = self.sample.take(held_out)
-        result = JointFit(Mixture.alone(self.plain), held_out_rows=len(held_out))
+        hashes = hash_inputs(self.sample)
+        held_out = held_out_rows(hashes, fraction, _MOST_HELD_OUT, rng)
+        examples = held_out_rows_of(self.rows, self.sample, held_out)
+        cross = self._cross_fit(held_out, hashes, streams, context)
+        result = JointFit(Mixture.alone(cross.plain if cross else self.plain), cross=cross)
+        result.held_out_rows = len(held_out)
         enough = len(held_out) >= LEAST_EXAMPLES and self.local_rows >= _LEAST_LOCAL_ROWS
         local = self.local != "never" and enough
         share = _NetworkTime(context.ending.part(_NETWORK_SHARE), self.settings.first_steps, local)
         steps = self.n_members * self.settings.first_steps
         with context.part("members", "networks", unit="step", total=steps) as part, context.ending.allow():
-            self._train(result, held_out, held, streams, context, part, share)
-        self._stack(result, held, context)
+            self._train(result, held_out, examples, streams, context, part, share)
+        self._stack(result, examples, context)
         result.predictor = result.mixture
         if local and share.leaves_local and result.without is not None and not context.ending.over:
             self._localise(result, held_out, streams, context)
@@ -136,6 +142,8 @@ class JointRecipe:
         if found is None:  # the mixture will do
             return
         result.predictor, result.local = found.predictor, found.status
+        if found.predictor is result.mixture:
+            return
         result.residuals = (found.targets - found.held_out.mean) / np.sqrt(found.held_out.total)
         nlpd = normal_nlpd(found.targets, found.held_out.mean, found.held_out.total)
         result.row_weights, result.copies = found.weights, found.copies
@@ -145,7 +153,7 @@ class JointRecipe:
         self,
         result: JointFit,
         held_out: Indices,
-        held: ArraySource,
+        examples: HeldOutRows,
         streams: Streams,
         context: FitContext,
         part: FitContext,
@@ -182,7 +190,7 @@ class JointRecipe:
                 run_training(
                     task,
                     monitor=lambda values: self._show(task, values, scale, part, share),
-                    observe=lambda now: self._report(result, now, held, context, before),
+                    observe=lambda now: self._report(result, now, examples, context, before),
                     checkpoint=checkpoint,
                     ending=share.ending,
                 )
@@ -236,12 +244,12 @@ class JointRecipe:
             task.drop(task.active[share.members(len(task.active)) :])
 
     def _report(
-        self, result: JointFit, now: Sequence[TrainingResult], held: ArraySource, context: FitContext, before: int
+        self, result: JointFit, now: Sequence[TrainingResult], examples: HeldOutRows, context: FitContext, before: int
     ) -> None:
         context.report(
             "members",
             self.rows.n_rows,
-            lambda: self._stack_so_far(result, now, held),
+            lambda: self._stack_so_far(result, now, examples),
             iteration=before + sum(each.steps for each in now),
         )
 
@@ -275,20 +283,25 @@ class JointRecipe:
         if member.best is not None:
             result.networks[number] = member.best
 
-    def _stack_so_far(self, result: JointFit, members: Sequence[TrainingResult], held: ArraySource) -> Mixture:
+    def _stack_so_far(self, result: JointFit, members: Sequence[TrainingResult], examples: HeldOutRows) -> Mixture:
         """The mixture if the training of the members ended here."""
-        now = JointFit(result.mixture, frequencies=result.frequencies)
+        now = JointFit(result.mixture, frequencies=result.frequencies, cross=result.cross)
         for member in members:
             self._add(now, member)
-        self._stack(now, held, FitContext())
+        self._stack(now, examples, FitContext())
         return now.mixture
 
-    def _stack(self, result: JointFit, held: ArraySource, context: FitContext) -> None:
+    def _cross_fit(self, held_out: Indices, hashes: Hashes, streams: Streams, context: FitContext) -> CrossFit | None:
+        """What rows show of a plain SSGP that has not seen them, where there are few of them."""
+        if self.refit is None or len(hashes) > MOST_ROWS or len(hashes) < self.rows.n_rows:
+            return None
+        rng = streams.generator("cross-fit")
+        with context.ending.allow(), context.part("cross-fit", "cross-fit", unit="fold") as part:
+            return cross_fit(self.plain, self.rows, self.sample, held_out, hashes, self.refit, rng, part)
+        return None
+
+    def _stack(self, result: JointFit, examples: HeldOutRows, context: FitContext) -> None:
         """Posteriors on all rows; noise, weights and temperature by the held-out rows."""
-        s, device = self.rows.standardiser, self.rows.device
-        x = standardise(held.x, s.x_shift, s.x_scale, dtype=self.rows.dtype, device=device)
-        y = standardise(held.y, *s.target_units(held.n_noise), dtype=torch.float64, device=device)
-        examples = HeldOutRows(x, y, self.rows.n_outputs)
         target, result.row_weights = examples.targets, examples.weights
         experts = []
         for number, network in result.networks.items():
@@ -298,14 +311,13 @@ class JointRecipe:
             last_pass = partial(context.ending.insist, partial(self._statistics, network))
             (stats,) = context.recall(f"statistics {number}", last_pass, STATISTICS)
             experts.append(Expert.of(f"member {number}", network, network.parameters_now(), stats))
-        experts += context.ending.insist(partial(self._inform, result, x))
-        simple = 1 + sum(isinstance(expert.map, InformedMap) for expert in experts)
-        experts.append(self.plain)
         judged = [self._judge(expert, examples, context) for expert in experts]
+        simple = context.ending.insist(partial(self._judge_plain, result, examples))
+        judged += simple
         experts, seen = [each.expert for each in judged], [each.found for each in judged]
         for number, each in zip(result.networks, judged, strict=False):  # the members come first
             result.members[number]["rows_weighed"] = each.expert.judge is not None
-        chosen = stack(target, seen, simple=simple, row_weights=result.row_weights)
+        chosen = stack(target, seen, simple=len(simple), row_weights=result.row_weights)
         kept = np.flatnonzero(chosen.weights > 0)
         result.mixture = Mixture(tuple(experts[k] for k in kept), chosen.weights[kept], chosen.temperature)
         result.without = replace(result.mixture, experts=tuple(judged[k].without for k in kept))
@@ -315,11 +327,13 @@ class JointRecipe:
             chosen.weights, np.stack([each.mean for each in seen]), np.stack([each.total for each in seen])
         )
         result.residuals = (target - mean) / np.sqrt(total * chosen.temperature)
+        if result.cross is not None and chosen.weights[-1] == 1.0:  # more rows say what the plain SSGP's are like
+            result.residuals, result.row_weights = result.cross.residuals, result.cross.row_weights
 
     def _judge(self, expert: Expert, examples: HeldOutRows, context: FitContext) -> Judged:
         """Predict the held-out rows by an expert; rows that a member cannot explain count less if that is better."""
-        judged = examples.judge(expert, scaled=expert is not self.plain)
-        if not isinstance(expert.map, RevisedMap) or context.ending.left <= 0.0 or not examples.are_far(judged):
+        judged = examples.judge(expert)
+        if context.ending.left <= 0.0 or not examples.are_far(judged):
             return judged
 
         def weigh(judge: Expert, name: str) -> Expert:
@@ -334,13 +348,18 @@ class JointRecipe:
         weighed = weigh(judged.expert, f"weighed, {expert.name}")
         return replace(again, expert=replace(weighed, noise_scale=again.expert.noise_scale))
 
-    def _inform(self, result: JointFit, x: Tensor) -> list[Expert]:
-        """Return the plain SSGP with the noise of the best member that has a noise head; sometimes that is enough."""
+    def _judge_plain(self, result: JointFit, examples: HeldOutRows) -> list[Judged]:
+        """The plain SSGP, last, and before it the same with the noise of the best member that has a noise head."""
+        cross = result.cross
+        plain, without = (self.plain, None) if cross is None else (cross.plain, cross.without)
+        judged = [examples.judge(plain, scaled=False, without=without)]
         noisy = [number for number, network in result.networks.items() if network.noise_head is not None]
-        if not noisy:
-            return []
-        best = min(noisy, key=lambda number: result.members[number]["held_out_nlpd"])
-        return [self.plain.with_noise_of(result.networks[best], x)]
+        if noisy:  # sometimes that is enough
+            best = min(noisy, key=lambda number: result.members[number]["held_out_nlpd"])
+            informed, x = result.networks[best], examples.x
+            other = None if without is None else without.with_noise_of(informed, x)
+            judged.insert(0, examples.judge(plain.with_noise_of(informed, x), without=other))
+        return judged
 
     def _time_statistics(self, network: RevisedMap) -> float:
         """Seconds that :meth:`_statistics` will take, from those of a few rows."""

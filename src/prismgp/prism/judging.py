@@ -85,10 +85,13 @@ class HeldOutRows:
         """Of the rows, (m,), where they have any."""
         return None if self.noise is None else np.asarray(self.noise.weight.cpu().numpy())
 
-    def judge(self, expert: Expert, *, scaled: bool = True) -> Judged:
-        """Predict the rows by an expert after removing them from its posterior; scale its noise to fit them."""
+    def judge(self, expert: Expert, *, scaled: bool = True, without: Expert | None = None) -> Judged:
+        """Predict the rows by an expert after removing them from its posterior; scale its noise to fit them.
+
+        ``without`` is the same expert with parameters that have not seen the rows either, where there is one.
+        """
         expert = replace(expert, noise_scale=np.ones(self.n_outputs))
-        judged = self.meet(expert.without(self._pairs(expert), self.n_outputs), scaled=scaled)
+        judged = self.meet(without or expert.without(self._pairs(expert), self.n_outputs), scaled=scaled)
         return replace(judged, expert=replace(expert, noise_scale=judged.without.noise_scale))
 
     def meet(self, expert: Expert, *, scaled: bool = True) -> Judged:

@@ -114,9 +114,7 @@ def stack(
     totals = np.stack([expert.total for expert in experts])
     weights = _fit_weights(y, means, totals, share if simple else None, row_weights)
     mean, variance = mixture_moments(weights, means, totals)
-    squares, count = (y - mean) ** 2 / variance, len(y) if row_weights is None else row_weights.sum()
-    total = squares.sum(0) if row_weights is None else row_weights @ squares
-    temperature = (total + _TEMPERATURE_ROWS) / (count + _TEMPERATURE_ROWS)
+    temperature = find_temperature((y - mean) ** 2 / variance, row_weights)
     nlpd = normal_nlpd(y, mean, variance * temperature).sum(1)
     if 0 < simple < len(experts) and margin > -np.inf:
         base, alone = _find_simplest(y, means, totals, simple, margin, row_weights)
@@ -174,6 +172,12 @@ def stack_forward(
     weights = np.zeros(len(views) + 1)
     weights[[*chosen, len(views)]] = found.weights
     return replace(found, weights=weights), [chosen.get(k, 0) for k in range(len(views))]
+
+
+def find_temperature(squares: Array, row_weights: Array | None) -> Array:
+    """The factor on all variances, (q,), from squares of standardised residuals, (m, q)."""
+    total, count = (squares.sum(0), len(squares)) if row_weights is None else (row_weights @ squares, row_weights.sum())
+    return np.asarray((total + _TEMPERATURE_ROWS) / (count + _TEMPERATURE_ROWS))
 
 
 def average(values: Array, row_weights: Array | None) -> float:
