@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 import time
 import warnings
 from collections.abc import Callable
@@ -37,13 +38,14 @@ class Checkpoint:
     The file is made like a model file: safetensors with JSON in its header and a checksum, no code. It appears whole or
     not at all, and its size does not grow with the rows. ``identity`` are settings, data and code of the fit, JSON; a
     file with another identity is refused by a DataError, one that is damaged or no checkpoint by a ModelFileError, one
-    that another fit uses now by a PrismGPError. It is in use until :meth:`close`.
+    that another fit uses now by a PrismGPError. It is in use until :meth:`close`. Several threads may store results.
     """
 
     def __init__(self, path: str | PathLike[str] | None = None, identity: dict[str, Any] | None = None) -> None:
         self._path = None if path is None else Path(path)
         self._identity = json.loads(json.dumps(identity or {}))
         self._entries: dict[str, Saved] = {}
+        self._storing = threading.Lock()
         self._written = time.monotonic()
         self._warned = False
         self._lock: Lock | None = None
@@ -92,14 +94,16 @@ class Checkpoint:
         if self._path is None or not (now or time.monotonic() - self._written >= WRITE_SECONDS):
             return
         tensors, info = make()
-        self._entries[name] = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}, info
-        self._write(self._path)
+        with self._storing:
+            self._entries[name] = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}, info
+            self._write(self._path)
 
     def drop(self, name: str) -> None:
         """Remove the entry of that name, and those of the part of that name."""
-        own = [each for each in self._entries if each == name or each.startswith(f"{name}/")]
-        for each in own:
-            del self._entries[each]
+        with self._storing:
+            own = [each for each in self._entries if each == name or each.startswith(f"{name}/")]
+            for each in own:
+                del self._entries[each]
 
     def _write(self, path: Path) -> None:
         tensors = {f"{name}:{key}": value for name, (own, _) in self._entries.items() for key, value in own.items()}

@@ -70,14 +70,14 @@ def cross_fit(
     parts = [held_out, *(_split(held_out, hashes, rng) if rows.n_rows <= _FOLDED_ROWS else [])]
     context.bar.total = len(parts)
 
-    def fit_others(part: Indices) -> Expert:
-        others = np.setdiff1d(np.arange(rows.n_rows), part)
-        expert = refit(replace(rows, source=sample.take(others)), Callback(context.ending))
+    def fit_others(number: int) -> Expert:
+        others = np.setdiff1d(np.arange(rows.n_rows), parts[number])
+        expert = refit(replace(rows, source=sample.take(others)), context.part(f"fold {number}"))
         context.bar.update()
         return expert
 
     with Workers(calm=True, wanted=rows.device.type == "cpu") as workers:
-        experts = workers.map(fit_others, parts)
+        experts = workers.map(fit_others, range(len(parts)))
     if context.ending.early:
         return None
     examples = [held_out_rows_of(rows, sample, part) for part in parts]
