@@ -36,6 +36,7 @@ from prismgp.prism import Expert, InformedMap, MapStatistics, Mixture, NetworkSi
 from prismgp.prism.fit import MANY_ROWS
 from prismgp.prism.local import LocalMixture, SurveyRows, read_coordinates
 from prismgp.prism.members import Member, MemberSettings
+from prismgp.prism.stacking import foresee
 from prismgp.prism.train import MemberTraining
 from prismgp.prism.training_rows import hash_inputs, held_out_rows, open_rows
 from prismgp.vae import torch_generator
@@ -129,11 +130,16 @@ def _copy_with(model: Any, fitted: Any) -> Any:
 
 
 def without_neighbours(model: PrismGPRegressor) -> PrismGPRegressor | None:
-    """What ``local="never"`` would have found: the mixture of experts alone; None if it is used alone anyway."""
-    fitted = model.model_
+    """What ``local="never"`` would have found: the mixture of experts alone; None if it is used alone anyway.
+
+    With few rows its variances may differ, as its residuals suit another shape of the noise, or (Z8) another variance.
+    """
+    fitted, status = model.model_, model.fit_status_
     if not isinstance(fitted.predictor, LocalMixture):
         return None
-    return _copy_with(model, replace(fitted, predictor=fitted.predictor.base))
+    base, m = fitted.predictor.base, status["held_out_rows"]
+    factor = 1.0 if status["weights"]["ssgp"] == 1.0 else foresee(None, m)
+    return _copy_with(model, replace(fitted, predictor=replace(base, temperature=base.temperature * factor)))
 
 
 def standardise(model: Any, x: AnyArray) -> Any:

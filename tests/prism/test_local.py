@@ -21,6 +21,7 @@ from prismgp.prism import Expert, MapStatistics, Mixture, PlainMap, local_fit
 from prismgp.prism import fit as recipes
 from prismgp.prism.local import LocalMixture, Near, View, make_local, start_lengthscales, survey
 from prismgp.prism.local_fit import _EXACT, _INPUTS, _TARGET, LocalStage
+from prismgp.prism.stacking import foresee
 from prismgp.prism.train import MemberTraining
 from tests import reference, short
 from tests.prism.small import assert_same_predictions, data, make_map, model, nightly_seeds, rows
@@ -432,7 +433,9 @@ def test_never_is_the_model_without_neighbours(monkeypatch, fitted_near):
     assert without.fit_status_["local"] == {}
     assert without.fit_status_["weights"] == fit.fit_status_["weights"]
     assert without.log_evidence_ == fit.log_evidence_
-    assert_same_predictions(without, _with(fit, base), x)
+    foreseen = base.temperature * foresee(None, fit.fit_status_["held_out_rows"])
+    np.testing.assert_allclose(without.model_.predictor.temperature, foreseen)
+    assert_same_predictions(without, _with(fit, replace(base, temperature=foreseen)), x)
 
 
 def test_always_uses_neighbours():

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.optimize import minimize_scalar
 
 import prismgp
 from prismgp.core.shape import NormalShape, StudentShape
 from prismgp.data import ArraySource
 from prismgp.exceptions import DataError
 from prismgp.prism import fit as fit_module
+from prismgp.prism.shapes import find_shapes
 from tests.prism.small import data, model, nightly_seeds
 
 pytestmark = pytest.mark.usefixtures("short_fits")
@@ -200,3 +203,54 @@ def test_frames_and_sources(fitted):
     np.testing.assert_array_equal(
         named.predict_quantiles(frame, [0.3]), model().fit(x[:80], y).predict_quantiles(x, [0.3])
     )
+
+
+# -- the shape of another model ----------------------------------------------------------------------
+
+
+def residuals_of(shape, n, seed):
+    return shape.sample(np.random.default_rng(seed), (n, 1))
+
+
+def without_outliers(n):
+    """Residuals with long tails, of which none is far away, and whose mean square is therefore taken for one."""
+    own = StudentShape(5.0).quantile((np.arange(n)[:, None] + 0.5) / n)
+    return own / own.std()
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_few_held_out_rows_take_up_the_tails_of_the_plain_ssgp(weighted):
+    """Forty residuals without an outlier look normal; those of all rows show tails, and the forty how wide (Z8)."""
+    usual, own = residuals_of(StudentShape(5.0), 800, 0), without_outliers(40)
+    assert find_shapes(own, 1).shapes is None
+    weights = np.full(40, 7.0) if weighted else None  # equal weights, in any unit
+    found = find_shapes(own, 1, weights, plain=SimpleNamespace(residuals=usual, row_weights=None))
+    (shape,) = found.shapes
+    assert shape == find_shapes(usual, 1).shapes[0]
+    assert shape.kind == found.status[0]["kind"] == "student"
+
+    def loss(log_factor):
+        logs = shape.log_density(own / np.exp(0.5 * log_factor)).sum() - 20.0 * log_factor
+        return 12.5 * log_factor**2 - logs
+
+    best = minimize_scalar(loss, bounds=(-1.0, 1.6), method="bounded", options={"xatol": 1e-8}).x
+    assert found.factors[0] == pytest.approx(np.exp(best), rel=0.011)  # half a step of the grid
+    gain = (shape.log_density(own / np.sqrt(found.factors[0])) - NormalShape().log_density(own)).mean()
+    assert found.status[0]["gain"] == pytest.approx(gain - 0.5 * np.log(found.factors[0]))
+
+
+def test_rows_without_tails_do_not():
+    """Of a model that explains what looked like outliers."""
+    usual, own = residuals_of(StudentShape(3.0), 800, 0), residuals_of(NormalShape(), 400, 1)
+    found = find_shapes(own, 1, plain=SimpleNamespace(residuals=usual, row_weights=None))
+    assert found == find_shapes(own, 1)
+    assert found.factors == (1.0,)
+
+
+def test_each_output_may():
+    heavy, light = residuals_of(StudentShape(5.0), 800, 0), residuals_of(NormalShape(), 800, 1)
+    own = np.column_stack([without_outliers(40), residuals_of(NormalShape(), 40, 3)])
+    plain = SimpleNamespace(residuals=np.column_stack([heavy, light]), row_weights=None)
+    found = find_shapes(own, 2, plain=plain)
+    assert [each.kind for each in found.shapes] == ["student", "normal"]
+    assert found.factors[0] != 1.0 == found.factors[1]

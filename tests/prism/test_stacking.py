@@ -7,7 +7,7 @@ import pytest
 from scipy import stats as distributions
 
 from prismgp.prism import HeldOut, mixture_moments, noise_scale, stack
-from prismgp.prism.stacking import stack_forward
+from prismgp.prism.stacking import foresee, stack_forward
 from tests import reference
 
 
@@ -243,3 +243,18 @@ def test_temperature_is_per_output(rng):
     y = f + np.array([0.5, 2.0]) * rng.normal(size=f.shape)
     found = stack(y, [expert(f, variance=0.5, noise=0.5)], simple=0)
     np.testing.assert_allclose(found.temperature, [0.25, 4.0], rtol=0.1)
+
+
+# -- rows to come --------------------------------------------------------------------------------------
+
+
+def test_choices_cost_less_the_more_rows_make_them():
+    """(Z9)."""
+    factors = [foresee(None, m) for m in (0, 50, 1_000, 100_000)]
+    np.testing.assert_allclose(factors, [1.3, 1.15, 1.0 + 15 / 1_050, 1.0 + 15 / 100_050])
+
+
+def test_unequal_weights_are_fewer_rows():
+    """A row of weight one among rows of weight zero is one row."""
+    assert foresee(np.ones(80), 80) == foresee(None, 80)
+    assert foresee(np.eye(80)[0], 80) == foresee(None, 1)

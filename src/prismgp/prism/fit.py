@@ -31,6 +31,7 @@ from prismgp.prism.members import MemberSettings
 from prismgp.prism.network import NetworkSizes
 from prismgp.prism.released import PASS_BATCHES, PASSES, ReleasedSettings, fit_released
 from prismgp.prism.shapes import find_shapes
+from prismgp.prism.stacking import foresee
 from prismgp.vae import TRAINING_ROWS, VAESettings, fit_vae
 
 # What parameters left at None become, by recipe. Tests make them smaller.
@@ -217,12 +218,16 @@ class _Fit:
         status = {"recipe": "joint", "message": message, **{name: getattr(fit, name) for name in names}}
         assert fit.predictor is not None
         residuals = None if self.context.ending.interrupted or self.settings.noise_shape == "normal" else fit.residuals
-        found = find_shapes(residuals, rows.n_outputs, fit.row_weights, copies)
+        found = find_shapes(residuals, rows.n_outputs, fit.row_weights, copies, None if fit.is_cross_fit else fit.cross)
         status["noise_shape"] = found.status
+        predictor, factor = fit.predictor, np.array(found.factors)
+        if fit.residuals is not None and not fit.is_cross_fit:
+            factor = factor * foresee(fit.row_weights, len(fit.residuals))
+        predictor = replace(predictor, temperature=predictor.temperature * factor)
         share = 0.0 if residuals is None else tail_share(len(residuals), fit.row_weights)
         lengthscale = ssgp.model.params.lengthscale
         shapes = found.shapes, found.copy_shapes
-        return PrismFit(fit.predictor, status, ssgp.stages, fit.history, fit.steps, lengthscale, *shapes, share)
+        return PrismFit(predictor, status, ssgp.stages, fit.history, fit.steps, lengthscale, *shapes, share)
 
     def _find_copies(self, fit: JointFit) -> Copies | None:
         ending, found = self.context.ending, None

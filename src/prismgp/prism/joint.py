@@ -75,6 +75,11 @@ class JointFit:
     held_out_nlpd: float | None = None
     steps: int = 0
 
+    @property
+    def is_cross_fit(self) -> bool:
+        """Whether the residuals are those of the plain SSGP at rows that chose nothing."""
+        return self.cross is not None and self.residuals is self.cross.residuals
+
 
 @dataclass(frozen=True)
 class JointRecipe:

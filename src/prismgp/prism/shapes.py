@@ -1,15 +1,27 @@
-"""The shapes of the noise of a fit, learned from its held-out rows, and from rows that have copies."""
+"""The shapes of the noise of a fit, learned from held-out rows, from its plain SSGP, and from rows that have copies.
+
+With few rows, a few dozen are held out. They rarely have an outlier among them, so their residuals look normal, and
+their variance is too small. Residuals of the plain SSGP at all rows show how long the tails are. Their shape is used,
+at the variance that suits the held-out rows best, unless these are likelier under their own:
+
+    log t maximises sum_i log p(z_i / sqrt(t)) - (m / 2) log t - (50 / 4) (log t)^2                             (Z8)
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from prismgp._types import Array
 from prismgp.core.shape import NoiseShape, NormalShape
 from prismgp.core.shape_fit import ShapeFit, fit_shape
 from prismgp.prism.copies import LEAST_COPIES, Copies
-from prismgp.prism.stacking import average, is_significant
+from prismgp.prism.cross_fit import CrossFit
+from prismgp.prism.stacking import TEMPERATURE_ROWS, average, is_significant
+
+_LOG_FACTORS = np.linspace(-1.0, 1.6, 131)  # of a shape that is not of the held-out rows
 
 
 @dataclass(frozen=True)
@@ -19,19 +31,29 @@ class FoundShapes:
     shapes: tuple[NoiseShape, ...] | None
     copy_shapes: tuple[NoiseShape, ...] | None  # of rows with the inputs of known rows; None: the same as of others
     status: list[dict[str, Any]]  # for ``fit_status_``
+    factors: tuple[float, ...]  # on the variances of each output, (q,), which suit the shapes
 
 
 def find_shapes(
-    residuals: Array | None, q: int, weights: Array | None = None, copies: Copies | None = None
+    residuals: Array | None,
+    q: int,
+    weights: Array | None = None,
+    copies: Copies | None = None,
+    plain: CrossFit | None = None,
 ) -> FoundShapes:
     """Shapes from standardised residuals of held-out rows, (m, q), which may have weights, (m,).
 
-    They are normal without residuals. Copies have shapes of their own if these are significantly better for them;
-    then those of other rows are learned from the held-out rows that have no copy, where these are enough.
+    They are normal without residuals. ``plain`` has those of the plain SSGP at more rows, where these are others.
+    Copies have shapes of their own if these are significantly better for them; then those of other rows are learned
+    from the held-out rows that have no copy, where these are enough.
     """
     if residuals is None:
-        return FoundShapes(None, None, [_about(ShapeFit(NormalShape()))] * q)
-    found = [fit_shape(residuals[:, k], weights=weights) for k in range(q)]
+        return FoundShapes(None, None, [_about(ShapeFit(NormalShape()))] * q, (1.0,) * q)
+    found, factors = [fit_shape(residuals[:, k], weights=weights) for k in range(q)], [1.0] * q
+    if plain is not None and copies is None:
+        for k in range(q):
+            usual = fit_shape(plain.residuals[:, k], weights=plain.row_weights)
+            found[k], factors[k] = _choose(found[k], usual, residuals[:, k], weights)
     status, shapes = [_about(each) for each in found], tuple(each.shape for each in found)
     if copies is not None:
         own = [_better(copies.residuals[:, k], copies.weights, shapes[k]) for k in range(q)]
@@ -41,9 +63,24 @@ def find_shapes(
                 found = [fit_shape(residuals[copies.alone, k], weights=some) for k in range(q)]
             known = [other if each is None else each for each, other in zip(own, found, strict=True)]
             status = [_about(a) | {"copies": _about(b)} for a, b in zip(found, known, strict=True)]
-            return FoundShapes(tuple(each.shape for each in found), tuple(each.shape for each in known), status)
+            return FoundShapes(
+                tuple(each.shape for each in found), tuple(each.shape for each in known), status, tuple(factors)
+            )
     normal = all(isinstance(each, NormalShape) for each in shapes)
-    return FoundShapes(None if normal else shapes, None, status)
+    return FoundShapes(None if normal else shapes, None, status, tuple(factors))
+
+
+def _choose(own: ShapeFit, usual: ShapeFit, z: Array, weights: Array | None) -> tuple[ShapeFit, float]:
+    """The shape of the plain SSGP, and the factor on the variances (Z8), or that of held-out rows if it is likelier."""
+    if isinstance(usual.shape, NormalShape):
+        return own, 1.0
+    w = np.ones_like(z) if weights is None else weights * (weights.sum() / np.square(weights).sum())
+    logs = usual.shape.log_density(z / np.exp(0.5 * _LOG_FACTORS)[:, None]) - 0.5 * _LOG_FACTORS[:, None]
+    best = int((logs @ w - 0.25 * TEMPERATURE_ROWS * _LOG_FACTORS**2).argmax())
+    if is_significant(own.shape.log_density(z) - logs[best], weights, fitted=1, margin=0.0):
+        return own, 1.0
+    gain = average(logs[best] - NormalShape().log_density(z), weights)
+    return ShapeFit(usual.shape, {"normal": gain, usual.shape.kind: 0.0}), float(np.exp(_LOG_FACTORS[best]))
 
 
 def _better(z: Array, weights: Array | None, other: NoiseShape) -> ShapeFit | None:

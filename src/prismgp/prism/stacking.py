@@ -22,7 +22,8 @@ _NOISE_GRID = np.linspace(-3.0, 4.0, 141)  # logarithms of the factor on the noi
 _COARSE = 10  # of its points that the first look passes over at a time
 _NOISE_ROWS = 10.0  # pseudo-rows that pull the factor to one
 _WEIGHT_ROWS = 10.0  # pseudo-rows that pull the weights to the prior ones
-_TEMPERATURE_ROWS = 50.0
+TEMPERATURE_ROWS = 50.0  # pseudo-rows that pull the temperature to one
+_CHOSEN = 15.0  # how much larger mean squares of new rows are, times the rows that were held out
 _PLAIN_SHARE = 0.05  # prior weight of the plain SSGP; the members share the rest
 _LEAST_WEIGHT = 0.01  # below it an expert is dropped: a wide expert blurs the moments more than it helps
 _MOST_CORNERS = 12  # with more experts than this, only the centre is tried: each start costs as many evaluations
@@ -177,7 +178,17 @@ def stack_forward(
 def find_temperature(squares: Array, row_weights: Array | None) -> Array:
     """The factor on all variances, (q,), from squares of standardised residuals, (m, q)."""
     total, count = (squares.sum(0), len(squares)) if row_weights is None else (row_weights @ squares, row_weights.sum())
-    return np.asarray((total + _TEMPERATURE_ROWS) / (count + _TEMPERATURE_ROWS))
+    return np.asarray((total + TEMPERATURE_ROWS) / (count + TEMPERATURE_ROWS))
+
+
+def foresee(row_weights: Array | None, m: int) -> float:
+    """The factor by which variances must be larger than m held-out rows say, which may have weights, (m,).      (Z9)
+
+    They choose among the checks of a training, the experts and their neighbours, so that new rows are farther from the
+    predictions. That is like fitting some numbers to them, so the factor falls as they become more.
+    """
+    rows = m if row_weights is None else effective_rows(row_weights)
+    return 1.0 + _CHOSEN / (rows + TEMPERATURE_ROWS)
 
 
 def average(values: Array, row_weights: Array | None) -> float:
