@@ -14,7 +14,7 @@ import prismgp
 from prismgp import ExactGPRegressor, NeighborGPRegressor, PrismGPRegressor, SSGPRegressor
 from prismgp.core.models import Marginals
 from prismgp.exceptions import PrismGPWarning
-from prismgp.model.unknown import average_draws, fill_from
+from prismgp.model.unknown import average_draws, fill_from, fill_taught, find_taught
 from prismgp.prism.local import LocalMixture
 
 NOISE = 0.1
@@ -116,6 +116,64 @@ def test_missing_means_something_where_training_says_so() -> None:
     model = ExactGPRegressor().fit(x.assign(b=x["b"].mask(gone)), y)
     new = pd.DataFrame({"a": [0.0, 1.0], "b": [np.nan, np.nan]})
     np.testing.assert_allclose(model.predict(new), [5, 6], atol=0.3)
+
+
+# -- cells that many rows of the fit missed too ------------------------------------------------------
+
+
+def gappy(n: int, seed: int) -> tuple[pd.DataFrame, Any]:
+    """Where a is low, nobody measures b, and where it is missing it has no effect; c is missing now and then."""
+    rng = np.random.default_rng(seed)
+    a, b, c = rng.uniform(-2, 2, (3, n))
+    y = np.sin(2 * a) + np.where(a < 0, 0.0, 3.0 * b) + NOISE * rng.standard_normal(n)
+    return pd.DataFrame({"a": a, "b": np.where(a < 0, np.nan, b), "c": np.where(rng.random(n) < 0.01, np.nan, c)}), y
+
+
+@pytest.fixture(scope="module")
+def taught() -> Any:
+    settings: dict[str, Any] = {"n_members": 1, "hidden": (16,), "max_steps": 30, "validation_fraction": 0.25}
+    return PrismGPRegressor(32, local="never", random_state=0, **settings).fit(*gappy(600, 0))
+
+
+def test_rows_that_miss_what_many_rows_of_the_fit_missed_are_like_them(taught: Any, tmp_path: Path) -> None:
+    """They are no less certain than complete rows, though complete rows that resemble them differ a lot."""
+    x, y = gappy(600, 1)
+    known = x[x["c"].notna()].reset_index(drop=True)
+    assert taught.model_.taught.tolist() == [[False, True, False, False, False]]  # b, and not c
+    gaps = known["b"].isna()
+    _, std = taught.predict(known, return_std=True)
+    assert std[gaps].max() < 2.0 * np.median(std[~gaps])
+    assert 0.9 < coverage(taught, known[gaps], y[x["c"].notna()][gaps]) < 0.99
+    taught.save(tmp_path / "m.prism")
+    loaded = prismgp.load(tmp_path / "m.prism")
+    np.testing.assert_array_equal(loaded.model_.taught, taught.model_.taught)
+    for mine, theirs in zip(taught.predict(x, return_std=True), loaded.predict(x, return_std=True), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+def test_other_rows_with_unknown_cells_are_averaged(taught: Any) -> None:
+    """Where c is missing too, and where b is missing although a is high: no rows of the fit were like that."""
+    model = taught.model_
+    rows = taught.table_encoder_.encode(np.array([[-1.0, np.nan, np.nan], [-1.0, np.nan, 0.5], [1.0, 0.5, np.nan]]))
+    filled = fill_taught(rows, model.taught, model.encoder)
+    np.testing.assert_array_equal(np.isnan(filled).any(axis=1), [True, False, True])
+    np.testing.assert_array_equal(np.isnan(filled[[0, 2]]), np.isnan(rows[[0, 2]]))
+    assert np.isnan(rows[1]).any()  # the rows that were given stay as they are
+
+
+@pytest.mark.parametrize(("scale", "gaps", "found"), [(1.0, 60, True), (1.0, 40, False), (2.0, 60, False)])
+def test_held_out_rows_must_show_it(
+    taught: Any, rng: np.random.Generator, scale: float, gaps: int, found: bool
+) -> None:
+    """Enough of them, whose intervals are wide enough."""
+    encoder = taught.table_encoder_
+    x = np.zeros((500, 5))  # a, b, whether b is missing, c, whether c is
+    x[:, 2] = np.arange(500) < gaps
+    residuals = np.where(np.arange(500)[:, None] < gaps, scale, 1.0) * np.sign(rng.normal(size=(500, 2)))
+    cells = find_taught((x, residuals), encoder, np.zeros(5, dtype=bool))
+    assert (cells is not None) == found
+    nowhere = find_taught((x, residuals), encoder, encoder.indicators >= 0)  # inputs that the model ignores
+    assert nowhere is None
 
 
 def test_arrays() -> None:

@@ -279,7 +279,7 @@ def _print(summary: dict[str, Any], *, error: bool) -> None:
     ]
     cells = ", ".join(f"{printable(name)} {count:,}" for name, count in summary["missing"].items())
     if cells and not summary["rows_not_predicted"]:
-        rows.append(("Missing inputs", f"{cells}: averages with wider intervals"))
+        rows.append(("Missing inputs", f"{cells}: imputed; intervals are wider where the fit had few such rows"))
     if summary["rows_not_predicted"]:
         rows.append(("Left empty", f"{summary['rows_not_predicted']:,} rows with missing inputs ({cells})"))
     several = isinstance(summary["target"], list)

@@ -28,6 +28,7 @@ from prismgp._validate import check_choice, check_number
 from prismgp.core.kernels import FREQUENCY_KINDS, get_kernel
 from prismgp.estimators.base import UpdatableRegressor
 from prismgp.exceptions import DataError
+from prismgp.model.unknown import find_taught
 from prismgp.prism.fit import DEFAULTS, PrismSettings, fit_prism
 
 
@@ -100,7 +101,8 @@ class PrismGPRegressor(UpdatableRegressor):
     missing : {"impute", "drop", "error"}, default "impute"
         What to do with missing inputs. "impute": numbers and times get the median of the training rows and an
         indicator, missing categories are a category; "drop": rows that have any are left out of the fit; "error": they
-        are an error. A prediction averages over what a missing cell may be. A source has an argument of its own.
+        are an error. A prediction averages over what a missing cell may be, unless held-out rows show that the model
+        knows rows in which the same cells are missing. A source has an argument of its own.
     device : {"cpu", "cuda", "auto"} or a numbered GPU such as "cuda:1", default "cpu"
     dtype : {"float64", "float32"}, default "float64"
         Of the final features; networks are trained in float32.
@@ -295,6 +297,7 @@ class PrismGPRegressor(UpdatableRegressor):
             shapes=fit.shapes,
             copy_shapes=fit.copy_shapes,
             tail_share=fit.tail_share,
+            taught=find_taught(fit.held_out, getattr(self, "table_encoder_", None), rows.standardiser.constant_inputs),
         )
 
     def _check_parameters(self) -> None:

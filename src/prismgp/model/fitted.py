@@ -20,7 +20,7 @@ from prismgp.data import StandardisedRows, TableEncoder
 from prismgp.exceptions import DataError
 from prismgp.model.conformal import Conformal
 from prismgp.model.row_shapes import RowShapes
-from prismgp.model.unknown import DRAWS, Compute, by_rows, fill_ignored, marginals_of_unknown
+from prismgp.model.unknown import DRAWS, Compute, by_rows, fill_ignored, fill_taught, marginals_of_unknown
 from prismgp.prism.copies import KnownRows, Mask
 
 _CPU = torch.device("cpu")
@@ -55,6 +55,8 @@ class FittedModel:
     feature_names: list[str] | None = None
     encoder: TableEncoder | None = None  # how raw columns of a table become the inputs
     background: Array | None = None  # training rows, (m, d), that unknown cells take their values from
+    # Inputs that may be missing together, (k, d), since held-out rows have shown that the model knows such rows.
+    taught: AnyArray | None = None
     status: dict[str, Any] = field(default_factory=dict)  # the estimator's fit_status_
     history: dict[str, list[Any]] = field(default_factory=dict)  # the estimator's history_
     n_iter: int = 1  # the estimator's n_iter_
@@ -364,15 +366,17 @@ class FittedModel:
 
     def complete(self, x: AnyArray) -> AnyArray:
         """Rows with typical values, those of training, in place of unknown cells."""
-        x = self._fill_ignored(x)
+        x = self._fill_known(x)
         if np.isfinite(x).all():
             return x
         if self.encoder is not None:
             x = self.encoder.impute(x)
         return np.where(np.isfinite(x), x, self._known_background().mean(axis=0))
 
-    def _fill_ignored(self, x: AnyArray) -> AnyArray:
-        return fill_ignored(x, self.standardiser.constant_inputs, self.standardiser.x_shift)
+    def _fill_known(self, x: AnyArray) -> AnyArray:
+        """Rows without the unknown cells that need no average over what they may be."""
+        x = fill_ignored(x, self.standardiser.constant_inputs, self.standardiser.x_shift)
+        return x if self.taught is None or self.encoder is None else fill_taught(x, self.taught, self.encoder)
 
     def _known_background(self) -> Array:
         if self.background is None:
@@ -381,7 +385,7 @@ class FittedModel:
 
     def _spread_of_unknown(self, x: AnyArray, variance: Array) -> tuple[npt.NDArray[np.intp], Array, Array]:
         """Rows with unknown cells, their means, and what their variances exceed the given ones of all rows by."""
-        x = self._fill_ignored(x)
+        x = self._fill_known(x)
         gaps = np.flatnonzero(~np.isfinite(x).all(axis=1))
         if not len(gaps):
             return gaps, np.empty((0, self.n_outputs)), np.empty((0, self.n_outputs))
@@ -391,7 +395,7 @@ class FittedModel:
 
     def _by_rows(self, x: AnyArray, known: Compute, unknown: Compute) -> tuple[Array, ...]:
         if not np.isfinite(x).all():
-            x = self._fill_ignored(x)
+            x = self._fill_known(x)
         if np.isfinite(x).all():
             return known(x)
         return by_rows(x, known, unknown, step=max(1, self.prediction_rows // DRAWS))

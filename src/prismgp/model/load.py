@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from prismgp._system import compute_device, is_device
-from prismgp._types import DTYPES, Array, Tensor
+from prismgp._types import DTYPES, AnyArray, Array, Tensor
 from prismgp.core.exact import ExactModel, ExactPosterior
 from prismgp.core.features import GATINGS, BlockPosterior, Gating, WeightPosterior
 from prismgp.core.gating import RuleGate
@@ -113,6 +113,7 @@ def _build(config: dict[str, Any], tensors: dict[str, Tensor], device: str | Non
         feature_names=names,
         encoder=None if encoder is None else encoder.ignore(standardiser.constant_inputs),
         background=_build_background(tensors, d),
+        taught=_build_taught(config.get("taught"), d),
         status=dict(config["fit_status"]),
         history=config["history"],
         n_iter=n_iter,
@@ -147,6 +148,18 @@ def _build_background(tensors: dict[str, Tensor], d: int) -> Array | None:
     if rows.ndim != 2 or rows.shape[1] != d or not len(rows):
         raise ModelFileError(f"the background is not one of rows of {d} inputs")
     found: Array = rows.numpy()
+    return found
+
+
+def _build_taught(sets: Any, d: int) -> AnyArray | None:
+    """Inputs that may be missing together, (k, d), from the numbers of those of each set."""
+    if sets is None:
+        return None
+    found = np.zeros((len(sets), d), dtype=bool)
+    for own, cells in zip(found, sets, strict=True):
+        if not cells or not all(type(each) is int and 0 <= each < d for each in cells):
+            raise ModelFileError(f"cells that may be missing are not numbers of the {d} inputs")
+        own[cells] = True
     return found
 
 

@@ -71,6 +71,7 @@ def _config_of(model: FittedModel) -> dict[str, Any]:
         "noise_shape": None if model.shapes is None else [shape.to_dict() for shape in model.shapes],
         "copy_shape": None if model.copy_shapes is None else [shape.to_dict() for shape in model.copy_shapes],
         "tail_share": model.tail_share,
+        "taught": None if model.taught is None else [np.flatnonzero(cells).tolist() for cells in model.taught],
         "conformal_rows": None if model.conformal is None else model.conformal.rows,
         "state": predictor_config(model.predictor),
         "summary": summarise(model),

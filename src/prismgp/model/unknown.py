@@ -4,6 +4,9 @@ A cell is unknown if it is missing (NaN), or holds a category that training did 
 taken from training rows: those that resemble the row in all that is known of it, or, as a new category is like no other
 one, any of them. So the prediction is a mixture. Its mean is that of these rows, and by the law of total variance their
 spread adds to its variance (M2).
+
+Where many rows of the fit missed the very same cells, the model has learned what such rows are like. Held-out rows show
+whether its intervals are right for them; if so, they are predicted as any others.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ Compute: TypeAlias = Callable[[AnyArray], tuple[Array, ...]]  # of rows: arrays 
 DRAWS = 24  # rows of the background that an unknown cell takes its values from
 _SMOOTHING = 0.1  # of the variance of the draws; a third of the usual for normal kernels, as cells may be uniform
 _FEWEST = 2  # degrees of freedom
+_LEAST_TAUGHT = 50  # held-out rows that miss the same cells, to say whether their intervals are right
 _EQUALLY_NEAR, _TINY = 1e-9, 1e-290  # relative to the largest of the numbers, and the least of these
 
 
@@ -53,6 +57,47 @@ def fill_ignored(x: AnyArray, ignored: AnyArray, typical: Array) -> AnyArray:
     x = np.array(x)
     rows, columns = np.nonzero(gaps)
     x[rows, columns] = typical[columns]
+    return x
+
+
+def find_taught(
+    held_out: tuple[Array, Array] | None, encoder: TableEncoder | None, ignored: AnyArray
+) -> AnyArray | None:
+    """Which cells may be missing together because training has taught what such rows are like, (k, d); None: nowhere.
+
+    ``held_out`` are rows, (m, d), in which missing cells are imputed, and their standardised residuals, (m, q). At
+    least 50 of them must miss just these cells, and their mean square must not exceed one by more than its standard
+    error. Nothing is said of cells of inputs, (d,), that the model ignores.
+    """
+    if held_out is None or encoder is None or not encoder.has_indicators:
+        return None
+    x, residuals = held_out
+    indicators = encoder.indicators
+    gaps = (indicators >= 0) & (x[:, indicators] > 0.5) & ~ignored
+    patterns, which = np.unique(gaps, axis=0, return_inverse=True)
+    squares = np.square(residuals)
+
+    def is_right(k: int) -> bool:
+        own = squares[which.ravel() == k]
+        if len(own) < _LEAST_TAUGHT or not patterns[k].any():
+            return False
+        return bool((own.mean(0) <= 1.0 + own.std(0, ddof=1) / np.sqrt(len(own))).all())
+
+    found = patterns[[is_right(k) for k in range(len(patterns))]]
+    return found if len(found) else None
+
+
+def fill_taught(x: AnyArray, taught: AnyArray, encoder: TableEncoder) -> AnyArray:
+    """Rows, (n, d or more), with imputed cells where training has taught what rows are like that miss just these."""
+    d = taught.shape[1]
+    gaps = np.isnan(x[:, :d])
+    rows = np.flatnonzero(gaps.any(axis=1) & ~np.isinf(x[:, :d]).any(axis=1))
+    known = {pattern.tobytes() for pattern in taught}
+    rows = rows[[pattern.tobytes() in known for pattern in gaps[rows]]]
+    if not len(rows):
+        return x
+    x = np.array(x)
+    x[rows, :d] = encoder.impute(x[rows, :d])
     return x
 
 

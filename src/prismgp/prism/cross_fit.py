@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from prismgp._types import Array
+from prismgp._types import Array, Tensor
 from prismgp.context import FitContext
 from prismgp.core.models import standardise
 from prismgp.core.numerics import Hashes
@@ -40,7 +40,8 @@ class CrossFit:
 
     plain: Expert  # that of all rows, its variances as large as the residuals say
     without: Expert  # that of the rows that are not held out, likewise
-    residuals: Array  # standardised by the corrected variances, of the rows that were predicted, (m, q)
+    x: Tensor  # the rows that were predicted, standardised, (m, d)
+    residuals: Array  # of these, standardised by the corrected variances, (m, q)
     row_weights: Array | None  # of these rows, (m,), where rows have any
 
 
@@ -89,6 +90,7 @@ def cross_fit(
     return CrossFit(
         plain.with_variances_times(factor),
         experts[0].with_variances_times(factor),
+        torch.cat([each.x for each in examples]),
         residuals / np.sqrt(factor),
         weights,
     )

@@ -152,6 +152,7 @@ class PrismFit:
     shapes: tuple[NoiseShape, ...] | None = None  # of the noise of each output; None: normal
     copy_shapes: tuple[NoiseShape, ...] | None = None  # of rows that are copies of known ones; None: as of others
     tail_share: float = 0.0  # of the tails beside them
+    held_out: tuple[Array, Array] | None = None  # rows that it did not know, (m, d), and their standardised residuals
 
 
 def fit_prism(
@@ -227,7 +228,10 @@ class _Fit:
         share = 0.0 if residuals is None else tail_share(len(residuals), fit.row_weights)
         lengthscale = ssgp.model.params.lengthscale
         shapes = found.shapes, found.copy_shapes
-        return PrismFit(predictor, status, ssgp.stages, fit.history, fit.steps, lengthscale, *shapes, share)
+        held_out, s = None, rows.standardiser
+        if fit.residuals is not None and fit.residuals_x is not None and not self.context.ending.interrupted:
+            held_out = fit.residuals_x.double().cpu().numpy() * s.x_scale + s.x_shift, fit.residuals
+        return PrismFit(predictor, status, ssgp.stages, fit.history, fit.steps, lengthscale, *shapes, share, held_out)
 
     def _find_copies(self, fit: JointFit) -> Copies | None:
         ending, found = self.context.ending, None

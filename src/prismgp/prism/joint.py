@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 
 from prismgp._system import Streams
-from prismgp._types import Array, Saved
+from prismgp._types import Array, Saved, Tensor
 from prismgp.checkpoint import Checkpoint
 from prismgp.context import FitContext
 from prismgp.core.kernels import Kernel, Parameters, draw_frequencies, get_kernel
@@ -63,6 +63,7 @@ class JointFit:
     predictor: Mixture | LocalMixture | None = None  # the mixture, or with neighbours
     local: dict[str, Any] = field(default_factory=dict)  # what the local stage says of itself
     residuals: Array | None = None  # standardised, of the predictor at the held-out rows, (m, q)
+    residuals_x: Tensor | None = None  # these rows, standardised, (m, d)
     row_weights: Array | None = None  # of these rows, (m,), where rows have any
     cross: CrossFit | None = None  # what rows show of a plain SSGP that has not seen them, where they are few
     copies: Callable[[], Copies | None] = lambda: None  # what rows show that have copies
@@ -151,7 +152,7 @@ class JointRecipe:
             return
         result.residuals = (found.targets - found.held_out.mean) / np.sqrt(found.held_out.total)
         nlpd = normal_nlpd(found.targets, found.held_out.mean, found.held_out.total)
-        result.row_weights, result.copies = found.weights, found.copies
+        result.row_weights, result.residuals_x, result.copies = found.weights, found.x, found.copies
         result.held_out_nlpd = average(nlpd.sum(1), found.weights)
 
     def _train(
@@ -307,7 +308,7 @@ class JointRecipe:
 
     def _stack(self, result: JointFit, examples: HeldOutRows, context: FitContext) -> None:
         """Posteriors on all rows; noise, weights and temperature by the held-out rows."""
-        target, result.row_weights = examples.targets, examples.weights
+        target, result.row_weights, result.residuals_x = examples.targets, examples.weights, examples.x
         experts = []
         for number, network in result.networks.items():
             # A copy: the training may go on, and is in another precision.
@@ -333,7 +334,8 @@ class JointRecipe:
         )
         result.residuals = (target - mean) / np.sqrt(total * chosen.temperature)
         if result.cross is not None and chosen.weights[-1] == 1.0:  # more rows say what the plain SSGP's are like
-            result.residuals, result.row_weights = result.cross.residuals, result.cross.row_weights
+            cross = result.cross
+            result.residuals, result.row_weights, result.residuals_x = cross.residuals, cross.row_weights, cross.x
 
     def _judge(self, expert: Expert, examples: HeldOutRows, context: FitContext) -> Judged:
         """Predict the held-out rows by an expert; rows that a member cannot explain count less if that is better."""

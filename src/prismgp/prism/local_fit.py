@@ -98,7 +98,8 @@ class LocalResult:
     """What the local stage found."""
 
     predictor: LocalMixture | Mixture
-    held_out: HeldOut  # the predictor at the examples, in the model's units
+    x: Tensor  # the examples, standardised, (m, d)
+    held_out: HeldOut  # the predictor at these, in the model's units
     targets: Array  # of the examples, (m, q)
     weights: Array | None  # of the examples, (m,), where rows have any
     status: dict[str, Any]
@@ -175,7 +176,7 @@ class LocalStage:
         if duplicates := len(groups) - len(torch.unique(groups)):
             status["duplicates"] = duplicates
         if not len(kept):
-            return LocalResult(self.mixture, base, target, weights, status)
+            return LocalResult(self.mixture, inputs[held], base, target, weights, status)
         survey_again = any(learned[k][0].residual or learned[k][0].latent for k in kept)
         if survey_again and self.whole and len(y) <= _MANY_ROWS:  # with more, the held-out rows make no difference
             seen, y = self._survey(pool, self.mixture)
@@ -186,7 +187,8 @@ class LocalStage:
         mean, variance = mixture_moments(shares, *(np.stack([getattr(each, n) for each in used]) for n in _MOMENTS))
         total = variance * chosen.temperature
         copies = partial(find_copies, predictor, pool, own, streams.generator("copies"))
-        return LocalResult(predictor, HeldOut(mean, total, np.zeros_like(total)), target, weights, status, copies)
+        final = HeldOut(mean, total, np.zeros_like(total))
+        return LocalResult(predictor, inputs[held], final, target, weights, status, copies)
 
     def _near(self, view: View, params: Parameters, degrees: float, seen: Survey, y: Tensor) -> Near:
         gp = self._make(view, seen, y, params.lengthscale).with_parameters(params)
