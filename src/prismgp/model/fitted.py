@@ -20,7 +20,7 @@ from prismgp.data import StandardisedRows, TableEncoder
 from prismgp.exceptions import DataError
 from prismgp.model.conformal import Conformal
 from prismgp.model.row_shapes import RowShapes
-from prismgp.model.unknown import DRAWS, Compute, by_rows, fill_ignored, fill_taught, marginals_of_unknown
+from prismgp.model.unknown import DRAWS, Compute, Taught, by_rows, fill_ignored, marginals_of_unknown
 from prismgp.prism.copies import KnownRows, Mask
 
 _CPU = torch.device("cpu")
@@ -55,8 +55,7 @@ class FittedModel:
     feature_names: list[str] | None = None
     encoder: TableEncoder | None = None  # how raw columns of a table become the inputs
     background: Array | None = None  # training rows, (m, d), that unknown cells take their values from
-    # Inputs that may be missing together, (k, d), since held-out rows have shown that the model knows such rows.
-    taught: AnyArray | None = None
+    taught: Taught | None = None  # cells that are imputed where they are missing
     status: dict[str, Any] = field(default_factory=dict)  # the estimator's fit_status_
     history: dict[str, list[Any]] = field(default_factory=dict)  # the estimator's history_
     n_iter: int = 1  # the estimator's n_iter_
@@ -376,7 +375,7 @@ class FittedModel:
     def _fill_known(self, x: AnyArray) -> AnyArray:
         """Rows without the unknown cells that need no average over what they may be."""
         x = fill_ignored(x, self.standardiser.constant_inputs, self.standardiser.x_shift)
-        return x if self.taught is None or self.encoder is None else fill_taught(x, self.taught, self.encoder)
+        return x if self.taught is None or self.encoder is None else self.taught.fill(x, self.encoder)
 
     def _known_background(self) -> Array:
         if self.background is None:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from prismgp._system import compute_device, is_device
-from prismgp._types import DTYPES, AnyArray, Array, Tensor
+from prismgp._types import DTYPES, Array, Tensor
 from prismgp.core.exact import ExactModel, ExactPosterior
 from prismgp.core.features import GATINGS, BlockPosterior, Gating, WeightPosterior
 from prismgp.core.gating import RuleGate
@@ -34,6 +34,7 @@ from prismgp.model.container import (
 from prismgp.model.fitted import FittedModel
 from prismgp.model.mixture_state import build_mixture
 from prismgp.model.neighbor_state import build_local, build_neighbors, is_coordinates
+from prismgp.model.unknown import Taught
 
 
 def load_model(path: str | PathLike[str], *, device: str | None = None) -> FittedModel:
@@ -113,7 +114,7 @@ def _build(config: dict[str, Any], tensors: dict[str, Tensor], device: str | Non
         feature_names=names,
         encoder=None if encoder is None else encoder.ignore(standardiser.constant_inputs),
         background=_build_background(tensors, d),
-        taught=_build_taught(config.get("taught"), d),
+        taught=_build_taught(config.get("taught"), tensors, d),
         status=dict(config["fit_status"]),
         history=config["history"],
         n_iter=n_iter,
@@ -151,8 +152,7 @@ def _build_background(tensors: dict[str, Tensor], d: int) -> Array | None:
     return found
 
 
-def _build_taught(sets: Any, d: int) -> AnyArray | None:
-    """Inputs that may be missing together, (k, d), from the numbers of those of each set."""
+def _build_taught(sets: Any, tensors: dict[str, Tensor], d: int) -> Taught | None:
     if sets is None:
         return None
     found = np.zeros((len(sets), d), dtype=bool)
@@ -160,7 +160,8 @@ def _build_taught(sets: Any, d: int) -> AnyArray | None:
         if not cells or not all(type(each) is int and 0 <= each < d for each in cells):
             raise ModelFileError(f"cells that may be missing are not numbers of the {d} inputs")
         own[cells] = True
-    return found
+    low, high = take(tensors, **{"taught.low": found.shape, "taught.high": found.shape})
+    return Taught(found, low.numpy(), high.numpy())
 
 
 def _build_shapes(states: Any, q: int) -> tuple[NoiseShape, ...] | None:

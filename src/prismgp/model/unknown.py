@@ -6,12 +6,13 @@ one, any of them. So the prediction is a mixture. Its mean is that of these rows
 spread adds to its variance (M2).
 
 Where many rows of the fit missed the very same cells, the model has learned what such rows are like. Held-out rows show
-whether its intervals are right for them; if so, they are predicted as any others.
+whether its intervals are right for them; if so, rows among them are predicted as any others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -26,6 +27,7 @@ Compute: TypeAlias = Callable[[AnyArray], tuple[Array, ...]]  # of rows: arrays 
 DRAWS = 24  # rows of the background that an unknown cell takes its values from
 _SMOOTHING = 0.1  # of the variance of the draws; a third of the usual for normal kernels, as cells may be uniform
 _FEWEST = 2  # degrees of freedom
+_ROUNDING = 1e-6  # of inputs that were standardised in single precision
 _LEAST_TAUGHT = 50  # held-out rows that miss the same cells, to say whether their intervals are right
 _EQUALLY_NEAR, _TINY = 1e-9, 1e-290  # relative to the largest of the numbers, and the least of these
 
@@ -60,10 +62,32 @@ def fill_ignored(x: AnyArray, ignored: AnyArray, typical: Array) -> AnyArray:
     return x
 
 
-def find_taught(
-    held_out: tuple[Array, Array] | None, encoder: TableEncoder | None, ignored: AnyArray
-) -> AnyArray | None:
-    """Which cells may be missing together because training has taught what such rows are like, (k, d); None: nowhere.
+@dataclass(frozen=True)
+class Taught:
+    """Cells that may be missing together because training has taught what such rows are like, and where they were."""
+
+    cells: AnyArray  # of each set of inputs, (k, d)
+    low: Array  # the least and the largest values of the other inputs among the rows that showed it, (k, d)
+    high: Array
+
+    def fill(self, x: AnyArray, encoder: TableEncoder) -> AnyArray:
+        """Rows, (n, d or more), with imputed cells where they are like those of the fit that missed just these."""
+        d = self.cells.shape[1]
+        rows = np.flatnonzero(np.isnan(x[:, :d]).any(axis=1))
+        own = x[rows, :d]
+        like = np.zeros(len(rows), dtype=bool)
+        for cells, low, high in zip(self.cells, self.low, self.high, strict=True):
+            inside = (own >= low) & (own <= high)
+            like |= (np.isnan(own) == cells).all(axis=1) & (inside | cells).all(axis=1)
+        if not like.any():
+            return x
+        x = np.array(x)
+        x[rows[like], :d] = encoder.impute(own[like])
+        return x
+
+
+def find_taught(held_out: tuple[Array, Array] | None, encoder: TableEncoder | None, ignored: AnyArray) -> Taught | None:
+    """Find cells that may be missing together; None where there are none.
 
     ``held_out`` are rows, (m, d), in which missing cells are imputed, and their standardised residuals, (m, q). At
     least 50 of them must miss just these cells, and their mean square must not exceed one by more than its standard
@@ -75,30 +99,17 @@ def find_taught(
     indicators = encoder.indicators
     gaps = (indicators >= 0) & (x[:, indicators] > 0.5) & ~ignored
     patterns, which = np.unique(gaps, axis=0, return_inverse=True)
-    squares = np.square(residuals)
-
-    def is_right(k: int) -> bool:
-        own = squares[which.ravel() == k]
-        if len(own) < _LEAST_TAUGHT or not patterns[k].any():
-            return False
-        return bool((own.mean(0) <= 1.0 + own.std(0, ddof=1) / np.sqrt(len(own))).all())
-
-    found = patterns[[is_right(k) for k in range(len(patterns))]]
-    return found if len(found) else None
-
-
-def fill_taught(x: AnyArray, taught: AnyArray, encoder: TableEncoder) -> AnyArray:
-    """Rows, (n, d or more), with imputed cells where training has taught what rows are like that miss just these."""
-    d = taught.shape[1]
-    gaps = np.isnan(x[:, :d])
-    rows = np.flatnonzero(gaps.any(axis=1) & ~np.isinf(x[:, :d]).any(axis=1))
-    known = {pattern.tobytes() for pattern in taught}
-    rows = rows[[pattern.tobytes() in known for pattern in gaps[rows]]]
-    if not len(rows):
-        return x
-    x = np.array(x)
-    x[rows, :d] = encoder.impute(x[rows, :d])
-    return x
+    found = []
+    for k, cells in enumerate(patterns):
+        own = which.ravel() == k
+        squares = np.square(residuals[own])
+        if own.sum() < _LEAST_TAUGHT or not cells.any():
+            continue
+        if (squares.mean(0) <= 1.0 + squares.std(0, ddof=1) / np.sqrt(len(squares))).all():
+            low, high = x[own].min(0), x[own].max(0)
+            low, high = low - _ROUNDING * (1.0 + np.abs(low)), high + _ROUNDING * (1.0 + np.abs(high))
+            found.append((cells, np.where(ignored, -np.inf, low), np.where(ignored, np.inf, high)))
+    return Taught(*(np.stack(each) for each in zip(*found, strict=True))) if found else None
 
 
 def marginals_of_unknown(
