@@ -12,6 +12,7 @@ import warnings
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from contextvars import Context, ContextVar, copy_context
 from functools import lru_cache
 from os import PathLike
 from pathlib import Path
@@ -33,6 +34,7 @@ _FLOOR = 256 * 2**20  # bytes beside the loaded libraries
 _SQUARE = 200  # rows of matrices whose product needs buffers
 _UNKNOWN = 8 * 2**30  # assumed where the system does not tell
 _OWN_FILES = os.path.join(os.path.dirname(__file__), "")  # as frames name them
+_caller: ContextVar[tuple[str, int] | None] = ContextVar("caller", default=None)  # file and line, in our threads
 
 
 @contextmanager
@@ -255,15 +257,32 @@ def reset_peak() -> int:
 
 
 def warn_caller(message: str) -> None:
-    """Warn, and name the line that called this library, however deep in it the warning is."""
-    files, frame = [], sys._getframe().f_back
+    """Warn, and name the line that called this library, however deep in it or in which of its threads that is."""
+    remembered = _caller.get()
+    if remembered is None:
+        warnings.warn(message, PrismGPWarning, stacklevel=1 + _find_caller()[0])
+    else:
+        warnings.warn_explicit(message, PrismGPWarning, *remembered)
+
+
+def remember_caller() -> Context:
+    """A context for a thread of this library, in which warnings name the line that called the library here."""
+    context = copy_context()
+    if _caller.get() is None:
+        context.run(_caller.set, _find_caller()[1])
+    return context
+
+
+def _find_caller() -> tuple[int, tuple[str, int]]:
+    """How many frames up from here the caller of our outermost function is, with its file and line."""
+    frames, frame = [], sys._getframe().f_back
     while frame is not None:
-        files.append(frame.f_code.co_filename)
+        frames.append((frame.f_code.co_filename, frame.f_lineno))
         frame = frame.f_back
-    # The caller of our outermost function: scikit-learn may stand between, and decorators before it.
-    own = max((k for k, file in enumerate(files) if file.startswith(_OWN_FILES)), default=-1)
-    caller = next((k for k in range(own + 1, len(files)) if files[k] != contextlib.__file__), 0)
-    warnings.warn(message, PrismGPWarning, stacklevel=2 + caller)
+    # Scikit-learn may stand between, and decorators before it.
+    own = max(k for k, (file, _) in enumerate(frames) if file.startswith(_OWN_FILES))
+    caller = next((k for k in range(own + 1, len(frames)) if frames[k][0] != contextlib.__file__), own)
+    return caller, frames[caller]
 
 
 def format_amount(value: float) -> str:

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prismgp.data import ArraySource, TableEncoder, open_tables
+from prismgp.data import ArraySource, TableEncoder, from_parquet, open_tables
 from prismgp.data.scan import scan_files
 from prismgp.estimators import SSGPRegressor
 from prismgp.exceptions import DataError, ModelFileError, PrismGPWarning
@@ -76,6 +76,16 @@ def test_text_that_reads_as_numbers_or_dates(texts: list[str], message: str) -> 
         SSGPRegressor(2, optimize=False, random_state=0).fit(table.select(["a"]).to_pandas(), table["y"].to_numpy())
     assert [Path(each.filename).name for each in caught] == [Path(__file__).name]
     assert message in str(caught[0].message)
+
+
+def test_warnings_from_a_thread_that_reads_ahead_name_the_line_of_the_caller(tmp_path: Path) -> None:
+    frame = pa.table({"k": ["a", "b"] * 10, "y": np.arange(20.0)})
+    pq.write_table(frame, tmp_path / "fit.parquet")
+    pq.write_table(frame.set_column(0, "k", pa.array(["c"] * 20)), tmp_path / "new.parquet")
+    model = SSGPRegressor(2, optimize=False, random_state=0).fit(from_parquet(tmp_path / "fit.parquet", "y"))
+    with pytest.warns(PrismGPWarning, match="'k': 20 value") as caught:
+        model.predict(from_parquet(tmp_path / "new.parquet", "y"))
+    assert {Path(each.filename).name for each in caught} == {Path(__file__).name}
 
 
 @pytest.mark.parametrize("method", ["predict", "predict_interval", "sample_y", "log_density", "score"])

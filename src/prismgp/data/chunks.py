@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import torch
 
-from prismgp._system import available_bytes
+from prismgp._system import available_bytes, remember_caller
 from prismgp._types import AnyArray, Array, Tensor
 from prismgp.core.features import limit_inputs
 from prismgp.core.kernels import FEW_ROWS, Parameters, default_start
@@ -200,12 +200,16 @@ def prefetch(items: Iterator[T], ahead: int = _AHEAD) -> Iterator[T]:
 
     When the consumer stops early, the thread ends after the item that it is reading, and the iterator is closed.
     """
-    end = object()
+    end, context = object(), remember_caller()
+
+    def read() -> object:
+        return context.run(next, items, end)
+
     reader = ThreadPoolExecutor(1, "prismgp-read-ahead")
     try:
-        waiting = deque(reader.submit(next, items, end) for _ in range(ahead + 1))
+        waiting = deque(reader.submit(read) for _ in range(ahead + 1))
         while (item := waiting.popleft().result()) is not end:
-            waiting.append(reader.submit(next, items, end))
+            waiting.append(reader.submit(read))
             yield cast(T, item)
     finally:
         reader.shutdown(cancel_futures=True)
