@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,11 @@ import torch
 
 import prismgp
 from prismgp import ExactGPRegressor, NeighborGPRegressor, PrismGPRegressor, SSGPRegressor
-from prismgp.core.models import Marginals
+from prismgp.core.models import IGNORE, Marginals, Standardiser
 from prismgp.exceptions import PrismGPWarning
 from prismgp.model.unknown import average_draws, fill_from, find_taught
 from prismgp.prism.local import LocalMixture
+from prismgp.prism.stacking import Residuals
 
 NOISE = 0.1
 
@@ -129,10 +131,14 @@ def gappy(n: int, seed: int) -> tuple[pd.DataFrame, Any]:
     return pd.DataFrame({"a": a, "b": np.where(a < 0, np.nan, b), "c": np.where(rng.random(n) < 0.01, np.nan, c)}), y
 
 
+def quick(n_frequencies: int, **settings: Any) -> Any:
+    usual = {"n_members": 1, "hidden": (16,), "max_steps": 30, "validation_fraction": 0.25, "local": "never"}
+    return PrismGPRegressor(n_frequencies, random_state=0, **(usual | settings))
+
+
 @pytest.fixture(scope="module")
 def taught() -> Any:
-    settings: dict[str, Any] = {"n_members": 1, "hidden": (16,), "max_steps": 30, "validation_fraction": 0.25}
-    return PrismGPRegressor(32, local="never", random_state=0, **settings).fit(*gappy(600, 0))
+    return quick(32).fit(*gappy(600, 0))
 
 
 def test_rows_that_miss_what_many_rows_of_the_fit_missed_are_like_them(taught: Any, tmp_path: Path) -> None:
@@ -182,10 +188,29 @@ def test_held_out_rows_must_show_it(
     x = np.zeros((500, 5))  # a, b, whether b is missing, c, whether c is
     x[:, 2] = np.arange(500) < gaps
     residuals = np.where(np.arange(500)[:, None] < gaps, scale, 1.0) * np.sign(rng.normal(size=(500, 2)))
-    cells = find_taught((x, residuals), encoder, np.zeros(5, dtype=bool))
-    assert (cells is not None) == found
-    nowhere = find_taught((x, residuals), encoder, encoder.indicators >= 0)  # inputs that the model ignores
-    assert nowhere is None
+    seen = Residuals(residuals, torch.as_tensor(x), None)
+    units = Standardiser(np.zeros(5), np.ones(5), np.zeros(2), np.ones(2), np.zeros(2))
+    assert (find_taught(seen, units, encoder) is not None) == found
+    ignored = replace(units, x_scale=np.where(encoder.indicators >= 0, IGNORE, 1.0))
+    assert find_taught(seen, ignored, encoder) is None
+
+
+def test_zeros_are_recognised_after_a_fit_in_single_precision() -> None:
+    """Whose standardised rows, far from the mean, do not give them back to the last digit."""
+    x, y = gappy(600, 1)
+    x["c"] = np.where(np.arange(600) % 3 == 0, np.exp(9.0 + x["a"]), 0.0)
+    model = quick(8, dtype="float32").fit(x, y)
+    gaps = model.table_encoder_.encode(x[x["b"].isna()].to_numpy())
+    assert np.isfinite(model.model_.taught.fill(gaps, model.model_.encoder)).all(axis=1).mean() > 0.9
+
+
+def test_columns_that_are_ignored_say_nothing_of_rows_with_gaps(tmp_path: Path) -> None:
+    x, y = gappy(600, 1)
+    x["country"] = "FR"
+    model = quick(8).fit(x, y)
+    assert model.model_.taught is not None
+    model.save(tmp_path / "m.prism")
+    np.testing.assert_array_equal(prismgp.load(tmp_path / "m.prism").predict(x), model.predict(x))
 
 
 def test_arrays() -> None:

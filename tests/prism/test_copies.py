@@ -23,6 +23,7 @@ from prismgp.prism.copies import Copies, KnownRows, find_copies, group_duplicate
 from prismgp.prism.local import survey
 from prismgp.prism.local_fit import _EXACT
 from prismgp.prism.shapes import find_shapes
+from prismgp.prism.stacking import Residuals
 from tests import reference
 from tests.model.test_io import rewritten
 from tests.prism.small import data, model
@@ -174,40 +175,44 @@ def draws(shape, n, seed):
     return shape.sample(np.random.default_rng(seed), (n, 1))
 
 
+def find_of(values, q, copies=None, weights=None):
+    return find_shapes(Residuals(values, torch.zeros(len(values), 1), weights), q, copies)
+
+
 def test_copies_have_a_shape_of_their_own():
     """Held-out rows without a copy show the shape of other rows."""
     usual, own = draws(USUAL, 2_000, 0), draws(OF_COPIES, 2_000, 1)
     residuals, alone = np.concatenate([usual, own[:500]]), np.arange(2_500) < 2_000
-    found = find_shapes(residuals, 1, None, Copies(own, None, alone))
-    assert found.shapes == find_shapes(usual, 1).shapes
-    assert found.copy_shapes == find_shapes(own, 1).shapes
+    found = find_of(residuals, 1, Copies(own, None, alone))
+    assert found.shapes == find_of(usual, 1).shapes
+    assert found.copy_shapes == find_of(own, 1).shapes
     (status,) = found.status
     assert status["kind"] == found.shapes[0].kind
     assert status["copies"]["kind"] == found.copy_shapes[0].kind
-    weighted = find_shapes(residuals, 1, np.ones(2_500), Copies(own, np.ones(2_000), alone))
+    weighted = find_of(residuals, 1, Copies(own, np.ones(2_000), alone), np.ones(2_500))
     assert weighted.status[0]["copies"]["gain"] == pytest.approx(status["copies"]["gain"])
 
 
 @pytest.mark.parametrize("shape", [NormalShape(), USUAL], ids=lambda shape: shape.kind)
 def test_copies_like_other_rows_have_the_same_shape(shape):
     residuals = draws(shape, 2_000, 0)
-    found = find_shapes(residuals, 1, None, Copies(draws(shape, 2_000, 1), None, np.ones(2_000, dtype=bool)))
-    assert found == find_shapes(residuals, 1)
+    found = find_of(residuals, 1, Copies(draws(shape, 2_000, 1), None, np.ones(2_000, dtype=bool)))
+    assert found == find_of(residuals, 1)
     assert found.copy_shapes is None
 
 
 def test_one_output_of_two_may_have_the_same_shape():
     residuals = np.column_stack([draws(USUAL, 2_000, 0), draws(USUAL, 2_000, 1)])
     own = np.column_stack([draws(OF_COPIES, 2_000, 2), draws(USUAL, 2_000, 3)])
-    found = find_shapes(residuals, 2, None, Copies(own, None, np.ones(2_000, dtype=bool)))
+    found = find_of(residuals, 2, Copies(own, None, np.ones(2_000, dtype=bool)))
     assert found.copy_shapes[0] != found.shapes[0]
     assert found.copy_shapes[1] == found.shapes[1]
 
 
 def test_few_rows_without_copies_show_no_shape():
     residuals = draws(USUAL, 2_000, 0)
-    found = find_shapes(residuals, 1, None, Copies(draws(OF_COPIES, 2_000, 1), None, np.arange(2_000) < 10))
-    assert found.shapes == find_shapes(residuals, 1).shapes
+    found = find_of(residuals, 1, Copies(draws(OF_COPIES, 2_000, 1), None, np.arange(2_000) < 10))
+    assert found.shapes == find_of(residuals, 1).shapes
     assert found.copy_shapes is not None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -70,7 +71,7 @@ def test_every_row_is_predicted_by_parameters_that_have_not_seen_it():
         residuals.append(((targets[part] - mean) / (variance + noise).sqrt()).numpy())
     expected = np.concatenate(residuals)
     factor = ((expected**2).sum() + 50.0) / 110.0
-    np.testing.assert_allclose(np.sort(found.residuals, 0), np.sort(expected / np.sqrt(factor), 0), rtol=1e-9)
+    np.testing.assert_allclose(np.sort(found.residuals.values, 0), np.sort(expected / np.sqrt(factor), 0), rtol=1e-9)
     for corrected, expert in ((found.plain, plain), (found.without, without)):
         before, after = (each.predict(inputs, variance=True) for each in (expert, corrected))
         np.testing.assert_allclose(after[0], before[0], rtol=0, atol=1e-12)
@@ -82,10 +83,11 @@ def test_weights_of_rows_count_in_the_factor():
     weights = np.where(np.arange(60) < 30, 1.0, 4.0)
     rows = make_rows(x, y, weights)
     plain, found = run(rows, np.arange(0, 60, 9), lambda part, _: as_expert(part))
-    assert sorted(found.row_weights) == sorted(weights)
+    assert sorted(found.residuals.row_weights) == sorted(weights)
     factor = np.exp(found.plain.params.log_noise - plain.params.log_noise)
-    squares = factor * found.residuals[:, 0] ** 2  # before the correction
-    np.testing.assert_allclose(factor, (found.row_weights @ squares + 50.0) / (weights.sum() + 50.0), rtol=1e-9)
+    squares = factor * found.residuals.values[:, 0] ** 2  # before the correction
+    expected = (found.residuals.row_weights @ squares + 50.0) / (weights.sum() + 50.0)
+    np.testing.assert_allclose(factor, expected, rtol=1e-9)
 
 
 def test_with_more_rows_only_held_out_ones_are_predicted(monkeypatch):
@@ -99,7 +101,48 @@ def test_with_more_rows_only_held_out_ones_are_predicted(monkeypatch):
 
     _, found = run(make_rows(x, y), np.arange(10), refit)
     assert calls == [50]
-    assert len(found.residuals) == 10
+    assert len(found.residuals.values) == 10
+
+
+def test_a_row_that_no_factor_explains_counts_as_if_it_were_ten_standard_deviations_away():
+    x, y = wide(60, 4, d=2)
+    rows = make_rows(x, np.where(np.arange(60) == 3, 1e6, y))
+    expert = as_expert(make_rows(x, y))
+    _, found = run(rows, np.arange(0, 60, 9), lambda *_: expert)
+    factor = np.exp(found.without.params.log_noise - expert.params.log_noise)
+    squares = factor * found.residuals.values[:, 0] ** 2
+    np.testing.assert_allclose(factor, (np.minimum(squares, 100.0).sum() + 50.0) / 110.0, rtol=1e-9)
+
+
+def test_rows_that_mostly_have_copies_are_not_left_out():
+    """New rows will have copies too; what happens at places that a fit has never seen is not what they are like."""
+    x, y = wide(60, 6, d=2)
+    copies = np.tile(x[:20], (3, 1))
+    refits = []
+    _, found = run(make_rows(copies, y), np.arange(0, 60, 20), lambda part, _: refits.append(part))
+    assert found is None
+    assert not refits
+    mixed = np.concatenate([x[:40], x[:10], x[:10]])
+    _, found = run(make_rows(mixed, y), np.arange(0, 60, 9), lambda part, _: as_expert(part))
+    assert found is not None
+
+
+@pytest.mark.parametrize("levels", [1, 2, 3, 5])
+def test_few_distinct_rows(levels):
+    rng = np.random.default_rng(levels)
+    x = pd.DataFrame({"k": [f"level {each}" for each in np.arange(60) % levels]})
+    fit = model(n_frequencies=4, optimize=True, max_iter=5).fit(x, rng.normal(size=60))
+    assert np.isfinite(fit.predict(x)).all()
+
+
+def test_a_plain_ssgp_that_learns_nothing_stays_as_it_is():
+    """Its parameters were given, and no rows have chosen anything: its variances do not grow."""
+    x, y = wide(100, 7, d=2)
+    given = {"lengthscale": 2.0, "noise_variance": 0.3, "signal_variance": 1.0, "optimize": False}
+    fit = model(n_frequencies=8, **given, noise_shape="normal", max_steps=1).fit(x, y)
+    assert fit.fit_status_["weights"]["ssgp"] == 1.0
+    plain = prismgp.SSGPRegressor(8, **given, random_state=fit.random_state).fit(x, y)
+    np.testing.assert_allclose(fit.predict(x, return_std=True), plain.predict(x, return_std=True), rtol=1e-9)
 
 
 def test_a_fit_that_ends_early_has_no_cross_fit():

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from scipy.optimize import minimize_scalar
 
 import prismgp
@@ -16,6 +16,7 @@ from prismgp.data import ArraySource
 from prismgp.exceptions import DataError
 from prismgp.prism import fit as fit_module
 from prismgp.prism.shapes import find_shapes
+from prismgp.prism.stacking import Residuals
 from tests.prism.small import data, model, nightly_seeds
 
 pytestmark = pytest.mark.usefixtures("short_fits")
@@ -212,6 +213,14 @@ def residuals_of(shape, n, seed):
     return shape.sample(np.random.default_rng(seed), (n, 1))
 
 
+def find_of(own, q, usual=None, weights=None):
+    """Shapes from values of residuals, and of those of the plain SSGP."""
+    nowhere = torch.zeros(len(own), 1)
+    return find_shapes(
+        Residuals(own, nowhere, weights), q, usual=None if usual is None else Residuals(usual, nowhere, None)
+    )
+
+
 def without_outliers(n):
     """Residuals with long tails, of which none is far away, and whose mean square is therefore taken for one."""
     own = StudentShape(5.0).quantile((np.arange(n)[:, None] + 0.5) / n)
@@ -222,11 +231,11 @@ def without_outliers(n):
 def test_few_held_out_rows_take_up_the_tails_of_the_plain_ssgp(weighted):
     """Forty residuals without an outlier look normal; those of all rows show tails, and the forty how wide (Z8)."""
     usual, own = residuals_of(StudentShape(5.0), 800, 0), without_outliers(40)
-    assert find_shapes(own, 1).shapes is None
+    assert find_of(own, 1).shapes is None
     weights = np.full(40, 7.0) if weighted else None  # equal weights, in any unit
-    found = find_shapes(own, 1, weights, plain=SimpleNamespace(residuals=usual, row_weights=None))
+    found = find_of(own, 1, usual, weights)
     (shape,) = found.shapes
-    assert shape == find_shapes(usual, 1).shapes[0]
+    assert shape == find_of(usual, 1).shapes[0]
     assert shape.kind == found.status[0]["kind"] == "student"
 
     def loss(log_factor):
@@ -242,15 +251,14 @@ def test_few_held_out_rows_take_up_the_tails_of_the_plain_ssgp(weighted):
 def test_rows_without_tails_do_not():
     """Of a model that explains what looked like outliers."""
     usual, own = residuals_of(StudentShape(3.0), 800, 0), residuals_of(NormalShape(), 400, 1)
-    found = find_shapes(own, 1, plain=SimpleNamespace(residuals=usual, row_weights=None))
-    assert found == find_shapes(own, 1)
-    assert found.factors == (1.0,)
+    found = find_of(own, 1, usual)
+    assert found.shapes == find_of(own, 1).shapes
+    assert found.factors == 1.0
 
 
 def test_each_output_may():
     heavy, light = residuals_of(StudentShape(5.0), 800, 0), residuals_of(NormalShape(), 800, 1)
     own = np.column_stack([without_outliers(40), residuals_of(NormalShape(), 40, 3)])
-    plain = SimpleNamespace(residuals=np.column_stack([heavy, light]), row_weights=None)
-    found = find_shapes(own, 2, plain=plain)
+    found = find_of(own, 2, np.column_stack([heavy, light]))
     assert [each.kind for each in found.shapes] == ["student", "normal"]
     assert found.factors[0] != 1.0 == found.factors[1]

@@ -297,7 +297,7 @@ class PrismGPRegressor(UpdatableRegressor):
             shapes=fit.shapes,
             copy_shapes=fit.copy_shapes,
             tail_share=fit.tail_share,
-            taught=find_taught(fit.held_out, getattr(self, "table_encoder_", None), rows.standardiser.constant_inputs),
+            taught=find_taught(fit.residuals, rows.standardiser, getattr(self, "table_encoder_", None)),
         )
 
     def _check_parameters(self) -> None:

@@ -19,8 +19,9 @@ import numpy as np
 import torch
 
 from prismgp._types import AnyArray, Array, Tensor
-from prismgp.core.models import Marginals
+from prismgp.core.models import Marginals, Standardiser
 from prismgp.data import TableEncoder
+from prismgp.prism.stacking import Residuals
 
 Compute: TypeAlias = Callable[[AnyArray], tuple[Array, ...]]  # of rows: arrays whose first axis they are
 
@@ -86,29 +87,30 @@ class Taught:
         return x
 
 
-def find_taught(held_out: tuple[Array, Array] | None, encoder: TableEncoder | None, ignored: AnyArray) -> Taught | None:
+def find_taught(seen: Residuals | None, units: Standardiser, encoder: TableEncoder | None) -> Taught | None:
     """Find cells that may be missing together; None where there are none.
 
-    ``held_out`` are rows, (m, d), in which missing cells are imputed, and their standardised residuals, (m, q). At
-    least 50 of them must miss just these cells, and their mean square must not exceed one by more than its standard
-    error. Nothing is said of cells of inputs, (d,), that the model ignores.
+    ``seen`` are residuals at held-out rows, in which missing cells are imputed. At least 50 of them must miss just
+    these cells, and their mean square must not exceed one by more than its standard error. Nothing is said of cells of
+    inputs that the model ignores.
     """
-    if held_out is None or encoder is None or not encoder.has_indicators:
+    if seen is None or encoder is None or not encoder.has_indicators:
         return None
-    x, residuals = held_out
-    indicators = encoder.indicators
+    x, ignored = seen.x.double().cpu().numpy() * units.x_scale + units.x_shift, units.constant_inputs
+    indicators, anything = encoder.indicators, np.finfo(np.float64).max
     gaps = (indicators >= 0) & (x[:, indicators] > 0.5) & ~ignored
     patterns, which = np.unique(gaps, axis=0, return_inverse=True)
     found = []
     for k, cells in enumerate(patterns):
         own = which.ravel() == k
-        squares = np.square(residuals[own])
         if own.sum() < _LEAST_TAUGHT or not cells.any():
             continue
+        squares = np.square(seen.values[own])
         if (squares.mean(0) <= 1.0 + squares.std(0, ddof=1) / np.sqrt(len(squares))).all():
             low, high = x[own].min(0), x[own].max(0)
-            low, high = low - _ROUNDING * (1.0 + np.abs(low)), high + _ROUNDING * (1.0 + np.abs(high))
-            found.append((cells, np.where(ignored, -np.inf, low), np.where(ignored, np.inf, high)))
+            rounding = _ROUNDING * (units.x_scale + np.abs(units.x_shift) + np.maximum(np.abs(low), np.abs(high)))
+            low, high = np.where(ignored, -anything, low - rounding), np.where(ignored, anything, high + rounding)
+            found.append((cells, low, high))
     return Taught(*(np.stack(each) for each in zip(*found, strict=True))) if found else None
 
 

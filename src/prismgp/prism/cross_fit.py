@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from prismgp._types import Array, Tensor
 from prismgp.context import FitContext
 from prismgp.core.models import standardise
 from prismgp.core.numerics import Hashes
@@ -23,7 +22,7 @@ from prismgp.core.threads import Workers
 from prismgp.data import Source, StandardisedRows
 from prismgp.prism.experts import Expert
 from prismgp.prism.judging import HeldOutRows
-from prismgp.prism.stacking import HeldOut, find_temperature
+from prismgp.prism.stacking import HeldOut, Residuals, find_temperature
 from prismgp.vae import Indices
 
 Refit = Callable[[StandardisedRows, Callback], Expert]
@@ -32,6 +31,10 @@ Refit = Callable[[StandardisedRows, Callback], Expert]
 # longer follow single rows.
 _FOLDED_ROWS, MOST_ROWS = 2_000, 10_000
 _FOLDS = 5  # the held-out rows and four parts of the others
+# Rows with the same inputs are left out together. Where most rows have such copies, new rows will have some too, and
+# predictions at places that a fit has never seen say little about those that it has.
+_MOST_COPIES = 0.5
+_FARTHEST = 10.0  # standard deviations; a row farther away, which no factor can explain, counts as if it were there
 
 
 @dataclass(frozen=True)
@@ -40,9 +43,7 @@ class CrossFit:
 
     plain: Expert  # that of all rows, its variances as large as the residuals say
     without: Expert  # that of the rows that are not held out, likewise
-    x: Tensor  # the rows that were predicted, standardised, (m, d)
-    residuals: Array  # of these, standardised by the corrected variances, (m, q)
-    row_weights: Array | None  # of these rows, (m,), where rows have any
+    residuals: Residuals  # of all rows that were predicted so, by the corrected variances
 
 
 def held_out_rows_of(rows: StandardisedRows, source: Source, index: Indices) -> HeldOutRows:
@@ -66,9 +67,12 @@ def cross_fit(
     """Fit the plain SSGP without the held-out rows, and where all rows are few also without each part of the others.
 
     ``sample`` are all rows, and ``hashes`` numbers that are the same for rows with the same inputs, (n,), which stay
-    together. None where the fit ends before that is done.
+    together. None where most rows have copies, and where the fit ends before that is done.
     """
-    parts = [held_out, *(_split(held_out, hashes, rng) if rows.n_rows <= _FOLDED_ROWS else [])]
+    _, group, sizes = np.unique(hashes, return_inverse=True, return_counts=True)
+    if (sizes[group] > 1).mean() > _MOST_COPIES:
+        return None
+    parts = [held_out, *(_split(held_out, group, rng) if rows.n_rows <= _FOLDED_ROWS else [])]
     context.bar.total = len(parts)
 
     def fit_others(number: int) -> Expert:
@@ -86,19 +90,16 @@ def cross_fit(
     together, targets = HeldOut.join(found), np.concatenate([each.targets for each in examples])
     weights = None if examples[0].weights is None else np.concatenate([each.weights for each in examples])
     residuals = (targets - together.mean) / np.sqrt(together.total)
-    factor = find_temperature(residuals**2, weights)
+    factor = find_temperature(np.minimum(residuals**2, _FARTHEST**2), weights)
     return CrossFit(
         plain.with_variances_times(factor),
         experts[0].with_variances_times(factor),
-        torch.cat([each.x for each in examples]),
-        residuals / np.sqrt(factor),
-        weights,
+        Residuals(residuals / np.sqrt(factor), torch.cat([each.x for each in examples]), weights, chose=False),
     )
 
 
-def _split(held_out: Indices, hashes: Hashes, rng: np.random.Generator) -> list[Indices]:
-    """The other rows in parts of about the same size."""
-    groups = np.unique(hashes, return_inverse=True)[1]
-    others = np.setdiff1d(np.arange(len(hashes)), held_out)
-    kinds = rng.permutation(np.unique(groups[others]))
-    return [others[np.isin(groups[others], part)] for part in np.array_split(kinds, _FOLDS - 1)]
+def _split(held_out: Indices, group: Indices, rng: np.random.Generator) -> list[Indices]:
+    """The other rows in parts of about the same size; rows of the same group, (n,), stay together."""
+    others = np.setdiff1d(np.arange(len(group)), held_out)
+    kinds = rng.permutation(np.unique(group[others]))
+    return [others[np.isin(group[others], part)] for part in np.array_split(kinds, _FOLDS - 1) if len(part)]

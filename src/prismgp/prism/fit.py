@@ -31,7 +31,7 @@ from prismgp.prism.members import MemberSettings
 from prismgp.prism.network import NetworkSizes
 from prismgp.prism.released import PASS_BATCHES, PASSES, ReleasedSettings, fit_released
 from prismgp.prism.shapes import find_shapes
-from prismgp.prism.stacking import foresee
+from prismgp.prism.stacking import Residuals, foresee
 from prismgp.vae import TRAINING_ROWS, VAESettings, fit_vae
 
 # What parameters left at None become, by recipe. Tests make them smaller.
@@ -152,7 +152,7 @@ class PrismFit:
     shapes: tuple[NoiseShape, ...] | None = None  # of the noise of each output; None: normal
     copy_shapes: tuple[NoiseShape, ...] | None = None  # of rows that are copies of known ones; None: as of others
     tail_share: float = 0.0  # of the tails beside them
-    held_out: tuple[Array, Array] | None = None  # rows that it did not know, (m, d), and their standardised residuals
+    residuals: Residuals | None = None  # at rows that it did not know
 
 
 def fit_prism(
@@ -202,8 +202,8 @@ class _Fit:
             message, copies = f"fewer than {_LEAST_ROWS} rows: the plain SSGP alone", None
         else:
             # Known variances of rows do not grow with the others.
-            refit, learned = None, self.settings.optimize and not rows.chunks(1).known_noise
-            if learned and not ending.early and seconds < _REFIT_SHARE * ending.left:
+            refit, learns = None, self.settings.optimize and not rows.chunks(1).known_noise
+            if learns and not ending.early and seconds < _REFIT_SHARE * ending.left:
                 refit = partial(self._refit_plain, ssgp.model.base)
             recipe = self._make_joint_recipe(plain, ssgp.start, refit)
             fit = recipe.fit(self.streams, self.context)
@@ -218,20 +218,21 @@ class _Fit:
         names = ("weights", "members", "held_out_rows", "held_out_nlpd", "local")
         status = {"recipe": "joint", "message": message, **{name: getattr(fit, name) for name in names}}
         assert fit.predictor is not None
-        residuals = None if self.context.ending.interrupted or self.settings.noise_shape == "normal" else fit.residuals
-        found = find_shapes(residuals, rows.n_outputs, fit.row_weights, copies, None if fit.is_cross_fit else fit.cross)
+        seen = fit.residuals
+        learned = None if self.context.ending.interrupted or self.settings.noise_shape == "normal" else seen
+        usual = None if seen is None or fit.cross is None or not seen.chose else fit.cross.residuals
+        found = find_shapes(learned, rows.n_outputs, copies, usual)
         status["noise_shape"] = found.status
-        predictor, factor = fit.predictor, np.array(found.factors)
-        if fit.residuals is not None and not fit.is_cross_fit:
-            factor = factor * foresee(fit.row_weights, len(fit.residuals))
+        predictor, factor = fit.predictor, found.factors
+        if seen is not None and seen.chose:
+            factor = factor * foresee(seen.row_weights, len(seen.values))
         predictor = replace(predictor, temperature=predictor.temperature * factor)
-        share = 0.0 if residuals is None else tail_share(len(residuals), fit.row_weights)
+        share = 0.0 if learned is None else tail_share(len(learned.values), learned.row_weights)
         lengthscale = ssgp.model.params.lengthscale
         shapes = found.shapes, found.copy_shapes
-        held_out, s = None, rows.standardiser
-        if fit.residuals is not None and fit.residuals_x is not None and not self.context.ending.interrupted:
-            held_out = fit.residuals_x.double().cpu().numpy() * s.x_scale + s.x_shift, fit.residuals
-        return PrismFit(predictor, status, ssgp.stages, fit.history, fit.steps, lengthscale, *shapes, share, held_out)
+        if self.context.ending.interrupted:
+            seen = None
+        return PrismFit(predictor, status, ssgp.stages, fit.history, fit.steps, lengthscale, *shapes, share, seen)
 
     def _find_copies(self, fit: JointFit) -> Copies | None:
         ending, found = self.context.ending, None

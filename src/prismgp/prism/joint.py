@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 
 from prismgp._system import Streams
-from prismgp._types import Array, Saved, Tensor
+from prismgp._types import Array, Saved
 from prismgp.checkpoint import Checkpoint
 from prismgp.context import FitContext
 from prismgp.core.kernels import Kernel, Parameters, draw_frequencies, get_kernel
@@ -31,7 +31,7 @@ from prismgp.prism.local_fit import LEAST_EXAMPLES, LocalResult, LocalStage
 from prismgp.prism.maps import MapStatistics
 from prismgp.prism.members import Member, MemberSettings
 from prismgp.prism.network import NetworkSizes, RevisedMap
-from prismgp.prism.stacking import average, mixture_moments, normal_nlpd, stack
+from prismgp.prism.stacking import Residuals, average, mixture_moments, normal_nlpd, stack
 from prismgp.prism.train import MemberTraining
 from prismgp.prism.training_rows import hash_inputs, held_out_rows, open_rows
 from prismgp.vae import STATE_NAME, Indices, TrainingResult, run_training, select_tensors, torch_generator
@@ -62,9 +62,7 @@ class JointFit:
     without: Mixture | None = None  # the same with posteriors that do not know the held-out rows
     predictor: Mixture | LocalMixture | None = None  # the mixture, or with neighbours
     local: dict[str, Any] = field(default_factory=dict)  # what the local stage says of itself
-    residuals: Array | None = None  # standardised, of the predictor at the held-out rows, (m, q)
-    residuals_x: Tensor | None = None  # these rows, standardised, (m, d)
-    row_weights: Array | None = None  # of these rows, (m,), where rows have any
+    residuals: Residuals | None = None  # of the predictor at rows that it did not know
     cross: CrossFit | None = None  # what rows show of a plain SSGP that has not seen them, where they are few
     copies: Callable[[], Copies | None] = lambda: None  # what rows show that have copies
     networks: dict[int, RevisedMap] = field(default_factory=dict)  # by number, of the members that were trained
@@ -75,11 +73,6 @@ class JointFit:
     held_out_rows: int = 0
     held_out_nlpd: float | None = None
     steps: int = 0
-
-    @property
-    def is_cross_fit(self) -> bool:
-        """Whether the residuals are those of the plain SSGP at rows that chose nothing."""
-        return self.cross is not None and self.residuals is self.cross.residuals
 
 
 @dataclass(frozen=True)
@@ -150,9 +143,9 @@ class JointRecipe:
         result.predictor, result.local = found.predictor, found.status
         if found.predictor is result.mixture:
             return
-        result.residuals = (found.targets - found.held_out.mean) / np.sqrt(found.held_out.total)
+        values = (found.targets - found.held_out.mean) / np.sqrt(found.held_out.total)
+        result.residuals, result.copies = Residuals(values, found.x, found.weights), found.copies
         nlpd = normal_nlpd(found.targets, found.held_out.mean, found.held_out.total)
-        result.row_weights, result.residuals_x, result.copies = found.weights, found.x, found.copies
         result.held_out_nlpd = average(nlpd.sum(1), found.weights)
 
     def _train(
@@ -308,7 +301,7 @@ class JointRecipe:
 
     def _stack(self, result: JointFit, examples: HeldOutRows, context: FitContext) -> None:
         """Posteriors on all rows; noise, weights and temperature by the held-out rows."""
-        target, result.row_weights, result.residuals_x = examples.targets, examples.weights, examples.x
+        target = examples.targets
         experts = []
         for number, network in result.networks.items():
             # A copy: the training may go on, and is in another precision.
@@ -323,7 +316,7 @@ class JointRecipe:
         experts, seen = [each.expert for each in judged], [each.found for each in judged]
         for number, each in zip(result.networks, judged, strict=False):  # the members come first
             result.members[number]["rows_weighed"] = each.expert.judge is not None
-        chosen = stack(target, seen, simple=len(simple), row_weights=result.row_weights)
+        chosen = stack(target, seen, simple=len(simple), row_weights=examples.weights)
         kept = np.flatnonzero(chosen.weights > 0)
         result.mixture = Mixture(tuple(experts[k] for k in kept), chosen.weights[kept], chosen.temperature)
         result.without = replace(result.mixture, experts=tuple(judged[k].without for k in kept))
@@ -332,10 +325,12 @@ class JointRecipe:
         mean, total = mixture_moments(
             chosen.weights, np.stack([each.mean for each in seen]), np.stack([each.total for each in seen])
         )
-        result.residuals = (target - mean) / np.sqrt(total * chosen.temperature)
-        if result.cross is not None and chosen.weights[-1] == 1.0:  # more rows say what the plain SSGP's are like
-            cross = result.cross
-            result.residuals, result.row_weights, result.residuals_x = cross.residuals, cross.row_weights, cross.x
+        plain = chosen.weights[-1] == 1.0
+        if plain and result.cross is not None:  # more rows say what the plain SSGP's are like
+            result.residuals = result.cross.residuals
+        else:
+            values = (target - mean) / np.sqrt(total * chosen.temperature)
+            result.residuals = Residuals(values, examples.x, examples.weights, chose=not plain)
 
     def _judge(self, expert: Expert, examples: HeldOutRows, context: FitContext) -> Judged:
         """Predict the held-out rows by an expert; rows that a member cannot explain count less if that is better."""

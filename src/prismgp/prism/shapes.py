@@ -18,8 +18,7 @@ from prismgp._types import Array
 from prismgp.core.shape import NoiseShape, NormalShape
 from prismgp.core.shape_fit import ShapeFit, fit_shape
 from prismgp.prism.copies import LEAST_COPIES, Copies
-from prismgp.prism.cross_fit import CrossFit
-from prismgp.prism.stacking import TEMPERATURE_ROWS, average, is_significant
+from prismgp.prism.stacking import TEMPERATURE_ROWS, Residuals, average, is_significant
 
 _LOG_FACTORS = np.linspace(-1.0, 1.6, 131)  # of a shape that is not of the held-out rows
 
@@ -31,43 +30,38 @@ class FoundShapes:
     shapes: tuple[NoiseShape, ...] | None
     copy_shapes: tuple[NoiseShape, ...] | None  # of rows with the inputs of known rows; None: the same as of others
     status: list[dict[str, Any]]  # for ``fit_status_``
-    factors: tuple[float, ...]  # on the variances of each output, (q,), which suit the shapes
+    factors: Array  # on the variances of each output, (q,), which suit the shapes
 
 
 def find_shapes(
-    residuals: Array | None,
-    q: int,
-    weights: Array | None = None,
-    copies: Copies | None = None,
-    plain: CrossFit | None = None,
+    seen: Residuals | None, q: int, copies: Copies | None = None, usual: Residuals | None = None
 ) -> FoundShapes:
-    """Shapes from standardised residuals of held-out rows, (m, q), which may have weights, (m,).
+    """Shapes from residuals at held-out rows; normal without any.
 
-    They are normal without residuals. ``plain`` has those of the plain SSGP at more rows, where these are others.
+    ``usual`` are those of the plain SSGP at more rows, where these are others.
     Copies have shapes of their own if these are significantly better for them; then those of other rows are learned
     from the held-out rows that have no copy, where these are enough.
     """
-    if residuals is None:
-        return FoundShapes(None, None, [_about(ShapeFit(NormalShape()))] * q, (1.0,) * q)
-    found, factors = [fit_shape(residuals[:, k], weights=weights) for k in range(q)], [1.0] * q
-    if plain is not None and copies is None:
+    factors = np.ones(q)
+    if seen is None:
+        return FoundShapes(None, None, [_about(ShapeFit(NormalShape()))] * q, factors)
+    z, weights = seen.values, seen.row_weights
+    found = [fit_shape(z[:, k], weights=weights) for k in range(q)]
+    if usual is not None and copies is None:
         for k in range(q):
-            usual = fit_shape(plain.residuals[:, k], weights=plain.row_weights)
-            found[k], factors[k] = _choose(found[k], usual, residuals[:, k], weights)
-    status, shapes = [_about(each) for each in found], tuple(each.shape for each in found)
-    if copies is not None:
-        own = [_better(copies.residuals[:, k], copies.weights, shapes[k]) for k in range(q)]
-        if any(each is not None for each in own):
-            if copies.alone.sum() >= LEAST_COPIES:
-                some = None if weights is None else weights[copies.alone]
-                found = [fit_shape(residuals[copies.alone, k], weights=some) for k in range(q)]
-            known = [other if each is None else each for each, other in zip(own, found, strict=True)]
-            status = [_about(a) | {"copies": _about(b)} for a, b in zip(found, known, strict=True)]
-            return FoundShapes(
-                tuple(each.shape for each in found), tuple(each.shape for each in known), status, tuple(factors)
-            )
-    normal = all(isinstance(each, NormalShape) for each in shapes)
-    return FoundShapes(None if normal else shapes, None, status, tuple(factors))
+            other = fit_shape(usual.values[:, k], weights=usual.row_weights)
+            found[k], factors[k] = _choose(found[k], other, z[:, k], weights)
+    own = [_better(copies.residuals[:, k], copies.weights, found[k].shape) for k in range(q)] if copies else []
+    if copies is None or all(each is None for each in own):
+        normal = all(isinstance(each.shape, NormalShape) for each in found)
+        shapes = None if normal else tuple(each.shape for each in found)
+        return FoundShapes(shapes, None, [_about(each) for each in found], factors)
+    if copies.alone.sum() >= LEAST_COPIES:
+        some = None if weights is None else weights[copies.alone]
+        found = [fit_shape(z[copies.alone, k], weights=some) for k in range(q)]
+    known = [other if mine is None else mine for mine, other in zip(own, found, strict=True)]
+    status = [_about(a) | {"copies": _about(b)} for a, b in zip(found, known, strict=True)]
+    return FoundShapes(tuple(each.shape for each in found), tuple(each.shape for each in known), status, factors)
 
 
 def _choose(own: ShapeFit, usual: ShapeFit, z: Array, weights: Array | None) -> tuple[ShapeFit, float]:

@@ -62,6 +62,16 @@ class HeldOut:
 
 
 @dataclass(frozen=True)
+class Residuals:
+    """Standardised residuals of a model at rows that it did not know."""
+
+    values: Array  # (m, q)
+    x: Tensor  # these rows, standardised, (m, d)
+    row_weights: Array | None  # of these rows, (m,), where rows have any
+    chose: bool = True  # whether the rows chose the model from others, so that new rows are farther away
+
+
+@dataclass(frozen=True)
 class Stack:
     """What stacking found."""
 
