@@ -122,7 +122,11 @@ class Checkpoint:
             # A long fit must not fail because its checkpoint cannot be written; the last one is still whole.
             if not self._warned:
                 why = error.strerror or error
-                warnings.warn(f"the checkpoint {path} could not be written: {why}", PrismGPWarning, stacklevel=2)
+                warnings.warn(
+                    f"the checkpoint {path} could not be written: {why}; the fit continues without saving its progress",
+                    PrismGPWarning,
+                    stacklevel=2,
+                )
             self._warned = True
         self._written = time.monotonic()
 

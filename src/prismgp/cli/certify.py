@@ -104,7 +104,7 @@ def add_parser(subparsers: Subparsers, summary: str) -> None:
     parser.add_argument(
         "--only", dest="parts", choices=PARTS, help="certify this alone, in less time (default: everything)"
     )
-    parser.add_argument("--random-state", type=common.seed, metavar="N", help="of all that is random (default: 0)")
+    parser.add_argument("--random-state", type=common.seed, metavar="N", help="seed of all random numbers (default: 0)")
     common.add_device(parser)
     parser.add_argument(
         "--figure", metavar="FILE", help=f"draw the certified ranges; {', '.join(FIGURE_FORMATS)} (needs matplotlib)"
@@ -117,7 +117,7 @@ def add_parser(subparsers: Subparsers, summary: str) -> None:
         metavar="FILE",
         help="the certificate as one JSON object, to FILE, or instead of the summary to standard output",
     )
-    parser.add_argument("-q", "--quiet", action="store_true", help="no clock and no summary for people")
+    parser.add_argument("-q", "--quiet", action="store_true", help="print no clock and no summary")
     parser.set_defaults(run=run, **_DEFAULTS | {"random_state": 0})
 
 

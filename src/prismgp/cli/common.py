@@ -125,7 +125,7 @@ def add_format_options(parser: Parser) -> None:
         "--encoding",
         type=_encoding,
         metavar="NAME",
-        help="of a text file, e.g. latin-1 (default: UTF-8, or what the byte order mark says)",
+        help="encoding of a text file, e.g. latin-1 (default: UTF-8, or what the byte order mark says)",
     )
 
 
@@ -141,13 +141,13 @@ REPEAT_OPTIONS = "if the fit had --holdout, --conformal, --seed or columns of we
 
 def add_split_of_fit(parser: Parser, purpose: str = "") -> None:
     """Add the options by which a command finds the rows of a fit in its table; ``purpose``: of the held-out rows."""
-    parser.add_argument("--holdout", type=fraction, metavar="FRACTION", help=f"that of the fit{purpose}")
-    parser.add_argument("--conformal", type=fraction, metavar="FRACTION", help="that of the fit")
+    parser.add_argument("--holdout", type=fraction, metavar="FRACTION", help=f"as in the fit{purpose}")
+    parser.add_argument("--conformal", type=fraction, metavar="FRACTION", help="as in the fit")
     parser.add_argument(
-        "--seed", type=seed, default=0, help="that of the fit; only for --holdout and --conformal (default: 0)"
+        "--seed", type=seed, default=0, help="as in the fit; only for --holdout and --conformal (default: 0)"
     )
-    parser.add_argument("--weight-column", metavar="COLUMN", help="that of the fit")
-    parser.add_argument("--noise-column", metavar="COLUMN", help="that of the fit")
+    parser.add_argument("--weight-column", metavar="COLUMN", help="as in the fit")
+    parser.add_argument("--noise-column", metavar="COLUMN", help="as in the fit")
 
 
 def add_missing(parser: Parser, *, default: str | None, meaning: str) -> None:
@@ -181,7 +181,7 @@ def add_escape_formulas(parser: Parser) -> None:
 def add_output_options(parser: Parser) -> None:
     """Add the options of commands that print a summary."""
     parser.add_argument("--json", action="store_true", help="print the summary as one JSON object")
-    parser.add_argument("-q", "--quiet", action="store_true", help="no progress bar and no summary for people")
+    parser.add_argument("-q", "--quiet", action="store_true", help="print no progress bar and no summary")
 
 
 def open_second(args: argparse.Namespace, path: str) -> TableFiles:
@@ -241,17 +241,17 @@ def writable(path: str, *, inputs: Iterable[str]) -> Path:
     target = Path(path)
     folder = target.parent
     if not folder.is_dir():
-        raise DataError(f"{path}: the folder {str(folder)!r} does not exist")
+        raise DataError(f"{path}: the folder {str(folder)!r} does not exist; create it first")
     if target.is_dir():
-        raise DataError(f"{path}: is a folder")
+        raise DataError(f"{path}: is a folder; name a file to write")
     with suppress(FileNotFoundError):  # a new file, or a link to one
         if not stat.S_ISREG(target.stat().st_mode):  # Python's own error for a loop of links is clear
-            raise DataError(f"{path}: is not a regular file")
+            raise DataError(f"{path}: is not a regular file; write to another file")
     if not os.access(folder, os.W_OK):
-        raise DataError(f"{path}: the folder {str(folder)!r} cannot be written to")
+        raise DataError(f"{path}: the folder {str(folder)!r} cannot be written to; choose another one")
     for name in inputs:
         if target.exists() and Path(name).exists() and target.samefile(name):
-            raise DataError(f"{path}: the output would replace an input")
+            raise DataError(f"{path}: the output would replace an input; write to another file")
     return target
 
 
@@ -263,7 +263,9 @@ def split_rows(args: argparse.Namespace, n: int) -> tuple[Indices, Indices, Indi
     if left < 2 and any(counts):
         asked = " and ".join(f"--{name} {share:g}" for name, share in shares.items() if share is not None)
         verb = "leaves" if counts.count(0) else "leave"
-        raise DataError(f"{asked} {verb} {max(left, 0)} of {n} rows for the fit; at least 2 are needed")
+        raise DataError(
+            f"{asked} {verb} {max(left, 0)} of {n} rows for the fit; at least 2 are needed: hold out a smaller part"
+        )
     order = np.random.default_rng(args.seed).permutation(n)
     held_out, conformal, train = np.split(order, np.cumsum(counts))
     return np.sort(train), np.sort(held_out), np.sort(conformal)

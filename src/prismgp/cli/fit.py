@@ -66,7 +66,10 @@ def add_parser(subparsers: Subparsers, summary: str) -> None:
         f"(default: {_DEFAULT_FREQUENCIES['prism']} and {_DEFAULT_FREQUENCIES['ssgp']})",
     )
     parser.add_argument(
-        "--kernel", choices=tuple(KERNELS), help=f"default: {_NEIGHBOR_KERNEL} for neighbors, else {_KERNEL}"
+        "--kernel",
+        choices=tuple(KERNELS),
+        help="rbf: for very smooth functions; matern52, matern32, matern12: for rougher and rougher ones (default: "
+        f"{_NEIGHBOR_KERNEL} for neighbors, else {_KERNEL})",
     )
     names: dict[str, Any] = {"type": common.columns, "metavar": "A,B,..."}
     parser.add_argument("--inputs", **names, help="input columns, in order (default: all but the target)")
@@ -85,8 +88,9 @@ def add_parser(subparsers: Subparsers, summary: str) -> None:
     common.add_missing(
         parser,
         default="impute",
-        meaning="rows with missing inputs: impute the values (numbers by the median, with an indicator; missing "
-        "categories are one more), drop the rows, or end with an error (default: %(default)s)",
+        meaning="what to do with rows that have missing inputs. impute: fill them in (numbers by the median, with an "
+        "indicator; a missing category is a category of its own); drop: leave the rows out; error: end with an error "
+        "(default: %(default)s)",
     )
     parser.add_argument(
         "--weight-column",
@@ -111,11 +115,16 @@ def add_parser(subparsers: Subparsers, summary: str) -> None:
         "--conformal",
         type=common.fraction,
         metavar="FRACTION",
-        help="keep a random part of the rows out of the fit to make the intervals conformal: in predict they cover "
-        "at least as often as --level says, on average over rows like these",
+        help="keep a random part of the rows out of the fit to make the intervals of predict conformal: on average "
+        "over rows like these, they contain the observed value at least as often as --level of predict says",
     )
-    parser.add_argument("--seed", type=common.seed, default=0, help="of everything random (default: %(default)s)")
-    parser.add_argument("--dtype", choices=("float64", "float32"), default="float64", help="default: %(default)s")
+    parser.add_argument("--seed", type=common.seed, default=0, help="seed of all random numbers (default: %(default)s)")
+    parser.add_argument(
+        "--dtype",
+        choices=("float64", "float32"),
+        default="float64",
+        help="precision of the computation (default: %(default)s)",
+    )
     common.add_device(parser, default="cpu")
     parser.add_argument(
         "--checkpoint",

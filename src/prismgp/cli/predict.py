@@ -68,8 +68,8 @@ def add_parser(subparsers: Subparsers, summary: str) -> None:
     common.add_missing(
         parser,
         default="impute",
-        meaning="rows with missing inputs: predict them, with wider intervals, leave their predictions empty, or end "
-        "with an error (default: %(default)s)",
+        meaning="what to do with rows that have missing inputs. impute: predict them, mostly with wider intervals; "
+        "drop: leave their predictions empty; error: end with an error (default: %(default)s)",
     )
     common.add_escape_formulas(parser)
     common.add_device(parser)

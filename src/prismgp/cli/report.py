@@ -73,12 +73,12 @@ def add_parser(subparsers: Subparsers, summary: str) -> None:
         type=common.not_negative,
         default=20.0,
         metavar="S",
-        help="for the distance from the exact GP, beyond its first step (default: %(default)g)",
+        help="time for the distance from the exact GP, beyond its first step (default: %(default)g)",
     )
     parser.add_argument("--no-certificate", action="store_true", help="leave the distance from the exact GP out")
     common.add_device(parser)
     common.add_format_options(parser)
-    parser.add_argument("-q", "--quiet", action="store_true", help="say nothing")
+    parser.add_argument("-q", "--quiet", action="store_true", help="print nothing")
     parser.set_defaults(run=run)
 
 
@@ -155,7 +155,7 @@ def _choose_target(args: argparse.Namespace, model: GPRegressor, files: TableFil
     known = [] if fitted.encoder is None else list(fitted.encoder.targets)
     if fitted.n_outputs == 1:
         if asked is not None and len(asked) != 1:
-            raise DataError(f"--target names {len(asked)} columns, but {args.model} has one target")
+            raise DataError(f"--target names {len(asked)} columns, but {args.model} has one target; name that one")
         return common.target_columns(args, fitted, files), 0
     if len(known) != fitted.n_outputs:
         raise DataError(

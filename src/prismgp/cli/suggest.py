@@ -69,8 +69,8 @@ def add_parser(subparsers: Subparsers, summary: str) -> None:
     common.add_missing(
         parser,
         default="impute",
-        meaning="rows with missing inputs: give them typical values, ignore the rows, or end with an error (default: "
-        "%(default)s)",
+        meaning="what to do with rows that have missing inputs. impute: give them typical values; drop: ignore the "
+        "rows; error: end with an error (default: %(default)s)",
     )
     common.add_escape_formulas(parser)
     common.add_device(parser)

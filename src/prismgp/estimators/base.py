@@ -192,9 +192,15 @@ class GPRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator, 
         source, ndim = self._source(X, y, noise, reset=False, training=training, labels=labels)
         model = self.model_
         if ndim != model.target_ndim:
-            raise DataError(f"y has {ndim} dimension(s), but the model was fitted with {model.target_ndim}")
+            raise DataError(
+                f"y has {ndim} dimension(s), but the model was fitted with {model.target_ndim}; pass y in the shape of "
+                "the fit, (n,) or (n, outputs)"
+            )
         if source.n_outputs != model.n_outputs:
-            raise DataError(f"y has {source.n_outputs} columns, but the model was fitted with {model.n_outputs}")
+            raise DataError(
+                f"y has {source.n_outputs} columns, but the model was fitted with {model.n_outputs}; pass the targets "
+                "of the fit, in the same order"
+            )
         return source
 
     def read_training_rows(self, X: Any, y: Any, sample_weight: Any = None, noise_variance: Any = None) -> Source:

@@ -34,9 +34,9 @@ class ExactGPRegressor(GPRegressor):
     n_restarts : int, default 0
         Additional random starting points.
     normalize : bool, default True
-        What the constant mean is when it is neither learned (``optimize=False``) nor given: the
-        targets' average, or zero for False. Inputs and targets are standardised internally in any
-        case, which changes nothing but the arithmetic. Everything is reported in the data's units.
+        Used only with ``optimize=False`` and ``mean=None``: the constant mean is the average of the targets if True,
+        zero if False. Inputs and targets are always standardised internally; parameters and predictions are in the
+        units of the data.
     missing : {"impute", "drop", "error"}, default "impute"
         What to do with missing inputs. "impute": numbers and times get the median of the training rows and an
         indicator, missing categories are a category; "drop": rows that have any are left out of the fit; "error": they

@@ -304,7 +304,8 @@ class ClustererGate:
         sound = found.ndim == 2 and len(found) == len(x) and found.shape[1] == (len(self.known) or found.shape[1])
         if not sound or not np.isfinite(found).all() or (found < 0).any() or not (found.sum(1) > 0).all():
             raise DataError(
-                f"partition: {type(self.clusterer).__name__} gave no probabilities of clusters for some rows"
+                f"partition: {type(self.clusterer).__name__} gave no probabilities of clusters for some rows; they "
+                "must be finite and at least 0, and not all 0 in a row"
             )
         return found
 

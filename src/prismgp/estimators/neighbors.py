@@ -41,9 +41,9 @@ class NeighborGPRegressor(UpdatableRegressor):
     n_restarts : int, default 0
         Additional random starting points, which compete before the first step.
     normalize : bool, default True
-        What the constant mean is when it is neither learned (``optimize=False``) nor given: the
-        targets' average, or zero for False. Inputs and targets are standardised internally in any
-        case, which changes nothing but the arithmetic. Everything is reported in the data's units.
+        Used only with ``optimize=False`` and ``mean=None``: the constant mean is the average of the targets if True,
+        zero if False. Inputs and targets are always standardised internally; parameters and predictions are in the
+        units of the data.
     chunk_size : int or "auto", default "auto"
         Rows read, or predicted, at a time.
     missing : {"impute", "drop", "error"}, default "impute"
@@ -57,10 +57,10 @@ class NeighborGPRegressor(UpdatableRegressor):
     verbose : int, default 0
         1 shows a progress bar with the log density.
     checkpoint : path or None, default None
-        File that remembers how far the fit has come: the same fit, begun again after it was killed, goes on from
-        there, with the same result. It stays after the fit; remove it when the model is saved.
+        File for the progress of the fit. If the fit is killed, the same call continues from there and gives the same
+        model. The file stays after the fit; remove it when the model is saved.
     local_rows : int or None, default None
-        Most rows that are kept as neighbours, chosen at random where a fit has more. None: 4,000,000.
+        Maximum number of rows that are kept as neighbours, chosen at random. None: 4,000,000.
     max_seconds, on_interrupt
         As in :class:`SSGPRegressor`.
 
@@ -70,9 +70,9 @@ class NeighborGPRegressor(UpdatableRegressor):
     signal_variance_, noise_variance_, mean_ : float, or ndarray (q,) for a two-dimensional y
     log_evidence_ : float
         Number of rows kept, times the mean log density of a row's targets given its neighbours among the other rows,
-        summed over outputs. The mean is over all rows, or over 10,000 of them where there are more. With at most
-        ``n_neighbors`` rows it is the evidence of the exact GP. The two do not compare: the density of each row given
-        all others is no factor of the joint density.
+        summed over outputs. The mean is over all rows, or over 10,000 of them if there are more. With at most
+        ``n_neighbors`` rows it is the evidence of the exact GP. The two cannot be compared: the densities of the rows,
+        each given the others, do not multiply to the joint density.
     n_iter_ : int
         Steps of Adam and iterations of the optimiser, all stages together.
     history_ : dict of lists

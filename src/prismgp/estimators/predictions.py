@@ -108,16 +108,16 @@ class Predictions(ABC):
 
     @refuse_too_large("a prediction")
     def predict_interval(self, X: Any, coverage: float = 0.95) -> AnyArray:
-        """Intervals for new observations: central ones of the predictive distribution, or conformal ones.
+        """Intervals for new observations.
 
-        Those of a model that has been conformalized (:meth:`conformalize`) are conformal.
+        They are central intervals of the predictive distribution. After :meth:`conformalize` they are conformal.
 
         Parameters
         ----------
         X : array-like, (n, d), Dask array or frame, or source
         coverage : float, default 0.95
-            Probability of the interval, between 0 and 1. Both tails have the same probability; of conformal intervals,
-            the same upper bound.
+            Probability of the interval, between 0 and 1. Both tails have the same probability; with conformal
+            intervals, the same upper bound of it.
 
         Returns
         -------
@@ -134,7 +134,7 @@ class Predictions(ABC):
 
     @refuse_too_large("a prediction")
     def predict_quantiles(self, X: Any, q: Any) -> AnyArray:
-        """Quantiles of new observations, under the predictive distribution, also of a model that was conformalized.
+        """Quantiles of new observations, under the predictive distribution; :meth:`conformalize` does not change them.
 
         Parameters
         ----------
@@ -159,11 +159,12 @@ class Predictions(ABC):
 
         From now on :meth:`predict_interval` returns ``mean + std s``, with two of the sorted scores
         ``s = (y - mean) / std`` of these rows (split conformal prediction; each output has its own). If these rows and
-        a new one are exchangeable, its observation is in the interval with probability ``coverage`` at least, and
-        ``coverage + 2 / (n + 1)`` at most, and above or below it with ``(1 - coverage) / 2`` at most, however wrong the
-        model is. This is an average over rows, not a promise for every input.
+        a new one are exchangeable, its observation is in the interval with a probability of at least ``coverage`` and
+        at most ``coverage + 2 / (n + 1)``, and it is above the interval, or below it, with a probability of at most
+        ``(1 - coverage) / 2`` each, however wrong the model is. This is an average over rows, not a promise for every
+        input.
 
-        The scores are saved with the model. ``fit`` and ``partial_fit`` drop them, because the model is then another.
+        The scores are saved with the model. ``fit`` and ``partial_fit`` discard them, because the model has changed.
         Quantiles, densities and standard deviations stay as they are.
 
         Parameters
@@ -172,8 +173,8 @@ class Predictions(ABC):
             Rows that were not in the fit, nor used to choose the model.
         y : array-like, (n,) or (n, q)
         coverage : float, default 0.95
-            The highest coverage that will be asked for. It needs ``2 / (1 - coverage) - 1`` rows at least, which are
-            checked here. Intervals of any lower coverage can be asked for too.
+            The highest coverage that you will need. It takes at least ``2 / (1 - coverage) - 1`` rows; with fewer,
+            this method raises an error. Intervals of lower coverages are conformal too.
 
         Returns
         -------

@@ -1,4 +1,4 @@
-"""PrismGPRegressor: re-configuration and sparse spectrum GP, the revised SSGP."""
+"""PrismGPRegressor: sparse spectrum GPs on inputs that networks transform, and GPs on the nearest rows."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ class PrismGPRegressor(UpdatableRegressor):
     averaged with weights that maximise the density of held-out rows. Each posterior is then computed exactly from all
     rows. GPs on the nearest rows can add local detail that this mixture does not describe (``local``).
 
-    With ``recipe="paper"`` the two stages of the paper are followed: a :class:`Reconfigurer` without labels, then
+    With ``recipe="paper"`` the two stages of the paper are followed: a :class:`Reconfigurer` without the target, then
     an SSGP on its output. It is there for comparison; on every data set we measured it is less accurate than the plain
     SSGP.
 
     With ``recipe="released"`` the model is trained as the authors' released code trains it: auto-encoder and SSGP
-    together, with the labels. It is a reproduction, with the flaws of that code: an objective without its
+    together, with the target. It is a reproduction, with the flaws of that code: an objective without its
     log-determinant, frequencies that are not those of the kernel, and more (docs/prism.md, "The released recipe").
 
     Parameters
@@ -54,17 +54,19 @@ class PrismGPRegressor(UpdatableRegressor):
     n_frequencies : int, default 32
         The number of spectral frequencies, p in the formulas.
     recipe : {"joint", "paper", "released"}, default "joint"
+        How networks and SSGPs are trained; see above.
     kernel : {"rbf", "matern12", "matern32", "matern52"}, default "rbf"
         On the latent inputs.
     lengthscale, signal_variance, noise_variance, mean : float, array or None, default None
         Starting values in the data's units; None: from the data. Length-scales are those of the inputs;
         they start the plain SSGP, the scale of the inputs before the network, and their share of the kernel.
-        Not used with ``recipe="paper"``, whose SSGP has other inputs.
+        Length-scales are not used with ``recipe="paper"``, whose SSGP has other inputs, and none of these with
+        ``recipe="released"``.
     frequencies : {"auto", "iid", "orthogonal", "sobol"}, default "auto"
     gating : {"soft", "hard", "none"}, default "soft"
         Soft: features are multiplied by the roots of the cluster probabilities. Hard: each row uses the
         features of its most probable cluster alone; the kernel between clusters is exactly zero.
-        Not used with ``recipe="paper"``, which has no gates.
+        Not used with ``recipe="paper"`` and ``"released"``, which have no gates.
     n_components : int, default 8
         Clusters of the latent prior.
     latent_dim : int or None, default None
@@ -76,7 +78,8 @@ class PrismGPRegressor(UpdatableRegressor):
     elbo_weight : float, default 0.001
         Weight of the augmented ELBO beside the evidence, per row.
     n_members : int or None, default None
-        Members of the ensemble; None: four, or one with more than 100,000 rows. With ``recipe="paper"`` one.
+        Members of the ensemble; None: four, or one with more than 100,000 rows. One with ``recipe="paper"`` and
+        ``"released"``.
     validation_fraction : float, default 0.1
         Share of the rows held out from the training of the networks, for early stopping, noise, and
         weights of the members. At most 10,000 rows. They join the final posterior.
@@ -114,18 +117,19 @@ class PrismGPRegressor(UpdatableRegressor):
     local : {"auto", "always", "never"}, default "auto"
         Whether GPs on the nearest rows join the mixture. "auto": they do if the density of the held-out rows rises by
         more than half a standard error. "always": they get the best weights, even if these are no better. "never": the
-        mixture alone. Ignored with ``recipe="paper"``. With neighbours, the model and its file contain the coordinates
-        and targets of the training rows.
+        mixture alone. Ignored with ``recipe="paper"`` and ``"released"``. With neighbours, the model and its file
+        contain the coordinates and targets of the training rows.
     n_neighbors : int, default 32
-        Rows that a neighbour GP looks at.
+        Nearest rows that each prediction of a neighbour GP is made from.
     local_rows : int or None, default None
         Maximum number of rows that can be neighbours, chosen at random. None: 4,000,000. With fewer than 40, neighbours
         are not used.
     noise_shape : {"auto", "normal"}, default "auto"
         Auto: heavy tails, skewness and other departures from the normal distribution are learned from the residuals of
-        the held-out rows, where cross-validation finds them to be there. They change :meth:`log_density`,
+        the held-out rows, if cross-validation confirms them. They change :meth:`log_density`,
         :meth:`predict_interval` and :meth:`predict_quantiles`; :meth:`predict` and :meth:`sample_y` stay as they are.
-        It is normal with fewer than 20 held-out rows, after an interruption, and with ``recipe="paper"``.
+        The shape is normal with fewer than 20 held-out rows, after an interruption, and with ``recipe="paper"`` and
+        ``"released"``.
     max_seconds, on_interrupt
         As in :class:`SSGPRegressor`; of the time, the plain SSGP gets at most 30%, the networks most of the rest.
 
@@ -270,8 +274,8 @@ class PrismGPRegressor(UpdatableRegressor):
         y : array-like, (n,) or (n, q), or Dask array, series or frame
             Several outputs share the networks; each has its own signal variance, noise level and mean.
         sample_weight : array-like, (n,), or Dask array, optional
-            A row of weight w counts as w equal rows: its noise variance is divided by w, and so it does where held-out
-            rows decide. Zero leaves the row out.
+            A row of weight w counts as w equal rows: its noise variance is divided by w, and held-out rows count by
+            their weights. Zero leaves the row out.
         noise_variance : array-like, (n,), or Dask array, optional
             Known variance of the error of each target, in the target's units squared, which adds to the learned noise
             in the fit; predictions have the learned noise alone. For one target.

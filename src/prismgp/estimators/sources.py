@@ -150,7 +150,10 @@ def adopt_rows(estimator: Any, X: Any, y: Any, noise: tuple[Any, Any], labels: L
     incomplete: AnyArray = np.asarray(np.isnan(x).any(axis=1) if batch is None else batch.incomplete)
     if estimator.missing == "drop" and incomplete.any():
         if incomplete.all():
-            raise DataError(f"every one of the {len(x):,} rows has a missing value")
+            raise DataError(
+                f"every one of the {len(x):,} rows has a missing value; exclude the emptiest columns, or use "
+                'missing="impute"'
+            )
         x, target = x[~incomplete], target[~incomplete]
         columns_of_noise = None if columns_of_noise is None else columns_of_noise[~incomplete]
         own_labels = None if own_labels is None else own_labels[~incomplete]
@@ -303,7 +306,8 @@ def _add_ignored(estimator: Any, frame: Any) -> Any:
 
 def _numbers_only_error(names: list[str]) -> DataError:
     return DataError(
-        f"{plural(names, 'column')} {quote_names(names)}: text or times; the model was fitted with numbers"
+        f"{plural(names, 'column')} {quote_names(names)}: text or times; the model was fitted with numbers: convert "
+        "the cells to numbers, or fit a model to a table that has text or times in these columns"
     )
 
 

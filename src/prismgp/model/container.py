@@ -117,7 +117,7 @@ def _read_header(file: BufferedReader, total: int) -> tuple[bytes, dict[str, Any
     head = _read_head(file, total)
     place = digest_place(head)
     if digest_file(file, head, place) != head[place]:
-        raise ModelFileError("checksum mismatch: the file is damaged")
+        raise ModelFileError("checksum mismatch: the file is damaged; copy it again, or save the model again")
     header: dict[str, Any] = json.loads(head[8:])
     return head, header
 
@@ -276,7 +276,10 @@ def parse_text(text: str) -> dict[str, Any]:
     config: dict[str, Any] = json.loads(text, parse_constant=_refuse_constant)
     version = config["format_version"]
     if version != FORMAT_VERSION or isinstance(version, bool):
-        raise ModelFileError(f"format version {version!r}; this PrismGP reads version {FORMAT_VERSION}")
+        raise ModelFileError(
+            f"format version {version!r}; this PrismGP reads version {FORMAT_VERSION}: load the file with the release "
+            "that wrote it, or fit again"
+        )
     return config
 
 
