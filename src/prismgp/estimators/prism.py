@@ -126,9 +126,9 @@ class PrismGPRegressor(UpdatableRegressor):
         are not used.
     noise_shape : {"auto", "normal"}, default "auto"
         Auto: heavy tails, skewness and other departures from the normal distribution are learned from the residuals of
-        the held-out rows, if cross-validation confirms them. They change :meth:`log_density`,
-        :meth:`predict_interval` and :meth:`predict_quantiles`; :meth:`predict` and :meth:`sample_y` stay as they are.
-        The shape is normal with fewer than 20 held-out rows, after an interruption, and with ``recipe="paper"`` and
+        the held-out rows, if cross-validation confirms them, and with up to 10,000 rows also from those of the plain
+        SSGP at rows that it was fitted without. They change :meth:`log_density`, :meth:`predict_interval` and
+        :meth:`predict_quantiles`. The shape is normal after an interruption, and with ``recipe="paper"`` and
         ``"released"``.
     max_seconds, on_interrupt
         As in :class:`SSGPRegressor`; of the time, the plain SSGP gets at most 30%, the networks most of the rest.
@@ -285,7 +285,8 @@ class PrismGPRegressor(UpdatableRegressor):
         streams = Streams(self.random_state)
         own = {name: getattr(self, name) for name in PrismSettings.names() if name != "kernel"}
         settings = PrismSettings(kernel=get_kernel(self.kernel), **own)
-        # The plain SSGP is the very model that a user who compares the two would fit, where the seed is a number.
+        # The plain SSGP has the parameters of the one that a user who compares the two would fit, where the seed is a
+        # number; with few rows its variances are corrected.
         seed = self.random_state if isinstance(self.random_state, Integral) else streams.seed
         with limit_blas_threads(), context, torch.inference_mode(False), torch.enable_grad():
             fit = fit_prism(rows, self._start_values(), settings, streams, context, ssgp_seed=int(seed))
