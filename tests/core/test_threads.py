@@ -32,8 +32,7 @@ def test_results_come_in_order(threads):
         assert workers.map(lambda k: k, []) == []
 
 
-@pytest.mark.parametrize("calm", [False, True])
-def test_each_computes_on_one_thread(threads, calm):
+def test_each_computes_on_one_thread(threads):
     barrier = threading.Barrier(threads)
 
     def look(_):
@@ -44,9 +43,9 @@ def test_each_computes_on_one_thread(threads, calm):
         other.append(torch.get_num_threads())
 
     other = []
-    with Workers(calm=calm) as workers:
+    with Workers() as workers:
         found = workers.map(look, range(threads))
-        assert torch.get_num_threads() == (1 if calm else threads)
+        assert torch.get_num_threads() == 1
         thread = threading.Thread(target=ask)
         thread.start()
         thread.join()
@@ -72,7 +71,7 @@ def test_a_pool_that_cannot_be_opened_leaves_nothing(threads, monkeypatch):
     monkeypatch.setattr(ThreadPoolExecutor, "submit", fail)
     before = threading.active_count()
     with pytest.raises(KeyboardInterrupt):
-        Workers(calm=True).__enter__()
+        Workers().__enter__()
     assert threading.active_count() == before
     assert torch.get_num_threads() == threads
 

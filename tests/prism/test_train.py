@@ -129,7 +129,7 @@ def test_members_have_the_same_bits_on_any_number_of_threads():
         torch.set_num_threads(1)
         alone = run_training(MemberTraining(members, rows, SETTINGS))
         torch.set_num_threads(3)
-        with Workers(calm=True) as workers:
+        with Workers() as workers:
             side_by_side = run_training(MemberTraining(members, rows, SETTINGS, workers=workers))
         assert torch.get_num_threads() == 3
     finally:

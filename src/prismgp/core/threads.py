@@ -25,14 +25,13 @@ Result = TypeVar("Result")
 class Workers:
     """A pool of as many threads as torch has, of which each computes its items on one thread.
 
-    The caller's own operations have one thread as well while the pool is open, where it is ``calm``: threads of its
-    operations would go on spinning for a while, on cores that the pool needs. The caller computes items itself where
-    there is only one, before the pool is opened, where torch has one thread, and where the pool is not ``wanted``, as
-    on a GPU.
+    The caller's own operations have one thread as well while the pool is open: threads of its operations would go on
+    spinning for a while, on cores that the pool needs. The caller computes items itself where there is only one, before
+    the pool is opened, where torch has one thread, and where the pool is not ``wanted``, as on a GPU.
     """
 
-    def __init__(self, *, calm: bool = False, wanted: bool = True) -> None:
-        self._calm, self._wanted = calm, wanted
+    def __init__(self, *, wanted: bool = True) -> None:
+        self._wanted = wanted
         self._pool: ThreadPoolExecutor | None = None
         self._threads = 1
 
@@ -46,7 +45,7 @@ class Workers:
             for _ in range(self._threads):
                 self._pool.submit(ready.wait)
             ready.wait()
-            _set_threads(1 if self._calm else self._threads, self._threads)
+            _set_threads(1, self._threads)
         except BaseException:  # or threads would wait for each other forever
             ready.abort()
             self._close()

@@ -108,7 +108,7 @@ class _Fit:
         model: Callable[[LocalGP], Any],
     ) -> None:
         self.examples, self.rng, self.training, self.callback, self.model = examples, rng, training, callback, model
-        self.workers = Workers(calm=True, wanted=gp.coordinates.device.type == "cpu")
+        self.workers = Workers(wanted=gp.coordinates.device.type == "cpu")
         self.log_noise = (math.log(least_noise), _MOST_LOG_NOISE)
         self.gp = replace(gp, params=self._limit(gp.params))
 

@@ -81,7 +81,7 @@ def cross_fit(
         context.bar.update()
         return expert
 
-    with Workers(calm=True, wanted=rows.device.type == "cpu") as workers:
+    with Workers(wanted=rows.device.type == "cpu") as workers:
         experts = workers.map(fit_others, range(len(parts)))
     if context.ending.early:
         return None

@@ -13,7 +13,7 @@ import torch
 from prismgp._types import Array, Tensor
 from prismgp.core.features import WeightPosterior
 from prismgp.core.kernels import Parameters
-from prismgp.core.models import Marginals, Predictor, SpectralModel, normal_log_density, rows_to_predict
+from prismgp.core.models import Marginals, Predictor, SpectralModel, drop_matrices, normal_log_density, rows_to_predict
 from prismgp.core.numerics import Factor
 from prismgp.core.process import Functions
 from prismgp.core.rows import RowNoise
@@ -54,7 +54,7 @@ class Expert:
             WeightPosterior.from_evidence(solved, device=statistics.moments.device),
             np.ones(len(params.mean)),
             sum(out.log_evidence for out in solved),
-            tuple(replace(out.factor, lower=torch.empty(0)) for out in solved),
+            drop_matrices([out.factor for out in solved]),
         )
 
     @classmethod

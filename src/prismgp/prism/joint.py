@@ -180,7 +180,7 @@ class JointRecipe:
         step_rows = self.n_members * self.settings.batch_size
         rows = open_rows(self.sample, self.rows.standardiser, held_out, self.rows.device, step_rows=step_rows)
         side_by_side = self.n_members > 1 and self.rows.device.type == "cpu"
-        workers = Workers(calm=True, wanted=side_by_side)
+        workers = Workers(wanted=side_by_side)
         task = MemberTraining(members, rows, self.settings, share.ending, workers)
         scale, before = float(np.log(self.rows.standardiser.y_scale).mean()), context.iteration
         share.lanes = torch.get_num_threads() if side_by_side else 1
