@@ -17,7 +17,7 @@ import torch
 from prismgp._types import Tensor
 from prismgp.data import Kept
 from prismgp.exceptions import DataError
-from prismgp.neighbors.engines import left_out
+from prismgp.neighbors.engines import mark_excluded
 from prismgp.neighbors.search import NeighborSearch
 
 
@@ -87,8 +87,8 @@ class _Task:
         rows = search.query(self.x, min(self.k + largest, n))
         distances = search.distances(self.x, rows).cpu()
         if self.own is not None:
-            distances.masked_fill_(left_out(groups[rows.cpu()], self.own), math.inf)
-        return self._nearest(distances, numbers[rows.cpu()])
+            distances.masked_fill_(mark_excluded(groups[rows.cpu()], self.own), math.inf)
+        return self._find_nearest(distances, numbers[rows.cpu()])
 
     def _points(self, kept: Any, first_row: int) -> Tensor:
         points = self.read(kept)
@@ -100,7 +100,7 @@ class _Task:
         points[(rows[begin:end] - first_row).to(points.device)] = others[begin:end].to(points)
         return points
 
-    def _nearest(self, distances: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    def _find_nearest(self, distances: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         """The nearest k; of equal distances those that come first."""
         distances, order = distances.sort(dim=1, stable=True)
         return distances[:, : self.k].contiguous(), rows.gather(1, order)[:, : self.k].contiguous()
@@ -108,4 +108,4 @@ class _Task:
     def merge(self, first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """The nearest of two shards, the first of which has the smaller rows."""
         distances, rows = (torch.cat(each, 1) for each in zip(first, second, strict=True))
-        return self._nearest(distances, rows)
+        return self._find_nearest(distances, rows)
