@@ -330,8 +330,13 @@ def _log_ratio(name: str, value: Any, unit: Array) -> Array:
     """Logarithm of a positive value in the model's units."""
     array = _vector(name, value, len(unit))
     if (array <= 0).any():
-        raise DataError(f"{name}={value!r} must be positive")
+        raise DataError(f"{name}={value!r} must be positive; leave it None to take it from the data")
     ratio = array / unit
-    if not (np.isfinite(ratio) & (ratio > 1e-303)).all():
-        raise DataError(f"{name} is out of range relative to the scale of the data")
+    beyond = ~(np.isfinite(ratio) & (ratio > 1e-303))
+    if beyond.any():
+        k = int(np.argmax(beyond))
+        raise DataError(
+            f"{name} holds {array[k]:g}, which is out of range relative to the scale of the data, {unit[k]:.3g}; "
+            "give it in units of the data, or leave it None to take it from them"
+        )
     return np.log(ratio)

@@ -379,7 +379,9 @@ class FittedModel:
 
     def _known_background(self) -> Array:
         if self.background is None:
-            raise DataError("the model has no training rows to take the values of missing cells from")
+            raise DataError(
+                "the model has no training rows to take the values of missing cells from; fill them, or fit again"
+            )
         return self.background
 
     def _spread_of_unknown(self, x: AnyArray, variance: Array) -> tuple[npt.NDArray[np.intp], Array, Array]:

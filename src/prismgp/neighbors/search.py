@@ -217,7 +217,7 @@ class NeighborSearch:
             if groups.shape != (self.n,) or own.shape != (len(x),):
                 raise DataError(f"groups must have shape ({self.n},) and own ({len(x)},)")
         if not 0 <= k <= self.n:
-            raise DataError(f"k={k} neighbours were asked for, but there are {self.n} points")
+            raise DataError(f"k={k} neighbours were asked for, but there are {self.n} points; choose k from 0 to that")
         if k == 0 or len(x) == 0:
             return torch.empty((len(x), k), dtype=torch.int64, device=device)
         return self._search(self._engine, x, k, groups, own)
@@ -281,7 +281,9 @@ class NeighborSearch:
                 rows, _ = products.find_nearest(placed[short], min(k + _EXTRA, self.n), groups, own[short])
                 reach[short] = self._rank(x[short], rows, k, groups, own[short])[1]
         if not bool(reach.isfinite().all()):
-            raise DataError(f"k={k} neighbours were asked for, but after leaving out the own group a query has fewer")
+            raise DataError(
+                f"k={k} neighbours were asked for, but after leaving out the own group a query has fewer; lower k"
+            )
         return self._select_within_parts(products, x, placed, reach, k, groups, own, products.queries_per_block)
 
     def _make_exact_engine(self) -> Products:

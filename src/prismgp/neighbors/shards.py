@@ -51,7 +51,9 @@ class ShardSearch:
         """As :meth:`NeighborSearch.query` among all points."""
         shards = self.shards
         if not 0 <= k <= shards.n:
-            raise DataError(f"k={k} neighbours were asked for, but there are {shards.n} points")
+            raise DataError(
+                f"k={k} neighbours were asked for, but there are {shards.n} points; choose k from 0 to that"
+            )
         if k == 0 or len(x) == 0:
             return torch.empty((len(x), k), dtype=torch.int64, device=x.device)
         if groups is not None and torch.equal(groups.cpu(), torch.arange(shards.n)):
@@ -60,7 +62,9 @@ class ShardSearch:
         task = _Task(shards.read, shards.changed, self.scale.cpu(), x.cpu(), k, *tensors)
         distances, rows = shards.kept.reduce(task.find, task.merge)
         if not bool(distances[:, -1].isfinite().all()):
-            raise DataError(f"k={k} neighbours were asked for, but after leaving out the own group a query has fewer")
+            raise DataError(
+                f"k={k} neighbours were asked for, but after leaving out the own group a query has fewer; lower k"
+            )
         return rows.to(x.device)
 
 
