@@ -242,9 +242,9 @@ def watch_traffic(record: Callable[[list[Any]], None]) -> None:
 
     gather = Cluster.gather
 
-    def watched(self: Cluster, tasks: list[Any]) -> list[Any]:
+    def record_traffic(self: Cluster, tasks: list[Any]) -> list[Any]:
         back = gather(self, tasks)
         record(back)
         return back
 
-    Cluster.gather = watched
+    Cluster.gather = record_traffic

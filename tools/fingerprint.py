@@ -66,7 +66,7 @@ def describe(model: prismgp.SSGPRegressor, x: np.ndarray, y: np.ndarray) -> Numb
     return found
 
 
-def certified(model: prismgp.SSGPRegressor, x: np.ndarray, y: np.ndarray) -> Numbers:
+def bound_intervals(model: prismgp.SSGPRegressor, x: np.ndarray, y: np.ndarray) -> Numbers:
     """The intervals of a certificate."""
     found = model.fit(x, y).certify(x, y, x[:20] + 0.1, rank=60, products=4, random_state=3)
     parts = {"kernel": found.kernel_error, "evidence": found.log_evidence, "mean": found.mean, "std": found.std}
@@ -138,7 +138,7 @@ def cases() -> dict[str, Callable[[], Numbers]]:
     for name in ("exact", "ssgp", "prism"):
         found[f"{name} two outputs"] = lambda name=name: describe(models[name].fit(*both), *both)
     for name in ("ssgp", "ssgp hard", "prism"):
-        found[f"certificate {name}"] = lambda name=name: certified(models[name], x, y)
+        found[f"certificate {name}"] = lambda name=name: bound_intervals(models[name], x, y)
     vae = prismgp.Reconfigurer(2, 2, max_steps=30, random_state=0)
     found["reconfigurer"] = lambda: {"latent": vae.fit(x).transform(x)}
     features = prismgp.SpectralFeatures(6, random_state=0)

@@ -23,8 +23,8 @@ from experiments.benchmarks.suite import (
     Suite,
     closing,
     describe,
-    failed,
-    finished,
+    select_failed,
+    select_finished,
 )
 from experiments.page import MODEL_STYLES, drawing, drawing_style, markdown_table
 from experiments.plan import Experiment
@@ -67,11 +67,11 @@ class Results:
     """The finished runs of the plan, and comparisons between them on the splits that both sides have."""
 
     def __init__(self, study: Study) -> None:
-        done = finished(study, SUITE.runs(models=("prism1",)))
+        done = select_finished(study, SUITE.runs(models=("prism1",)))
         models = (*SUITE.models, *(("prism1",) if done else ()))
         self.plan = SUITE.runs(models=models)
-        self.done = finished(study, self.plan)
-        self.failed = failed(study, self.plan)
+        self.done = select_finished(study, self.plan)
+        self.failed = select_failed(study, self.plan)
         self.models = models
         self.datasets = sorted(DATASETS, key=lambda name: DATASETS[name])
         self.columns = [Column(model, "nlpd", LABELS[model]) for model in models]

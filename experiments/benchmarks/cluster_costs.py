@@ -136,7 +136,7 @@ class Phases:
     def survey(self) -> None:
         """Predict all rows by the mixture, each left out, and keep coordinates and predictions on the workers."""
         expert = Expert.of("member", self.network, self.network.parameters_now(), self.statistics)
-        mixture = Mixture.alone(expert)
+        mixture = Mixture.from_expert(expert)
         self.surveyed = self.rows.chunks_of(8_192).keep(SurveyRows(mixture))
         self.surveyed.reduce(_count, _add)
 

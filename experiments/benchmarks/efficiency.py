@@ -12,7 +12,7 @@ from typing import Any
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from experiments.benchmarks.suite import DATASETS, MODELS, Run, Suite, closing, describe, failed, finished
+from experiments.benchmarks.suite import DATASETS, MODELS, Run, Suite, closing, describe, select_failed, select_finished
 from experiments.page import MODEL_STYLES, drawing, drawing_style, markdown_table
 from experiments.plan import Experiment
 from experiments.results import Record, Study
@@ -72,7 +72,7 @@ def rows_of(done: Results, exact: Results, datasets: list[str]) -> list[list[str
     return rows
 
 
-def compared(done: Results, datasets: list[str]) -> list[list[str]]:
+def count_wins(done: Results, datasets: list[str]) -> list[list[str]]:
     """How often the spectrum of PrismGP is better than SSGP with as many frequencies."""
     rows = []
     for score in ("rmse", "nlpd"):
@@ -129,15 +129,15 @@ def draw(done: Results, exact: Results, datasets: list[str]) -> Any:
 
 def collect(study: Study) -> tuple[Results, Results, list[str]]:
     """The finished runs, those of the exact GP from the accuracy benchmark, and the data sets by size."""
-    exact = finished(study.sibling("accuracy"), SUITE.runs(models=("exact",)))
-    return finished(study, SUITE.runs()), exact, sorted(DATASETS, key=lambda name: DATASETS[name])
+    exact = select_finished(study.sibling("accuracy"), SUITE.runs(models=("exact",)))
+    return select_finished(study, SUITE.runs()), exact, sorted(DATASETS, key=lambda name: DATASETS[name])
 
 
 def markdown(study: Study) -> str:
     """All tables."""
     plan, needed = SUITE.runs(), SUITE.runs(models=("exact",))
     done, exact, datasets = collect(study)
-    missing = failed(study, plan) | failed(study.sibling("accuracy"), needed)
+    missing = select_failed(study, plan) | select_failed(study.sibling("accuracy"), needed)
     header = ["data set", "model", *(f"p = {p:,}" for p in FREQUENCIES), MODELS["exact"]]
     lines = [
         "# Error against the number of frequencies",
@@ -158,7 +158,7 @@ def markdown(study: Study) -> str:
         "",
         "PrismGP with one member and without neighbours against SSGP, all data sets and p; same: to four digits.",
         "",
-        markdown_table(["score", "PrismGP better", "same", "SSGP better"], compared(done, datasets)),
+        markdown_table(["score", "PrismGP better", "same", "SSGP better"], count_wins(done, datasets)),
         "",
         *closing([*plan, *needed], [*done, *exact], missing, made=done.values()),
     ]

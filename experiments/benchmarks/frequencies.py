@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from experiments.benchmarks.suite import Run, Suite, closing, describe, failed, finished
+from experiments.benchmarks.suite import Run, Suite, closing, describe, select_failed, select_finished
 from experiments.page import errors_of_chance, markdown_table
 from experiments.plan import Experiment
 from experiments.results import Record, Study
@@ -87,7 +87,7 @@ def rows_of(done: dict[Run, Record]) -> Iterator[list[str]]:
 def markdown(study: Study) -> str:
     """One table."""
     plan = SUITE.runs()
-    done = finished(study, plan)
+    done = select_finished(study, plan)
     header = ["data set", "", "score", *(f"p = {p}" for p in FREQUENCIES), "largest rise", ""]
     lines = [
         "# More frequencies",
@@ -96,7 +96,7 @@ def markdown(study: Study) -> str:
         "",
         markdown_table(header, rows_of(done)),
         "",
-        *closing(plan, done, failed(study, plan), made=done.values()),
+        *closing(plan, done, select_failed(study, plan), made=done.values()),
     ]
     return "\n".join(lines)
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from experiments.benchmarks.speed import timed
+from experiments.benchmarks.speed import time_call
 from experiments.benchmarks.suite import check_data, load_split, origin
 from experiments.internals import Products, list_products
 from experiments.jobs import Job
@@ -59,7 +59,8 @@ def measure(order: Record) -> Record:
     products = list_products(model)
     bare = make_bare(products, model.model_.to_model(rows))
     pairs = [
-        (timed(lambda: model.predict(rows, return_std=True), device), timed(bare, device)) for _ in range(REPEATS + 1)
+        (time_call(lambda: model.predict(rows, return_std=True), device), time_call(bare, device))
+        for _ in range(REPEATS + 1)
     ][1:]
     ours, least = (len(rows) / float(np.median(column)) for column in zip(*pairs, strict=True))
     return {

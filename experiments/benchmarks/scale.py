@@ -63,7 +63,7 @@ class Waiting:
         self.seconds = 0.0
 
     def watch(self, prefetched: Any) -> Any:
-        def watched(blocks: Iterator[Any], *args: Any) -> Iterator[Any]:
+        def count_waiting(blocks: Iterator[Any], *args: Any) -> Iterator[Any]:
             items = prefetched(blocks, *args)
             while True:
                 began = time.perf_counter()
@@ -73,7 +73,7 @@ class Waiting:
                     return
                 yield item
 
-        return watched
+        return count_waiting
 
 
 def measure(order: Record) -> Record:

@@ -133,7 +133,7 @@ def bare(n: int, dtype: str, device: torch.device) -> Callable[[], None]:
     return run
 
 
-def timed(function: Callable[[], object], device: str) -> float:
+def time_call(function: Callable[[], object], device: str) -> float:
     """Seconds of one call."""
     if device == "cuda":
         torch.cuda.synchronize()
@@ -149,7 +149,7 @@ def ratio(order: Record) -> Record:
     device, rows = order["device"], []
     for dtype in ("float32", "float64"):
         ours, theirs = (make(500_000, dtype, torch.device(device)) for make in (evidence, bare))
-        pairs = [(timed(ours, device), timed(theirs, device)) for _ in range(REPEATS + 1)][1:]
+        pairs = [(time_call(ours, device), time_call(theirs, device)) for _ in range(REPEATS + 1)][1:]
         mine, base = (float(np.median(column)) for column in zip(*pairs, strict=True))
         middle = float(np.median([a / b for a, b in pairs]))
         rows.append({"dtype": dtype, "seconds": mine, "bare_seconds": base, "ratio": middle})
@@ -160,7 +160,7 @@ def scaling(order: Record) -> Record:
     """The exponent of the time of an evaluation in the number of rows."""
     device, sizes = order["device"], [100_000, 200_000, 500_000, 1_000_000, 2_000_000]
     runs = [evidence(n, "float32", torch.device(device)) for n in sizes]
-    rounds = [[timed(run, device) for run in runs] for _ in range(6)][1:]
+    rounds = [[time_call(run, device) for run in runs] for _ in range(6)][1:]
     seconds = np.median(rounds, axis=0)
     exponent = float(np.polyfit(np.log(sizes), np.log(seconds), 1)[0])
     return {"d": D, "p": P, "rows": sizes, "seconds": seconds.tolist(), "exponent": exponent}
@@ -224,7 +224,7 @@ def step(order: Record) -> Record:
     for _ in range(8):
         loop.step(next(number))
         bare()
-    pairs = [(timed(lambda: loop.step(next(number)), device), timed(bare, device)) for _ in range(ROUNDS)]
+    pairs = [(time_call(lambda: loop.step(next(number)), device), time_call(bare, device)) for _ in range(ROUNDS)]
     # Trimmed means, not medians: one step in eight is longer and must count; the extremes are the machine's.
     ours, least = (1e3 * float(trim_mean([pair[k] for pair in pairs], 0.1)) / len(members) for k in (0, 1))
     return {"step_ms": ours, "bare_ms": least, "ratio": ours / least, "batch": settings.batch_size, "p": PRISM_P}
@@ -235,7 +235,7 @@ def member(order: Record) -> Record:
     device = order["device"]
     x, y, x_test, y_test = load_split("kin40k", 0)
     model = PrismGPRegressor(PRISM_P, n_members=1, device=device, random_state=0)
-    seconds = timed(lambda: model.fit(x, y), device)
+    seconds = time_call(lambda: model.fit(x, y), device)
     found = score(y_test, *model.predict(x_test, return_std=True), float(y.std()))
     return {"rows": len(y), "seconds": seconds, "steps": model.n_iter_, **found}
 
@@ -250,7 +250,7 @@ def ensemble(order: Record) -> Record:
         ("prism", PrismGPRegressor(PRISM_P, device=device, random_state=0)),
         ("exact", ExactGPRegressor(device=device, random_state=0)),
     ):
-        seconds = timed(lambda model=model: model.fit(x[some], y[some]), device)
+        seconds = time_call(lambda model=model: model.fit(x[some], y[some]), device)
         scores = score(y_test, *model.predict(x_test, return_std=True), float(y[some].std()))
         found[name] = {"seconds": seconds, **scores}
     found["ratio"] = found["prism"]["seconds"] / found["exact"]["seconds"]

@@ -36,10 +36,10 @@ __all__ = [
     "check_data",
     "closing",
     "describe",
-    "failed",
-    "finished",
     "load_split",
     "origin",
+    "select_failed",
+    "select_finished",
 ]
 
 # Training rows, to within one; they order the plan before any data is read.
@@ -186,13 +186,13 @@ def load_split(name: str, split: int) -> tuple[np.ndarray, np.ndarray, np.ndarra
     return X[~test], y[~test], X[test], y[test]
 
 
-def finished(study: Study, runs: Iterable[Run]) -> dict[Run, Record]:
+def select_finished(study: Study, runs: Iterable[Run]) -> dict[Run, Record]:
     """The runs that have scores."""
     found = {run: study.get(run.key) for run in runs}
     return {run: result for run, result in found.items() if result is not None and "failed" not in result}
 
 
-def failed(study: Study, runs: Iterable[Run]) -> dict[Run, str]:
+def select_failed(study: Study, runs: Iterable[Run]) -> dict[Run, str]:
     """The runs that were tried and have no scores, most often for want of memory, with the message."""
     found = {run: study.get(run.key) or {} for run in runs}
     return {run: result["failed"] for run, result in found.items() if "failed" in result}

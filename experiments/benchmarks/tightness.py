@@ -180,7 +180,7 @@ def in_cholesky(row: dict[str, Any]) -> float:
 # -- tables and figure -----------------------------------------------------------------------------
 
 
-def finished(study: Study) -> list[Record]:
+def select_finished(study: Study) -> list[Record]:
     """Results in the order of the data sets."""
     found = [study.get(name) for name in DATASETS]
     return [result for result in found if result is not None and "failed" not in result]
@@ -208,7 +208,7 @@ def markdown(study: Study) -> str:
     ]
     header += ["std: half-width", "largest difference", "true"]
     header += ["evidence width per row", "exact value inside"]
-    for result in finished(study):
+    for result in select_finished(study):
         size = f"{result['rows']:,} rows, {result['inputs']} inputs, {result['test_points']:,} test points"
         whole = f", the exact GP with all its predictions {result['exact_seconds']:.2f} s"
         about = (
@@ -278,7 +278,7 @@ def figures(study: Study) -> dict[str, Callable[[], Any]]:
 
     def make() -> Any:
         with drawing_style():
-            return draw(finished(study))
+            return draw(select_finished(study))
 
     return {"": make}
 

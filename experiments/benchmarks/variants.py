@@ -5,7 +5,7 @@ First split of a few data sets.
 
 from __future__ import annotations
 
-from experiments.benchmarks.suite import VARIANTS, Run, Suite, closing, describe, failed, finished
+from experiments.benchmarks.suite import VARIANTS, Run, Suite, closing, describe, select_failed, select_finished
 from experiments.page import markdown_table
 from experiments.plan import Experiment
 from experiments.results import Study
@@ -44,7 +44,7 @@ INTRODUCTION = (
 def markdown(study: Study) -> str:
     """One line for each variant."""
     plan = SUITE.runs()
-    done = finished(study, plan)
+    done = select_finished(study, plan)
     rows = []
     for name in VARIANTS:
         found = [done.get(Run(dataset, 0, name, P)) for dataset in DATASETS]
@@ -59,7 +59,7 @@ def markdown(study: Study) -> str:
         "",
         markdown_table(["variant", "meaning", *columns], rows),
         "",
-        *closing(plan, done, failed(study, plan), made=done.values()),
+        *closing(plan, done, select_failed(study, plan), made=done.values()),
     ]
     return "\n".join(lines)
 

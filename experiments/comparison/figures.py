@@ -54,7 +54,7 @@ def pareto_figure(dataset: str, rows: Sequence[Row]) -> Any:
             points = points_of(whole, metric)
             fronts[metric] = front(points)
             # A few wrong variances, or a straight line, must not squeeze all others together.
-            shown, far = _near(points, log=metric == "rmse")
+            shown, far = _select_near(points, log=metric == "rmse")
             draw_pareto(
                 axes,
                 {codes[name]: point for name, point in shown.items()},
@@ -97,7 +97,7 @@ def _style(name: str) -> dict[str, Any]:
     return {"color": colour, "marker": _MARKERS[library], **face}
 
 
-def _near(points: Losses, *, log: bool) -> tuple[dict[str, tuple[float, float]], list[tuple[str, float]]]:
+def _select_near(points: Losses, *, log: bool) -> tuple[dict[str, tuple[float, float]], list[tuple[str, float]]]:
     """Points within reach of the best ones, and those far above."""
     values = sorted(value for _, value in points.values())
     if len(values) < 4:

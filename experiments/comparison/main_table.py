@@ -94,7 +94,7 @@ def main_table(results: Mapping[str, Record]) -> list[str]:
     for score in _SCORES:
         lines = [[_label(entry), *(cells[name, entry].text(score) for name in _SETS)] for entry in MAIN]
         for column, name in enumerate(_SETS, start=1):
-            best = _best([cells[name, entry] for entry in MAIN], score)
+            best = _find_best([cells[name, entry] for entry in MAIN], score)
             for line in best:
                 lines[line][column] = f"**{lines[line][column]}**"
         header = ["", *(f"{name}, {_thousands(DATASETS[name].rows)}" for name in _SETS)]
@@ -110,7 +110,7 @@ def _remarks(cells: Mapping[tuple[str, str], _Cell]) -> Iterator[str]:
         return
     one = Counter(entry for _, entry, record in everything if record.get("threads") == 1)
     total = Counter(entry for _, entry, _ in everything)
-    shares = (f"{_short(entry)} {one[entry]} of {total[entry]}" for entry in MAIN if one[entry])
+    shares = (f"{_shorten(entry)} {one[entry]} of {total[entry]}" for entry in MAIN if one[entry])
     yield f"Threads: {sum(one.values())} of {len(everything)} fits had one, the others two. One: {'; '.join(shares)}."
     beside = [record["jobs"] for _, _, record in everything if record.get("jobs")]
     if beside:
@@ -131,7 +131,7 @@ def _remarks(cells: Mapping[tuple[str, str], _Cell]) -> Iterator[str]:
         if ENTRIES[entry].max_rows is None and record.get("rows_used", np.inf) < record.get("rows", 0)
     }
     if fewer:
-        texts = (f"{_short(entry)} {rows:,} rows of {name}" for (name, entry), rows in fewer.items())
+        texts = (f"{_shorten(entry)} {rows:,} rows of {name}" for (name, entry), rows in fewer.items())
         yield f"Memory allowed fewer rows: {'; '.join(texts)}."
 
 
@@ -142,14 +142,14 @@ def _by_entry(found: Iterable[tuple[str, str]]) -> str:
     for (name, entry), count in counts.items():
         splits = DATASETS[name].splits
         sets.setdefault(entry, []).append(f"{name} ({count} of {splits})" if splits > 1 else name)
-    return "; ".join(f"{_short(entry)} on {', '.join(sets[entry])}" for entry in MAIN if entry in sets)
+    return "; ".join(f"{_shorten(entry)} on {', '.join(sets[entry])}" for entry in MAIN if entry in sets)
 
 
 def _rounds(record: Record) -> int:
     return int(record.get("facts", {}).get("trees", 0))
 
 
-def _short(entry: str) -> str:
+def _shorten(entry: str) -> str:
     return LABELS[entry].split(", ")[0]
 
 
@@ -168,7 +168,7 @@ def _label(entry: str) -> str:
     return f"→ {label}" if entry == DEFAULT else label
 
 
-def _best(cells: list[_Cell], score: _Score) -> list[int]:
+def _find_best(cells: list[_Cell], score: _Score) -> list[int]:
     """Which are the best, to the digits shown; none while fits are missing: means over other splits do not compare."""
     if not score.competes or any(len(cell.tried) < cell.splits for cell in cells):
         return []

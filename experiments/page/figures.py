@@ -58,7 +58,7 @@ def draw_calibration(
     place = np.asarray(levels, dtype=float)
     axes.plot([0, 1], [0, 1], color="#bbbbbb", linewidth=1.0, zorder=1, label="perfect")
     for label, style in _styles(curves, styles).items():
-        axes.plot(place, np.asarray(curves[label], dtype=float), label=label, linewidth=1.6, **_unmarked(style))
+        axes.plot(place, np.asarray(curves[label], dtype=float), label=label, linewidth=1.6, **_drop_markers(style))
     axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="expected coverage", ylabel="observed coverage", title=title)
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(lambda value, _: f"{100 * value:.0f}%")
@@ -93,7 +93,7 @@ def draw_curves(
     """
     for label, style in _styles(curves, styles).items():
         x, middle, *band = (np.asarray(each, dtype=float) for each in curves[label])
-        shown = dict(style) if len(x) <= _MARKED_TO else _unmarked(style)
+        shown = dict(style) if len(x) <= _MARKED_TO else _drop_markers(style)
         axes.plot(x, middle, label=label, linewidth=1.6, markersize=6, zorder=3, **shown)
         if band:
             axes.fill_between(x, band[0], band[1], color=style.get("color"), alpha=0.18, linewidth=0, zorder=2)
@@ -201,7 +201,7 @@ def _styles(labels: Mapping[str, Any], styles: Mapping[str, dict[str, Any]] | No
     return own if styles is None else {label: styles.get(label, own[label]) for label in labels}
 
 
-def _unmarked(style: Mapping[str, Any]) -> dict[str, Any]:
+def _drop_markers(style: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in style.items() if not name.startswith("marker")}
 
 

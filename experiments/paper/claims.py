@@ -154,7 +154,7 @@ def _yes(value: bool) -> str:
 def _few_against_many(found: Mapping[tuple[str, int | None], Group], model: str, rival: str) -> list[Claim]:
     """Figure 2a: the revised model with the fewest frequencies against the SSGP with four times as many."""
     few, many = found.get((model, FEW)), found.get((rival, _MANY))
-    pair = None if few is None or many is None else _paired(few, many, "rmse")
+    pair = None if few is None or many is None else _pair(few, many, "rmse")
     if pair is None:
         return []
     statement = f"{_capital(MODELS[model])}, p = {FEW}: lower RMSE than the {MODELS[rival]} with p = {_MANY}"
@@ -192,7 +192,7 @@ def _more_frequencies(found: Mapping[tuple[str, int | None], Group]) -> list[Cla
     out = []
     for model in dict.fromkeys(RIVALS.values()):
         few, many, full = (found.get(key) for key in ((model, FEW), (model, _MANY), ("exact", None)))
-        pair = None if few is None or many is None else _paired(many, few, "rmse", relative=True)
+        pair = None if few is None or many is None else _pair(many, few, "rmse", relative=True)
         if few is None or many is None or pair is None:
             continue
         name, change = _capital(MODELS[model]), f"{100 * pair.mean:+.1f}%" + _percent_error(pair)
@@ -200,7 +200,7 @@ def _more_frequencies(found: Mapping[tuple[str, int | None], Group]) -> list[Cla
         number = f"{100 * pair.mean:+.1f}%"
         topic = f"from p = {FEW} to {_MANY} the RMSE of the SSGP falls by less than {MARGINAL:.0%}"
         out.append(Claim(statement, _is_marginal(pair), change, topic, model, number))
-        ends = [None if full is None else _paired(group, full, "rmse", relative=True) for group in (few, many)]
+        ends = [None if full is None else _pair(group, full, "rmse", relative=True) for group in (few, many)]
         if ends[0] is not None and ends[1] is not None:
             statement = f"{name}: from p = {FEW} to {_MANY} the RMSE falls towards that of the full GP"
             number = f"{100 * ends[0].mean:+.1f}%, then {100 * ends[1].mean:+.1f}%"
@@ -240,7 +240,7 @@ def _devices(found: Mapping[tuple[str, int | None], Group], models: Sequence[str
     return set().union(*(group.devices for group in groups))
 
 
-def _paired(group: Group, rival: Group, score: str, *, relative: bool = False) -> Paired | None:
+def _pair(group: Group, rival: Group, score: str, *, relative: bool = False) -> Paired | None:
     """Group minus rival over the runs both have; ``relative``: as a share of the rival's."""
     runs = sorted(group.results.keys() & rival.results.keys())
     ours, theirs = (np.array([each.results[run][score] for run in runs]) for each in (group, rival))
@@ -257,7 +257,7 @@ def _differences(
     for (name, p), group in found.items():
         rival = found.get((other, None if other == "exact" else p))
         if name == model and p is not None and rival is not None:
-            pairs.append(_paired(group, rival, score, relative=relative))
+            pairs.append(_pair(group, rival, score, relative=relative))
     return [pair for pair in pairs if pair is not None]
 
 

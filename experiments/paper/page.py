@@ -38,12 +38,12 @@ def page(study: Study) -> Page:
     courses, others = figures[: 2 * bool(found)], figures[2 * bool(found) :]
     if courses:
         sections.append(Section("Error against iteration and time", figures=courses))
-    embedding = _finished(results, "embedding")
+    embedding = _find_finished(results, "embedding")
     if others:
         sections.append(Section("Calibration" if embedding is None else "Calibration and embedding", figures=others))
     if embedding is not None:
         sections.append(_conditions_section(embedding))
-    certificate = _finished(results, "certificate")
+    certificate = _find_finished(results, "certificate")
     if certificate is not None:
         heading = f"Certificate: SSGP, p = {certificate['p']}, first run{' (simulated data)' if simulated else ''}"
         sections.append(certificate_section(certificate["certificate"], title=heading))
@@ -57,7 +57,7 @@ def page(study: Study) -> Page:
     )
 
 
-def _finished(results: Mapping[str, Record], key: str) -> Record | None:
+def _find_finished(results: Mapping[str, Record], key: str) -> Record | None:
     result = results.get(key)
     return None if result is None or "failed" in result else result
 

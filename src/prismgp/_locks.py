@@ -69,7 +69,7 @@ class Lock:
                 if locked is None:
                     break
                 if not locked:
-                    raise self._in_use(_owner(self.place))
+                    raise self._in_use_error(_owner(self.place))
                 if _is_same(handle, self.place):  # else its last owner has just removed it
                     os.ftruncate(handle, 0)
                     os.write(handle, _describe_self())
@@ -79,7 +79,7 @@ class Lock:
                 if handle >= 0:
                     os.close(handle)
         else:
-            raise self._in_use({})
+            raise self._in_use_error({})
         with suppress(FileNotFoundError):
             if not self.place.stat().st_size:  # made just now
                 self.place.unlink()
@@ -95,7 +95,7 @@ class Lock:
                 if owner is None:
                     continue
                 if not _is_gone(owner):
-                    raise self._in_use(owner) from None
+                    raise self._in_use_error(owner) from None
                 self._set_aside(owner)
                 continue
             try:
@@ -103,7 +103,7 @@ class Lock:
             finally:
                 os.close(handle)
             return
-        raise self._in_use({})
+        raise self._in_use_error({})
 
     def _set_aside(self, owner: dict[str, Any]) -> None:
         """Remove the file of an owner that has ended, unless another process has taken the lock since."""
@@ -115,7 +115,7 @@ class Lock:
                     os.link(aside, self.place)
             aside.unlink()
 
-    def _in_use(self, owner: dict[str, Any] | None) -> PrismGPError:
+    def _in_use_error(self, owner: dict[str, Any] | None) -> PrismGPError:
         owner = owner or {}
         who = "another process"
         if "pid" in owner:

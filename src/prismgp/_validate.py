@@ -36,7 +36,7 @@ def check_fit_data(
     """
     from sklearn.utils.validation import validate_data  # start-up weight: predictions from files do without
 
-    x, y = _plain(x), _plain(y)
+    x, y = _to_array(x), _to_array(y)
     try:
         options = {"dtype": _NUMPY_DTYPES, "multi_output": True, "y_numeric": True}
         finite = "allow-nan" if allow_nan else True
@@ -54,7 +54,7 @@ def check_inputs(estimator: BaseEstimator, x: Any, *, reset: bool = False, allow
     """Validate inputs alone, at prediction or for a transformer; returns X (n, d)."""
     from sklearn.utils.validation import validate_data  # start-up weight: predictions from files do without
 
-    x = _plain(x)
+    x = _to_array(x)
     try:
         finite = "allow-nan" if allow_nan else True
         clean: AnyArray = validate_data(estimator, x, reset=reset, dtype=_NUMPY_DTYPES, ensure_all_finite=finite)
@@ -99,7 +99,7 @@ def _check_row_numbers(name: str, values: Any, n: int, zero: str) -> AnyArray | 
     """Check that there are finite numbers of at least zero, one for each of n rows."""
     if values is None:
         return None
-    values = _plain(values)
+    values = _to_array(values)
     try:
         clean = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError) as error:
@@ -119,7 +119,7 @@ def _check_row_numbers(name: str, values: Any, n: int, zero: str) -> AnyArray | 
     return clean
 
 
-def _plain(data: Any) -> Any:
+def _to_array(data: Any) -> Any:
     """Convert a torch tensor to an array; return anything else as it is."""
     if not isinstance(data, torch.Tensor):
         return data

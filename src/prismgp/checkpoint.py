@@ -158,7 +158,7 @@ class Checkpoint:
         if "data" in names:
             raise DataError(f"{path}: is the checkpoint of a fit to other data; {_BEGIN_AGAIN}, or name another")
         differ = ", ".join(
-            f"{name}={_short(found.get(name))} (here {_short(self._identity.get(name))})" for name in names
+            f"{name}={_shorten(found.get(name))} (here {_shorten(self._identity.get(name))})" for name in names
         )
         raise DataError(
             f"{path}: is the checkpoint of a fit with other settings: {differ}; {_BEGIN_AGAIN}, or name another"
@@ -217,6 +217,6 @@ def _parse(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     return about, tensors
 
 
-def _short(value: Any) -> str:
+def _shorten(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."

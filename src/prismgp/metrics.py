@@ -39,7 +39,7 @@ def rmse(y: Any, mean: Any) -> float:
     >>> rmse([1.0, 2.0], [1.0, 4.0])
     1.4142135623730951
     """
-    y, mean = _same_shape(y=y, mean=mean)
+    y, mean = _check_same_shape(y=y, mean=mean)
     return float(np.sqrt(np.mean(np.square(y - mean))))
 
 
@@ -57,7 +57,7 @@ def nlpd(y: Any, mean: Any, std: Any) -> float:
     -------
     float
     """
-    y, mean, std = _same_shape(y=y, mean=mean, std=std)
+    y, mean, std = _check_same_shape(y=y, mean=mean, std=std)
     return -float(_log_density(y, mean, std).mean())
 
 
@@ -72,7 +72,7 @@ def coverage(y: Any, lower: Any, upper: Any) -> float:
     -------
     float
     """
-    y, lower, upper = _same_shape(y=y, lower=lower, upper=upper)
+    y, lower, upper = _check_same_shape(y=y, lower=lower, upper=upper)
     return float(np.mean((lower <= y) & (y <= upper)))
 
 
@@ -91,7 +91,7 @@ def crps(y: Any, mean: Any, std: Any) -> float:
     ----------
     Gneiting and Raftery (2007), Strictly proper scoring rules, equation 21.
     """
-    y, mean, std = _same_shape(y=y, mean=mean, std=std)
+    y, mean, std = _check_same_shape(y=y, mean=mean, std=std)
     z = (y - mean) / std
     density = np.exp(-0.5 * np.square(z)) / np.sqrt(2.0 * np.pi)
     return float(np.mean(std * (z * (2.0 * normal_cdf(z) - 1.0) + 2.0 * density - 1.0 / np.sqrt(np.pi))))
@@ -118,7 +118,7 @@ def interval_score(y: Any, lower: Any, upper: Any, coverage: float = 0.95) -> fl
     """
     if not 0.0 < coverage < 1.0:
         raise DataError(f"coverage={coverage!r} must be between 0 and 1")
-    y, lower, upper = _same_shape(y=y, lower=lower, upper=upper)
+    y, lower, upper = _check_same_shape(y=y, lower=lower, upper=upper)
     outside = np.maximum(lower - y, 0.0) + np.maximum(y - upper, 0.0)
     return float(np.mean(upper - lower + 2.0 / (1.0 - coverage) * outside))
 
@@ -137,7 +137,7 @@ def calibration_curve(y: Any, mean: Any, std: Any, levels: Any = _LEVELS) -> tup
     covered : ndarray, (k,)
         Share of observations inside the central interval of each level; equal to ``levels`` if calibrated.
     """
-    y, mean, std = _same_shape(y=y, mean=mean, std=std)
+    y, mean, std = _check_same_shape(y=y, mean=mean, std=std)
     asked = np.asarray(levels, dtype=np.float64)
     if asked.ndim != 1 or not ((asked > 0) & (asked < 1)).all():
         raise DataError("levels must be numbers between 0 and 1")
@@ -208,7 +208,7 @@ def _log_density(y: Array, mean: Array, std: Array) -> Array:
     return found
 
 
-def _same_shape(**arrays: Any) -> list[Array]:
+def _check_same_shape(**arrays: Any) -> list[Array]:
     found = [np.asarray(value, dtype=np.float64) for value in arrays.values()]
     if any(each.shape != found[0].shape for each in found):
         shapes = ", ".join(f"{name} {each.shape}" for name, each in zip(arrays, found, strict=True))

@@ -190,12 +190,26 @@ def test_numbers_as_text_at_prediction() -> None:
 
 def test_wrong_types_at_prediction() -> None:
     encoder = learned(TABLE, columns=["number", "text"])
-    with pytest.raises(DataError, match="'text' holds double; the model learned it as text"):
+    with pytest.raises(DataError, match="'text' holds double; the model learned it as text: convert it to text"):
         encoder.read(pa.table({"number": [1], "text": [1.0]}))
-    with pytest.raises(DataError, match="'number' holds date32"):
+    with pytest.raises(
+        DataError, match=r"'number' holds date32.*; the model learned it as numbers: convert it to numbers"
+    ):
         encoder.read(pa.table({"number": pa.array([1], pa.date32()), "text": ["a"]}))
-    with pytest.raises(DataError, match="input column missing: 'text'"):
+    with pytest.raises(DataError, match="input column missing: 'text'; the table has 'number': add or rename it"):
         encoder.read(pa.table({"number": [1]}))
+    with pytest.raises(DataError, match=r"input columns missing: 'number', 'text'; .* add or rename them"):
+        encoder.read(pa.table({"other": [1]}))
+
+
+def test_wrong_times_and_truths_at_prediction() -> None:
+    encoder = learned(pa.table({"when": pa.array([0, 1], pa.date32()), "flag": [True, False], "y": [0, 1]}))
+    with pytest.raises(DataError, match=r"'when' holds double; .* dates or times: convert it to such"):
+        encoder.read(pa.table({"when": [1.0], "flag": [True]}))
+    with pytest.raises(DataError, match=r"'when' holds 'soon' in row 2 .*: write it by ISO 8601, such as 2024-12-31"):
+        encoder.read(pa.table({"when": ["2024-12-31", "soon"], "flag": [True, True]}))
+    with pytest.raises(DataError, match=r"'flag' holds 'perhaps' .* true, false or numbers: correct or empty the cell"):
+        encoder.read(pa.table({"when": ["2024-12-31"], "flag": ["perhaps"]}))
 
 
 def test_all_problems_are_in_one_message() -> None:

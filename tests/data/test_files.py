@@ -98,7 +98,7 @@ def test_targets_may_be_true_and_false(tmp_path: Path) -> None:
         ("a,y\n" + "".join(f"1,x{index}\n" for index in range(200)), "the target 'y' holds text; a regression"),
         ("a,y\n1,2\n2,3\n3,x\n", "target 'y' is text, but most of its values are numbers; .*'x' in row 3"),
         ("a,y\n1,\n2,NA\n", "the target 'y' is empty in all 2 rows"),
-        ("a,y\n1,2\n3\n", "t.csv: cannot be read: .*Expected 2 columns, got 1"),
+        ("a,y\n1,2\n3\n", "t.csv: cannot be read: .*Expected 2 columns, got 1.*; correct the file"),
         ("a,a,y\n1,2,3\n", "duplicate column 'a'"),
         ("a,y\n", "there are no rows below the header"),
         ("", "the file is empty"),
@@ -359,7 +359,7 @@ def test_whole_numbers_stay_categories(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("second", "expected"),
     [
-        ({"a": ["u", "v"], "y": Y}, r"1.parquet: column 'a' holds string, in .*0.parquet it holds double"),
+        ({"a": ["u", "v"], "y": Y}, r"1.parquet: column 'a' holds string, in .*0.parquet it holds double; make it one"),
         ({"a": [True, False], "y": Y}, "column 'a' holds bool"),
         ({"b": Y, "y": Y}, r"1.parquet: columns differ from those of .*0.parquet \('a', 'b' in one only\)"),
         ({"a": Y, "b": Y, "y": Y}, r"columns differ .*\('b' in one only\)"),

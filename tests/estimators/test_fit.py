@@ -201,7 +201,7 @@ def test_memory_is_refused_before_allocation():
         ({"max_iter": 0}, "max_iter=0"),
         ({"n_restarts": -1}, "n_restarts=-1"),
         ({"chunk_size": "big"}, "chunk_size='big'"),
-        ({"lengthscale": -1.0}, "lengthscale=-1.0 must be positive"),
+        ({"lengthscale": -1.0}, "lengthscale=-1.0 must be positive; leave it None"),
         ({"lengthscale": [1.0, 2.0, 3.0]}, "an array of 2, one for each"),
         ({"noise_variance": "high"}, "noise_variance='high' must be a number"),
     ],

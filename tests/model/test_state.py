@@ -107,7 +107,9 @@ def test_odd_arrays():
     model = SSGPRegressor(4, random_state=0, optimize=False).fit(packed["x"], y)
     np.testing.assert_array_equal(model.predict(torch.tensor(x).to_sparse()), expected)
     model.fit(torch.tensor(x).bfloat16(), y)
-    with pytest.raises(DataError, match="out of range relative"):
+    with pytest.raises(
+        DataError, match=r"noise_variance holds 1e-30, which is out of range relative .*; give it in units"
+    ):
         SSGPRegressor(4, noise_variance=1e-30, optimize=False).fit(x, y * 1e148)
     model.set_params(chunk_size=0)
     with pytest.raises(DataError, match="chunk_size=0"):

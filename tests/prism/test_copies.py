@@ -74,21 +74,21 @@ def test_copies_are_found_again(local):
     fit, x, _ = local
     rows, known = mixed_rows(x)
     found = KnownRows.of(fit.model_.predictor, x.shape[1])
-    np.testing.assert_array_equal(found.copied(fit.model_.to_model(rows)), known)
+    np.testing.assert_array_equal(found.mark_copies(fit.model_.to_model(rows)), known)
     assert KnownRows.of(fit.model_.predictor.base, x.shape[1]) is None
 
 
 def test_zero_has_no_sign():
     known = KnownRows(np.unique(copies_module._hash(torch.tensor([[0.0, 1.0], [2.0, 3.0]]))))
-    np.testing.assert_array_equal(known.copied(torch.tensor([[-0.0, 1.0], [1.0, 0.0]])), [True, False])
+    np.testing.assert_array_equal(known.mark_copies(torch.tensor([[-0.0, 1.0], [1.0, 0.0]])), [True, False])
 
 
 def test_rows_of_an_update_are_known(shaped):
     fit, x, y = shaped
     new = x[:5] + 0.01
     before, after = fit.model_, fit.partial_fit(new, y[:5] if y.shape[1] > 1 else y[:5, 0]).model_
-    assert not before._row_shapes.copied(before.to_model(new)).any()
-    assert after._row_shapes.copied(after.to_model(new)).all()
+    assert not before._row_shapes.mark_copies(before.to_model(new)).any()
+    assert after._row_shapes.mark_copies(after.to_model(new)).all()
 
 
 # -- leaving rows out ------------------------------------------------------------------------------

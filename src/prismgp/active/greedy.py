@@ -257,7 +257,7 @@ def choose_rows(
     found: list[float] = []
     while True:
         scores[rows] = -torch.inf
-        first = _best(scores)
+        first = _find_best(scores)
         held, bound = _leaders(scores, candidates, first)
         x, near = pool.take(held), everything.take(held)
         passed = criterion.known.count
@@ -276,8 +276,8 @@ def choose_rows(
             gone = torch.isneginf(near_scores)
             gone[best] = True
             near_scores = criterion.score(near).masked_fill(gone, -torch.inf)
-            best = _best(near_scores)
-            settled = criterion.shrinking and _lower(float(near_scores[best])) > bound
+            best = _find_best(near_scores)
+            settled = criterion.shrinking and _lower_by_tie(float(near_scores[best])) > bound
             if not settled and len(held) < pool.n_rows:
                 break
         _refresh(criterion, pool, everything, passed)
@@ -306,12 +306,12 @@ def _refresh(criterion: Criterion, pool: Pool, rows: PoolRows, since: int) -> No
             rows.other[part] = own.other
 
 
-def _best(scores: Tensor) -> int:
+def _find_best(scores: Tensor) -> int:
     """The first row whose score is the highest, up to rounding."""
-    return int((scores >= _lower(float(scores.max()))).nonzero()[0, 0])
+    return int((scores >= _lower_by_tie(float(scores.max()))).nonzero()[0, 0])
 
 
-def _lower(score: float) -> float:
+def _lower_by_tie(score: float) -> float:
     """The lowest score that counts as equal."""
     return score - _TIE * abs(score)
 

@@ -203,7 +203,7 @@ def _make_criterion(
     if name == "mutual_information":
         rows = pool if reference is None else _SourcePool(model, reference, space.size)
         chunks = ((x, predictor.predict(x, variance=False)[2]) for x in rows.chunks())
-        return MutualInformation(space, space.given(chunks), reference=reference is not None)
+        return MutualInformation(space, space.condition(chunks), reference=reference is not None)
     if reference is not None:
         return VarianceReduction(space, model.to_model(model.complete(reference.load().x)))
     index = np.arange(pool.n_rows)

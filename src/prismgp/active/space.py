@@ -59,7 +59,7 @@ class Space(ABC):
         """C(x, x), (n, q)."""
 
     @abstractmethod
-    def given(self, chunks: Iterable[tuple[Tensor, Tensor]]) -> Space:
+    def condition(self, chunks: Iterable[tuple[Tensor, Tensor]]) -> Space:
         """The posterior after observations at chunks of rows with their noise variances, (n, q)."""
 
     def shares_features(self, other: Space) -> bool:
@@ -90,7 +90,7 @@ class WeightSpace(Space):
     def variance(self, phi: Tensor) -> Tensor:
         return torch.stack([(phi @ root.T).square().sum(1) for root in self.roots], 1)
 
-    def given(self, chunks: Iterable[tuple[Tensor, Tensor]]) -> WeightSpace:
+    def condition(self, chunks: Iterable[tuple[Tensor, Tensor]]) -> WeightSpace:
         """With ``G = sum phi phi' / noise``, the covariance is ``R'(I + R G R')^-1 R``."""
         gram = torch.zeros_like(self.roots)
         for x, noise in chunks:
@@ -146,7 +146,7 @@ class ExactSpace(Space):
             parts.append(signal * (1.0 - signal / noise * half.square().sum(0)).clamp_min(0.0))
         return torch.stack(parts, 1)
 
-    def given(self, chunks: Iterable[tuple[Tensor, Tensor]]) -> ExactSpace:
+    def condition(self, chunks: Iterable[tuple[Tensor, Tensor]]) -> ExactSpace:
         old = self.posterior
         x = torch.cat([old.x, *(rows.to(old.x) for rows, _ in chunks)])
         check_memory(len(x), len(old.signal), x.device)

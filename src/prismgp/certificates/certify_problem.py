@@ -44,7 +44,7 @@ def certify_problem(problem: Problem, effort: Effort) -> Findings:
     size: dict[str, Any] = {"rank": effort.rank, "least_rank": effort.least_rank, "enough": effort.enough}
     low = LowRank.by_pivots(problem.rows, problem.weight, noise=least, generator=generator, **size)
 
-    def spent(products: int) -> dict[str, Any]:
+    def count_effort(products: int) -> dict[str, Any]:
         return {"rank": low.rank, "products": products, "seconds": time.monotonic() - clock}
 
     if not low.slack <= _MOST_SLACK * least:
@@ -52,7 +52,7 @@ def certify_problem(problem: Problem, effort: Effort) -> Findings:
             f"rounding: errors of {low.slack:.1e} are not small against the noise, {least:.1e} of the signal variance; "
             "the model explains the targets to the last digits"
         )
-        return Findings.nothing(problem, effort, spent(0), reason)
+        return Findings.nothing(problem, effort, count_effort(0), reason)
     # Random statements: a log determinant per output; the spectral norm, and the Frobenius norm where it is sampled;
     # for the variances, the norm of K - L L', and all of them by the sketch.
     statements = len(problem.ratio) * ("evidence" in effort.parts) + 2 * ("kernel" in effort.parts)
@@ -68,9 +68,9 @@ def certify_problem(problem: Problem, effort: Effort) -> Findings:
     intervals = [each for each in (spectral, frobenius, log_evidence, mean, variance) if each is not None]
     if not all(each.ordered for each in intervals):
         reason = "the bounds contradict each other: try another random_state; if that fails too, rounding dominates"
-        return Findings.nothing(problem, effort, spent(products), reason)
+        return Findings.nothing(problem, effort, count_effort(products), reason)
     quadratics = float(run.quadratics[1].sum()) if "kernel" in effort.parts else math.inf
-    return Findings(spectral, frobenius, log_evidence, mean, variance, low.norm, quadratics, spent(products), "")
+    return Findings(spectral, frobenius, log_evidence, mean, variance, low.norm, quadratics, count_effort(products), "")
 
 
 class Run:
@@ -126,7 +126,7 @@ class Run:
     def _choose_points(self) -> None:
         """Choose the test points of which least is known; each gets a linear system of its own, per output."""
         assert self.problem.test is not None
-        lower, upper, _ = self._closer
+        lower, upper, _ = self._closer_bounds
         # Half of the width, as a standard deviation with noise, in units of the noise: there is nothing to gain below
         # the tolerance.
         unclear = ((upper - lower) / (4.0 * (self.noise * (self.noise + lower)).sqrt())).amax(1)
@@ -321,7 +321,7 @@ class Run:
 
         by_rank, _ = self._points
         sure = interval(by_rank.lower, by_rank.most, 1.0, method, None)
-        lower, upper, how = self._closer
+        lower, upper, how = self._closer_bounds
         if not how or len(chosen) == problem.test.rows.n:
             return sure
         closer = interval(lower, upper, 1.0 - len(how) * self.delta, f"{method}, {', '.join(how)}", sure)
@@ -329,7 +329,7 @@ class Run:
         return closer if closer.ordered else sure
 
     @cached_property
-    def _closer(self) -> tuple[Tensor, Tensor, list[str]]:
+    def _closer_bounds(self) -> tuple[Tensor, Tensor, list[str]]:
         """The best bounds on the variance without systems of single points, and the random methods among them."""
         by_rank, _ = self._points
         lower, upper, used = by_rank.lower, by_rank.most, []

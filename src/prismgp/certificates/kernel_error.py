@@ -29,11 +29,11 @@ def spectral_by_rank(problem: Problem, low: LowRank) -> Interval:
         return Interval(0.0, math.inf, 1.0, f"not attempted: {size:,} columns")
     gram = _gram(problem, low)
     of_low, of_model = gram[: low.rank, : low.rank], gram[low.rank :, low.rank :]
-    largest = low.largest if low.root_weight is None else _largest(of_low)
+    largest = low.largest if low.root_weight is None else _largest_eigenvalue(of_low)
     known = float(of_low.trace())
     slack, trace_error = low.plain_error.of_product(problem.n + low.rank, known, largest)
     excess = max(problem.n - known, 0.0) + trace_error + slack
-    whole, every = (largest + _largest(of_model)) ** 0.5, float(gram.trace())  # |B| at most, and |B|_F^2
+    whole, every = (largest + _largest_eigenvalue(of_model)) ** 0.5, float(gram.trace())  # |B| at most, and |B|_F^2
     # (F1b) The factor of B'B + j I is that of B with rows below it whose Gram matrix is j I and rounding. B D B' is a
     # corner of the matrix whose eigenvalues are computed: its own extremes lie between them, and no further than the
     # norm of the blocks beside it.
@@ -54,7 +54,7 @@ def spectral_by_rank(problem: Problem, low: LowRank) -> Interval:
 def _columns(problem: Problem, low: LowRank, part: slice) -> tuple[Tensor, Tensor]:
     """L and F of some rows, without weights: those belong to the noise."""
     own = low.features(part) if low.root_weight is None else low.features(part) / low.root_weight[part]
-    return own, problem.features.rows(part).wide()
+    return own, problem.features.rows(part).expand()
 
 
 def _gram(problem: Problem, low: LowRank) -> Tensor:
@@ -93,7 +93,7 @@ def _extremes(factor: Tensor, rank: int) -> tuple[float, float]:
     return max(float(found[-1]), 0.0), min(float(found[0]), 0.0)
 
 
-def _largest(gram: Tensor) -> float:
+def _largest_eigenvalue(gram: Tensor) -> float:
     return float(torch.linalg.eigvalsh(gram)[-1:].sum())
 
 

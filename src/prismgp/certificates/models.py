@@ -264,7 +264,7 @@ def _check_same_rows(
         fixed *= weight[:, None]
     for i in range(0, n, _ROWS):  # gated features are wide
         part = slice(i, i + _ROWS)
-        wide = seen.features.rows(part).wide()
+        wide = seen.features.rows(part).expand()
         found += torch.cat([wide, torch.ones_like(wide[:, :1])], 1).T.cpu() @ fixed[part].cpu()
     if found.shape != stored.shape or not bool(((found - stored).abs() <= tolerance * sizes).all()):
         raise DataError(

@@ -39,7 +39,7 @@ class Features:
     def rows(self, index: slice | Tensor) -> Features:
         return Features(self.phi[index], None if self.gates is None else self.gates[index])
 
-    def wide(self) -> Tensor:
+    def expand(self) -> Tensor:
         """All features, gates included, (n, 2p b)."""
         return self.phi if self.gates is None else gated_features(self.phi, self.gates)
 
@@ -55,8 +55,8 @@ class Features:
         parts = [slice(i, min(i + _ROWS, len(v))) for i in range(0, len(v), _ROWS)]
         inner = v.new_zeros(self.width, v.shape[1])
         for part in parts:
-            inner += times_thin(self.rows(part).wide().T, v[part])
-        return torch.cat([times_thin(self.rows(part).wide(), inner) for part in parts])
+            inner += times_thin(self.rows(part).expand().T, v[part])
+        return torch.cat([times_thin(self.rows(part).expand(), inner) for part in parts])
 
     def subtract_from(self, tile: Tensor, other: Features, out: Tensor) -> Tensor:
         """A tile of another kernel between these rows and others, minus this kernel's; in ``out``."""

@@ -197,7 +197,7 @@ def show_controls(line: str) -> str:
     return "".join(character if character.isprintable() else "?" for character in line)
 
 
-def printable(name: str) -> str:
+def format_name(name: str) -> str:
     """Return a column's name, quoted if it has characters that do not show."""
     return name if name.isprintable() and name.strip() == name and name else repr(name)
 

@@ -24,10 +24,10 @@ from prismgp.cli import (
     Subparsers,
     common,
     complain,
+    format_name,
     json_text,
     one_line,
     print_rows,
-    printable,
     say,
     show_progress,
     show_seconds,
@@ -169,7 +169,7 @@ def _predictions(args: argparse.Namespace) -> bool:
 def _check_outputs(args: argparse.Namespace, inputs: list[str]) -> None:
     for path in (args.json if args.json != "-" else None, args.figure):
         if path is not None:
-            common.writable(path, inputs=inputs)
+            common.check_writable(path, inputs=inputs)
 
 
 # -- tables --------------------------------------------------------------------------------------
@@ -255,7 +255,7 @@ def _print_members(model: GPRegressor, certificate: Certificate) -> None:
     say(f"  Members, each against its own exact GP; mean and std in the target's units{of}")
     table = [["", "weight", *MEMBER_HEADER]]
     for weight, (name, cells) in zip(mixture.weights, member_rows(certificate), strict=True):
-        table.append([printable(name), f"{weight:.0%}", *cells])
+        table.append([format_name(name), f"{weight:.0%}", *cells])
     widths = [max(len(row[k]) for row in table) for k in range(len(table[0]))]
     for row in table:
         cells = [f"{cell:>{width}}" for cell, width in zip(row[1:], widths[1:], strict=True)]

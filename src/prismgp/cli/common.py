@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from prismgp._system import atomic_path, is_device, name_errors, unknown_device
-from prismgp.cli import STDOUT, Parser, complain, printable
+from prismgp.cli import STDOUT, Parser, complain, format_name
 from prismgp.data import MISSING, TableFiles, open_tables
 from prismgp.data.cells import DECIMALS, quote_names
 from prismgp.data.tables import FORMATS, PARQUET_SUFFIXES, TEXT_SUFFIXES
@@ -236,7 +236,7 @@ def require_targets(files: TableFiles, names: list[str]) -> list[str]:
     return names
 
 
-def writable(path: str, *, inputs: Iterable[str]) -> Path:
+def check_writable(path: str, *, inputs: Iterable[str]) -> Path:
     """Check that a path can be written, before any work that would be lost."""
     target = Path(path)
     folder = target.parent
@@ -280,7 +280,7 @@ def ignore_interrupts() -> None:
 
 def check_output_path(args: argparse.Namespace, files: TableFiles) -> None:
     """Check that the output can be written, and is not part of the input."""
-    writable(args.output, inputs=[args.model, *(str(each.path) for each in files.files)])
+    check_writable(args.output, inputs=[args.model, *(str(each.path) for each in files.files)])
     if Path(args.data).is_dir() and Path(args.output).resolve().is_relative_to(Path(args.data).resolve()):
         raise DataError(f"{args.output}: is in the folder that is read and would become a part of it; write elsewhere")
 
@@ -351,7 +351,7 @@ def open_output(
 def report_formulas(args: argparse.Namespace, formulas: Mapping[str, int]) -> None:
     """Warn of what a spreadsheet would run when it opens the output."""
     if formulas and not args.escape_formulas:
-        where = ", ".join(f"{printable(name):.60} ({count:,})" for name, count in list(formulas.items())[:3])
+        where = ", ".join(f"{format_name(name):.60} ({count:,})" for name, count in list(formulas.items())[:3])
         more = f" and {len(formulas) - 3:,} more columns" if len(formulas) > 3 else ""
         complain(
             f"warning: the output holds text that spreadsheets take for formulas, in {where}{more}; do not open it "

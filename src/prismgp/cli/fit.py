@@ -13,7 +13,7 @@ import numpy as np
 
 from prismgp._system import format_amount, format_bytes
 from prismgp._types import Array
-from prismgp.cli import Parser, Subparsers, common, json_text, print_rows, printable, say, show_progress
+from prismgp.cli import Parser, Subparsers, common, format_name, json_text, print_rows, say, show_progress
 from prismgp.cli.ignored import why_ignored
 from prismgp.core.kernels import KERNELS
 from prismgp.data import Source, file_source, plural
@@ -160,9 +160,9 @@ def run(args: argparse.Namespace) -> int:
     if not args.target:
         raise DataError("-t/--target names no column")
     files = common.open_path(args, args.data)
-    output = common.writable(args.output, inputs=[str(file.path) for file in files.files])
+    output = common.check_writable(args.output, inputs=[str(file.path) for file in files.files])
     if args.checkpoint is not None:
-        common.writable(args.checkpoint, inputs=[*(str(file.path) for file in files.files), args.output])
+        common.check_writable(args.checkpoint, inputs=[*(str(file.path) for file in files.files), args.output])
     source = file_source(
         files,
         args.target[0] if len(args.target) == 1 else args.target,
@@ -202,7 +202,7 @@ def run(args: argparse.Namespace) -> int:
         "checkpoint": args.checkpoint,
         "weight_column": args.weight_column,
         "noise_column": args.noise_column,
-        "left_out": _left_out(args, files.names),
+        "left_out": _list_left_out(args, files.names),
         "seconds": time.perf_counter() - began,
         "rows_read": source.rows_read,
         "rows_dropped": source.rows_read - source.n_rows,
@@ -227,7 +227,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _left_out(args: argparse.Namespace, names: list[str]) -> list[str]:
+def _list_left_out(args: argparse.Namespace, names: list[str]) -> list[str]:
     """Columns left out without a request."""
     if args.inputs is not None:
         return []
@@ -334,11 +334,11 @@ def print_summary(summary: dict[str, Any]) -> None:
         say()
         say("  Most relevant inputs: shortest length-scales, in standard deviations of the column")
         shown = list(summary["relative_lengthscales"].items())[:_SHOWN_INPUTS]
-        print_rows([(printable(name), f"{value:.3g}") for name, value in shown if np.isfinite(value)], indent=4)
+        print_rows([(format_name(name), f"{value:.3g}") for name, value in shown if np.isfinite(value)], indent=4)
     conformal = "conformal, " if summary["conformal_rows"] else ""
     for target, scores in _by_target(summary, "holdout").items():
         say()
-        of = f" of {printable(target)}" if isinstance(summary["target"], list) else ""
+        of = f" of {format_name(target)}" if isinstance(summary["target"], list) else ""
         say(f"  Accuracy{of} on the {scores['rows']:,} held-out rows")
         rows = [
             ("RMSE", f"{format_amount(scores['rmse'])} (predicting the mean: {format_amount(scores['rmse_of_mean'])})"),
@@ -366,18 +366,18 @@ def _facts(summary: dict[str, Any]) -> list[tuple[str, str]]:
         notes.append(f"{summary['conformal_rows']:,} for conformal intervals")
     inputs = f"{len(summary['inputs'])}"
     if summary["encoded"]:
-        parts = [f"{printable(name)} as {count}" for name, count in summary["encoded"].items()]
+        parts = [f"{format_name(name)} as {count}" for name, count in summary["encoded"].items()]
         inputs += f" {plural(summary['inputs'], 'column')}, encoded as {len(summary['features'])}: {', '.join(parts)}"
     rows = [("Rows", f"{summary['rows']:,} ({'; '.join(notes)})"), ("Inputs", inputs)]
     if summary["left_out"]:
         rows.append(("Left out", f"{', '.join(map(repr, summary['left_out']))} (a saved row index)"))
     for reason in dict.fromkeys(summary["ignored"].values()):
-        own = ", ".join(printable(name) for name, why in summary["ignored"].items() if why == reason)
+        own = ", ".join(format_name(name) for name, why in summary["ignored"].items() if why == reason)
         rows.append(("Ignored", f"{own} ({reason})"))
     spreads = _by_target(summary, "target_std")
     for target, noise in _by_target(summary, "noise_std").items():
         share = f" ({noise / spreads[target]:.0%} of its spread)" if spreads[target] else ""
-        rows.append(("Target", f"{printable(target)}, standard deviation {format_amount(spreads[target])}"))
+        rows.append(("Target", f"{format_name(target)}, standard deviation {format_amount(spreads[target])}"))
         if _noise_is_level(summary):
             rows.append(("Noise", f"standard deviation {format_amount(noise)} in the target's units{share}"))
         else:

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from prismgp._system import format_amount, format_bytes
-from prismgp.cli import Parser, Subparsers, format_rows, json_text, one_line, printable, say, show_controls
+from prismgp.cli import Parser, Subparsers, format_name, format_rows, json_text, one_line, say, show_controls
 from prismgp.cli.ignored import NEARLY_CONSTANT, why_ignored
 from prismgp.exceptions import ModelFileError
-from prismgp.model.container import FORMAT_VERSION, check_count, parse_text, read_text, readable
+from prismgp.model.container import FORMAT_VERSION, check_count, parse_text, read_text, translate_errors
 
 _SHOWN_INPUTS = 20
 _AT_LIMIT = "ITERATIONS REACHED LIMIT"  # how SciPy says it
@@ -38,10 +38,10 @@ def add_parser(subparsers: Subparsers, summary: str) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Read and describe."""
-    with readable(args.model) as file:
+    with translate_errors(args.model) as file:
         config = parse_text(read_text(file))
     summary = config["summary"] if "summary" in config else _summarise(args.model)
-    with readable(args.model):
+    with translate_errors(args.model):
         description = _describe(config, summary, args.model)
         lines = [json_text(description)] if args.json else [show_controls(line) for line in _lines(description)]
     for line in lines:
@@ -171,16 +171,16 @@ def _lines(info: dict[str, Any]) -> Iterator[str]:
         rows.append(("Neighbours", about))
     if info["target"] is not None:
         several = isinstance(info["target"], list)
-        rows.append(("Target", ", ".join(map(printable, info["target"] if several else [info["target"]]))))
+        rows.append(("Target", ", ".join(map(format_name, info["target"] if several else [info["target"]]))))
     weights = {name: weight for name, weight in (info["fit_status"].get("weights") or {}).items() if weight}
     of_rows = ""
     if len(weights) > 1 or (weights and info["neighbors"]):
         # Without the neighbours; what they leave is shared.
         share = 1.0 - sum(each["weight"] for each in info["neighbors"] or [])
-        parts = (f"{printable(name)} {share * weight:.0%}" for name, weight in weights.items())
+        parts = (f"{format_name(name)} {share * weight:.0%}" for name, weight in weights.items())
         rows.append(("Mixture", ", ".join(parts)))
     if len(weights) > 1:
-        rows.append(("Parameters", f"those of {printable(max(weights, key=lambda name: weights[name]))}:"))
+        rows.append(("Parameters", f"those of {format_name(max(weights, key=lambda name: weights[name]))}:"))
         of_rows = ", times a factor for each row"  # which the networks learn
     per_row = f" ({info['log_evidence_per_row']:.4f} per row)"
     rows += [
@@ -206,11 +206,11 @@ def _lines(info: dict[str, Any]) -> Iterator[str]:
 
 def _input_lines(inputs: list[dict[str, Any]]) -> Iterator[str]:
     shown = inputs[:_SHOWN_INPUTS]
-    width = max(12, *(len(printable(each["name"])) for each in shown))
+    width = max(12, *(len(format_name(each["name"])) for each in shown))
     known = shown[0]["relative_lengthscale"] is not None
     yield f"  {'Inputs':<{width}}  {'length-scale':>14}  {'/ column std':>12}" if known else "  Inputs"
     for each in shown:
-        name = printable(each["name"])
+        name = format_name(each["name"])
         if each["relative_lengthscale"] is None:
             yield f"  {name}"
         elif np.isfinite(each["relative_lengthscale"]):

@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from prismgp._system import format_amount
 from prismgp._types import Array
-from prismgp.cli import Parser, Subparsers, common, json_text, print_rows, printable, say, show_progress
+from prismgp.cli import Parser, Subparsers, common, format_name, json_text, print_rows, say, show_progress
 from prismgp.data import RowBlock, TableReader
 from prismgp.data.cells import from_floats, to_numbers, to_numbers_or_nan
 from prismgp.data.dask import map_file_parts
@@ -248,11 +248,13 @@ class _Prediction:
             "level": self.level,
             "include_noise": self.include_noise,
             "conformal_rows": None if conformal is None else conformal.rows,
-            "target": self._one_or_all(self.targets),
-            "scores": self._one_or_all([scores.to_dict(density=self.include_noise) for scores in self.scores.values()]),
+            "target": self._unwrap_single(self.targets),
+            "scores": self._unwrap_single(
+                [scores.to_dict(density=self.include_noise) for scores in self.scores.values()]
+            ),
         }
 
-    def _one_or_all(self, values: list[Any]) -> Any:
+    def _unwrap_single(self, values: list[Any]) -> Any:
         """One value for a model of one target, None if the table does not have it; else a list."""
         return values if self.model.target_ndim > 1 else values[0] if values else None
 
@@ -274,10 +276,10 @@ def _print(summary: dict[str, Any], *, error: bool) -> None:
     conformal = summary["conformal_rows"]
     kind = f"conformal, by {conformal:,} held-out rows" if conformal else "of the model's predictive distribution"
     rows = [
-        ("Added columns", ", ".join(map(printable, summary["columns"]))),
+        ("Added columns", ", ".join(map(format_name, summary["columns"]))),
         ("Interval", f"{100 * summary['level']:g}% for {what}, {kind}"),
     ]
-    cells = ", ".join(f"{printable(name)} {count:,}" for name, count in summary["missing"].items())
+    cells = ", ".join(f"{format_name(name)} {count:,}" for name, count in summary["missing"].items())
     if cells and not summary["rows_not_predicted"]:
         rows.append(("Missing inputs", f"{cells}: imputed; intervals are wider where the fit had few such rows"))
     if summary["rows_not_predicted"]:
@@ -292,7 +294,7 @@ def _print(summary: dict[str, Any], *, error: bool) -> None:
         text = f"RMSE {format_amount(scores['rmse'])}"
         if "coverage" in scores:
             text += f", NLPD {scores['nlpd']:.4g}, intervals cover {scores['coverage']:.1%}"
-        rows.append((f"Against {printable(target)}", f"{text} ({scores['rows']:,} rows)"))
+        rows.append((f"Against {format_name(target)}", f"{text} ({scores['rows']:,} rows)"))
     print_rows(rows, error=error)
     if summary["output"] != "-":
         say(error=error)

@@ -145,7 +145,7 @@ def _open(args: argparse.Namespace) -> tuple[TableFiles, TableFiles | None]:
     train = None if args.train is None else common.open_second(args, args.train)
     common.check_output_path(args, files)
     if train is not None:
-        common.writable(args.output, inputs=[str(each.path) for each in train.files])
+        common.check_writable(args.output, inputs=[str(each.path) for each in train.files])
     return files, train
 
 
@@ -208,7 +208,7 @@ def _share_in_fit(model: GPRegressor, rows: TableRows, others: TableRows | None)
         levels = {name for each in rows.encoder.columns if each.kind == LEVELS for name in own[each.name]}
         told = np.array([name not in levels for name in rows.encoder.feature_names])
     known, found = hash_rows(background[:, told]), _hash_rows(rows, told)
-    known_once, found_once = _occurring_once(known), _occurring_once(found)
+    known_once, found_once = _select_unique(known), _select_unique(found)
     if others is not None:
         found_once = np.setdiff1d(found_once, _hash_rows(others, told))
     expected = len(known_once) * len(found_once) / model.model_.n_rows  # to be found, if all rows were in the fit
@@ -228,7 +228,7 @@ def _hash_rows(rows: TableRows, told: AnyArray) -> Hashes:
     return np.concatenate(parts)
 
 
-def _occurring_once(hashes: Hashes) -> Hashes:
+def _select_unique(hashes: Hashes) -> Hashes:
     values, counts = np.unique(hashes, return_counts=True)
     return np.asarray(values[counts == 1])
 

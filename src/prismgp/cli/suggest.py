@@ -16,8 +16,8 @@ from prismgp.cli import (
     Parser,
     Subparsers,
     common,
+    format_name,
     json_text,
-    printable,
     say,
     show_progress,
     show_seconds,
@@ -201,5 +201,5 @@ def _print_table(table: pa.Table) -> None:
 
 
 def _cell(value: Any) -> str:
-    text = f"{value:.5g}" if isinstance(value, float) else "" if value is None else printable(str(value))
+    text = f"{value:.5g}" if isinstance(value, float) else "" if value is None else format_name(str(value))
     return text if len(text) <= _CELL_WIDTH else f"{text[: _CELL_WIDTH - 3]}..."

@@ -181,7 +181,7 @@ def _checks(
     def check(name: str, measured: float, limit: float, margin: float, meaning: str) -> ConditionCheck:
         return ConditionCheck(name, measured, limit, margin, margin >= 1.0, meaning)
 
-    def worst(name: str, values: Array, limits: Array | float, margins: Array, meaning: str) -> ConditionCheck:
+    def check_worst(name: str, values: Array, limits: Array | float, margins: Array, meaning: str) -> ConditionCheck:
         i = int(margins.argmin())
         limit = np.broadcast_to(limits, values.shape)[i]
         return check(name, float(values[i]), float(limit), float(margins[i]), f"{meaning} (worst: cluster {i + 1})")
@@ -195,14 +195,14 @@ def _checks(
     spread = "rms of squared distances, at most U(i)/2"
     printed = (
         at_most("1 clusters", float(b), 2.0 * math.log2(n), "number of clusters, at most 2 log2 n"),
-        worst("1 widths", widths, width_limits, _ratios(width_limits, widths), "width, at most gamma_i"),
-        worst("2 sizes", sizes, rounded, equal, "size, equal to 2^(i/2)"),
-        worst("3 separation", nearest, apart, _ratios(nearest, apart), centres),
+        check_worst("1 widths", widths, width_limits, _ratios(width_limits, widths), "width, at most gamma_i"),
+        check_worst("2 sizes", sizes, rounded, equal, "size, equal to 2^(i/2)"),
+        check_worst("3 separation", nearest, apart, _ratios(nearest, apart), centres),
     )
     corrected = (
-        worst("1 widths", spreads, spread_limits, _ratios(spread_limits, spreads), spread),
-        worst("2 sizes", sizes, rounded, _ratios(rounded, sizes), "size, at most 2^(i/2)"),
-        worst("3 separation", gaps, gap, _ratios(gaps, gap), balls),
+        check_worst("1 widths", spreads, spread_limits, _ratios(spread_limits, spreads), spread),
+        check_worst("2 sizes", sizes, rounded, _ratios(rounded, sizes), "size, at most 2^(i/2)"),
+        check_worst("3 separation", gaps, gap, _ratios(gaps, gap), balls),
     )
     norm, tau_out = math.sqrt(float(geometry.square_sums.sum())), geometry.off_cluster_norm(kernel)
     enough = (
@@ -220,15 +220,15 @@ def _corrected_range(geometry: ClusterGeometry, kernel: Kernel, bound: float) ->
     if low > 0.0 and _variance(geometry, low) > cap_variance:
         low = _bracket(lambda scale: _variance(geometry, scale) <= cap_variance, low, 1e3 * low)[1]
 
-    def separated(scale: float) -> bool:
+    def is_separated(scale: float) -> bool:
         return geometry.off_cluster_norm(kernel, scale) <= 0.5 * bound
 
     start = max(low, 1e-9)
-    if separated(1e9 * start):
+    if is_separated(1e9 * start):
         return low, math.inf
-    if not separated(start):
+    if not is_separated(start):
         return low, 0.0
-    return low, _bracket(lambda scale: not separated(scale), start, 1e9 * start)[0]
+    return low, _bracket(lambda scale: not is_separated(scale), start, 1e9 * start)[0]
 
 
 def _bracket(true_above: Callable[[float], bool], low: float, high: float) -> tuple[float, float]:

@@ -52,7 +52,7 @@ CLIP = float(brentq(lambda s: 1.0 + math.exp(-0.5 * s) - 2.0 ** (1.0 / 3.0) * s,
 _MESH = np.geomspace(1e-9, 1.0, 271)
 
 
-def _whole(p: float) -> int:
+def _round_up(p: float) -> int:
     """The smallest integer that is at least p, and at least 1."""
     return max(1, math.ceil(p))
 
@@ -64,7 +64,7 @@ def printed(n: int, n_clusters: int, bound: float, delta: float) -> int:
     """
     b = n_clusters
     log_term = math.log(b / delta) + (b + 1) * math.log(2.0)  # 2^(b+1) itself overflows for large b
-    return _whole(32.0 * b * (1.0 - (bound / n) ** 4) / bound**2 * log_term)
+    return _round_up(32.0 * b * (1.0 - (bound / n) ** 4) / bound**2 * log_term)
 
 
 def least_delta(n_clusters: int, d: int) -> float:
@@ -77,7 +77,7 @@ def least_delta(n_clusters: int, d: int) -> float:
 
 def markov(variance: float, room: float, delta: float) -> int:
     """Markov's inequality (S2) for ``E |E_in|_F^2 = V / p``: ``p = V / (delta room^2)``."""
-    return _whole(variance / (delta * room**2))
+    return _round_up(variance / (delta * room**2))
 
 
 def bernstein(variance: float, scale: float, room: float, delta: float) -> int:
@@ -86,7 +86,7 @@ def bernstein(variance: float, scale: float, room: float, delta: float) -> int:
     For moments ``E |C_t - K|_F^m <= m! nu H^(m-2) / 2``, the mean of p terms is above ``room`` with probability at
     most ``2 exp(-p room^2 / (2 (nu + H room)))``.
     """
-    return _whole(2.0 * math.log(2.0 / delta) * (variance + scale * room) / room**2)
+    return _round_up(2.0 * math.log(2.0 / delta) * (variance + scale * room) / room**2)
 
 
 def bernstein_bounded(variance: float, largest: float, room: float, delta: float) -> int:
@@ -104,7 +104,7 @@ def bennett(variance: float, largest: float, room: float, delta: float) -> int:
     u = room * largest / variance
     # For small u the two terms of h cancel; its lower bound is safe there, and differs first in u^4.
     h = (1.0 + u) * math.log1p(u) - u if u > 1e-3 else 0.5 * u * u / (1.0 + u / 3.0)
-    return _whole(math.log(2.0 / delta) * largest**2 / (variance * h))
+    return _round_up(math.log(2.0 / delta) * largest**2 / (variance * h))
 
 
 def bernstein_tight(variance: float, clipped: float, room: float, delta: float) -> int:
@@ -152,7 +152,7 @@ def chernoff(variance: float, clipped: float, room: float, delta: float) -> int:
         bernstein(2.0 / 3.0 * clipped**2, clipped, room, delta),
         bernstein(variance, 2.0 / 3.0 * clipped**3 / variance, room, delta),
     )
-    return min(pairs) if rate <= 0.0 else min(*pairs, _whole(math.log(2.0 / delta) / rate))
+    return min(pairs) if rate <= 0.0 else min(*pairs, _round_up(math.log(2.0 / delta) / rate))
 
 
 def union_tight(norm: float, pairs: int, room: float, delta: float) -> int:
@@ -165,7 +165,7 @@ def union_tight(norm: float, pairs: int, room: float, delta: float) -> int:
         return 1
     ratio = room / norm
     x = 2.0 * ratio / (math.sqrt(1.5 + 4.0 * ratio) + math.sqrt(1.5))  # the root of x^2 + sqrt(1.5) x = ratio, stably
-    return _whole(math.log(2.0 * pairs / delta) / x**2)
+    return _round_up(math.log(2.0 * pairs / delta) / x**2)
 
 
 def matrix_bernstein(variance: float, trace: float, largest: float, room: float, delta: float) -> int:
@@ -177,7 +177,7 @@ def matrix_bernstein(variance: float, trace: float, largest: float, room: float,
     if variance == 0.0:
         return 1
     dimension = max(1.0, trace / variance)
-    return _whole((2.0 * variance / room**2 + 2.0 * largest / (3.0 * room)) * math.log(8.0 * dimension / delta))
+    return _round_up((2.0 * variance / room**2 + 2.0 * largest / (3.0 * room)) * math.log(8.0 * dimension / delta))
 
 
 def relative(n: int, noise_variance: float, share: float, dimension: float, error: float, delta: float) -> int:
@@ -254,17 +254,17 @@ def uniform_net(d: int, diameter: float, largest: int, room: float, delta: float
     """Return the smallest p for which S15 gives ``|E_in| <= room``; None if there is no such p."""
     if largest < 2 or diameter == 0.0:
         return 1
-    return _smallest(lambda p: (largest - 1) * entry_error(p, d, diameter, delta) <= room)
+    return _find_smallest(lambda p: (largest - 1) * entry_error(p, d, diameter, delta) <= room)
 
 
 def uniform_expansion(d: int, norm: float, fourth_norm: float, room: float, delta: float) -> int | None:
     """Return the smallest p for which S16 gives ``|E_in| <= room``; None if there is no such p."""
     if norm == 0.0:
         return 1
-    return _smallest(lambda p: expansion_error(p, d, norm, fourth_norm, delta) <= room)
+    return _find_smallest(lambda p: expansion_error(p, d, norm, fourth_norm, delta) <= room)
 
 
-def _smallest(enough: Callable[[int], bool]) -> int | None:
+def _find_smallest(enough: Callable[[int], bool]) -> int | None:
     """Find the p at which ``enough`` becomes true, by doubling and bisection."""
     high = 1
     while not enough(high):

@@ -66,7 +66,7 @@ class SampleBound:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data."""
-        return dict(_plain(asdict(self)))
+        return dict(_to_plain(asdict(self)))
 
 
 @dataclass(frozen=True, repr=False)
@@ -147,7 +147,7 @@ class SampleSizes:
         """As plain data, without the labels."""
         found = asdict(self) | {"holds": self.holds, "why": self.why}
         del found["labels"]
-        return dict(_plain(found))
+        return dict(_to_plain(found))
 
     def __repr__(self) -> str:
         draws = "" if self.n_draws == 1 else f", the best of {self.n_draws} draws may be used"
@@ -278,7 +278,7 @@ class ConditionReport:
         del found["labels"]
         names = ("holds", "holds_printed", "least_delta", "conclusion")
         found |= {name: getattr(self, name) for name in names}
-        return dict(_plain(found))
+        return dict(_to_plain(found))
 
     def __repr__(self) -> str:
         partition = f"{self.n_clusters} clusters, {'found by k-means' if self.partition_found else 'as given'}"
@@ -319,12 +319,12 @@ def _number(value: float | None) -> str:
     return "-" if value is None or math.isnan(value) else f"{value:.4g}"
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     """As JSON can hold it: arrays become lists, and numbers that are not finite None."""
     if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): _to_plain(item) for key, item in value.items()}
     if isinstance(value, np.ndarray | np.generic):
-        return _plain(value.tolist())
+        return _to_plain(value.tolist())
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [_to_plain(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -163,8 +163,8 @@ def sample_size(
     masked, whole = measure(parts), measure(np.zeros(len(x), dtype=np.int64), noise_variance)
     bounds = [*_one_setting(target, masked, "masked", where), *_one_setting(target, whole, "plain", where)]
     at_once = (
-        *_simultaneous(target, masked, x.shape[1], "masked", bounded=high is not None),
-        *_simultaneous(target, whole, x.shape[1], "plain", bounded=True),
+        *_collect_simultaneous(target, masked, x.shape[1], "masked", bounded=high is not None),
+        *_collect_simultaneous(target, whole, x.shape[1], "plain", bounded=True),
     )
     relative = None
     if noise_variance is not None:
@@ -277,7 +277,9 @@ def _one_setting(
     ]
 
 
-def _simultaneous(target: _Target, known: BoundInputs, d: int, estimator: str, *, bounded: bool) -> list[SampleBound]:
+def _collect_simultaneous(
+    target: _Target, known: BoundInputs, d: int, estimator: str, *, bounded: bool
+) -> list[SampleBound]:
     """The bounds that hold for all length-scales of a set at once; ``bounded``: the set has an upper end."""
     room, largest, delta = target.bound - known.tau_out, int(known.sizes.max()), target.delta
     norm, fourth_norm = math.sqrt(known.square_sum), math.sqrt(known.fourth_sum)
@@ -322,7 +324,7 @@ def _collect(
     relative: SampleBound | None,
     labels: AnyArray | None,
 ) -> SampleSizes:
-    def smallest(estimator: str) -> SampleBound:
+    def find_smallest(estimator: str) -> SampleBound:
         family = [record for record in bounds if record.estimator == estimator]
         return min(family, key=lambda record: math.inf if record.p is None else record.p)
 
@@ -367,8 +369,8 @@ def _collect(
         bounds=tuple(bounds),
         simultaneous=at_once,
         printed=printed,
-        corrected=smallest("masked"),
-        plain=smallest("plain"),
+        corrected=find_smallest("masked"),
+        plain=find_smallest("plain"),
         relative=relative,
         labels=labels,
     )

@@ -22,7 +22,7 @@ import torch
 
 from prismgp._types import Array, GatingKind, Tensor
 from prismgp.core.gating import Gate
-from prismgp.core.process import observed
+from prismgp.core.process import fill_unobserved
 from prismgp.core.statistics import OutputEvidence
 
 GATINGS = get_args(GatingKind)
@@ -177,7 +177,7 @@ class WeightPosterior:
         O(n p^2) where refactoring takes O(p^3). A missing target, NaN, changes nothing.
         """
         phi = phi.double()
-        y, noise = observed(y, noise.double())
+        y, noise = fill_unobserved(y, noise.double())
         scale = noise.rsqrt()
         residual = (y - (phi @ self.weight_mean + self.mean)) * scale
         eye = torch.eye(phi.shape[-2], dtype=torch.float64, device=phi.device)

@@ -21,9 +21,9 @@ from prismgp.core.kernels import (
     Parameters,
     Prior,
     bounds,
+    check_frequencies,
     default_start,
     draw_frequencies,
-    given_frequencies,
     perturb,
     widen,
 )
@@ -285,7 +285,7 @@ class _Fit:
 
     def _draw(self, rng: np.random.Generator) -> Array:
         settings, d = self.settings, self.rows.n_inputs
-        given = given_frequencies(settings.frequencies, settings.n_frequencies, d)
+        given = check_frequencies(settings.frequencies, settings.n_frequencies, d)
         if given is not None:
             return given
         return draw_frequencies(settings.kernel, settings.n_frequencies, d, settings.frequencies, rng)

@@ -182,7 +182,7 @@ def resolve_kind(kind: str, d: int) -> str:
     return kind
 
 
-def given_frequencies(value: Any, p: int, d: int) -> Array | None:
+def check_frequencies(value: Any, p: int, d: int) -> Array | None:
     """Frequencies that the user brings, (p, d); None when ``value`` names a kind."""
     if isinstance(value, str):
         return None
@@ -340,7 +340,7 @@ class Prior:
         centre[d + q : d + 2 * q] = math.log(_NOISE_CENTRE)
         spreads = (_LENGTHSCALE_SPREAD, d), (_SIGNAL_SPREAD, q), (_NOISE_SPREAD, q)
         precision[: d + 2 * q] = np.concatenate([np.full(count, spread**-2.0) for spread, count in spreads])
-        return cls(centre, precision * _fading(n))
+        return cls(centre, precision * _fading_weight(n))
 
     def log_density(self, vector: Array) -> tuple[float, Array]:
         """Log density at packed parameters, up to a constant, and its gradient."""
@@ -356,9 +356,9 @@ def widen(params: Parameters, n: int) -> Parameters:
 
     rows = max(n, 2)
     log_factor = 2.0 * math.log(float(stdtrit(rows - 1, 0.975)) / _NORMAL_95) + math.log((rows + 3) / (rows - 1))
-    change = _fading(n) * log_factor
+    change = _fading_weight(n) * log_factor
     return replace(params, log_signal=params.log_signal + change, log_noise=params.log_noise + change)
 
 
-def _fading(n: int) -> float:
+def _fading_weight(n: int) -> float:
     return 1.0 - n / FEW_ROWS

@@ -92,7 +92,7 @@ def standardise(
         tensor = block
     else:
         # A copy only where torch cannot alias the memory: read-only or byte-swapped arrays, negative strides.
-        ready = block if _torch_ready(block) else block.astype(block.dtype.newbyteorder("="), order="C")
+        ready = block if _is_torch_ready(block) else block.astype(block.dtype.newbyteorder("="), order="C")
         tensor = torch.from_numpy(ready)
     # Contiguous, so that the result does not depend on the memory order of the user's array.
     tensor = tensor.to(device, non_blocking=True).contiguous()
@@ -109,7 +109,7 @@ def standardise_tensor(x: Tensor, shift: Tensor, scale: Tensor, *, dtype: torch.
     return shifted.to(dtype)
 
 
-def _torch_ready(block: AnyArray) -> bool:
+def _is_torch_ready(block: AnyArray) -> bool:
     return (
         block.flags.writeable
         and block.dtype.isnative
@@ -265,7 +265,7 @@ class Predictor(ABC):
     def condition(self, x: Tensor, y: Tensor, noise: Tensor | None = None) -> Process:
         """The process given more targets, see :class:`prismgp.core.process.Process`."""
 
-    def precise(self) -> Self:
+    def to_float64(self) -> Self:
         """The same model with networks in float64, whose weights need no gradients: for derivatives by the inputs."""
         return self
 

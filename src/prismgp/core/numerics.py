@@ -62,7 +62,7 @@ def factor(a: Tensor) -> Factor:
     if int(info) == 0 and bool(torch.isfinite(lower[-1, -1])):
         return Factor(lower)
     if not bool(torch.isfinite(a).all()):
-        raise NumericalError("matrix to be factored holds NaN or infinity")
+        raise NumericalError("the matrix to factor holds NaN or infinity: rescale the columns, or use dtype='float64'")
     # Weyl: rounding moves eigenvalues by at most about eps * k * max|diagonal|.
     unit = torch.finfo(a.dtype).eps * len(a) * float(a.diagonal().max())
     for step in _JITTER_STEPS:

@@ -40,7 +40,7 @@ class Process(Protocol):
         ...
 
 
-def observed(y: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+def fill_unobserved(y: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
     """Targets and noise variances, with zero and infinity in place of missing targets, which then change nothing."""
     noise = noise.expand(np.broadcast_shapes(y.shape, noise.shape))
     missing = y.isnan()
@@ -62,7 +62,7 @@ class ConditionedProcess:
     @classmethod
     def of(cls, base: Process, x: Tensor, y: Tensor, noise: Tensor) -> ConditionedProcess:
         """The base given targets y, NaN where an output was not observed, with noise variances broadcastable to y."""
-        return cls(base, x, *observed(y, noise))
+        return cls(base, x, *fill_unobserved(y, noise))
 
     def joint(self, x: Tensor) -> Joint:
         n = self.x.shape[-2]
@@ -90,7 +90,7 @@ class ConditionedProcess:
     def condition(self, x: Tensor, y: Tensor, noise: Tensor | None = None) -> ConditionedProcess:
         noise = self.joint(x)[2] if noise is None else noise
         batch = np.broadcast_shapes(*(each.shape[:-2] for each in (self.x, self.y, self.noise, x, y, noise)))
-        y, noise = observed(y, noise)
+        y, noise = fill_unobserved(y, noise)
         pairs = ((self.x, x), (self.y, y), (self.noise, noise))
         joined = (torch.cat([each.expand(*batch, *each.shape[-2:]) for each in pair], -2) for pair in pairs)
         return ConditionedProcess(self.base, *joined)
@@ -112,7 +112,7 @@ class ConditionedProcess:
             cross = self.base.joint(torch.cat([self.x, rows]))[1][n:, :n]
             return torch.einsum("mnq,nqs->mqs", cross, weights)
 
-        def conditioned(x: Tensor) -> Tensor:
+        def draw_conditioned(x: Tensor) -> Tensor:
             return functions(x) + torch.cat([change(rows) for rows in torch.split(x, _JOINT_ROWS)])
 
-        return conditioned
+        return draw_conditioned

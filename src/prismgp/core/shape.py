@@ -189,17 +189,17 @@ class StudentShape(NoiseShape):
     kind: ClassVar[str] = "student"
 
     @cached_property
-    def _symmetric(self) -> SkewedShape:
+    def _symmetric_shape(self) -> SkewedShape:
         return SkewedShape(self.degrees, 1.0)
 
     def log_density(self, z: Array) -> Array:
-        return self._symmetric.log_density(z)
+        return self._symmetric_shape.log_density(z)
 
     def cdf(self, z: Array) -> Array:
-        return self._symmetric.cdf(z)
+        return self._symmetric_shape.cdf(z)
 
     def quantile(self, u: Array) -> Array:
-        return self._symmetric.quantile(u)
+        return self._symmetric_shape.quantile(u)
 
     def to_dict(self) -> dict[str, Any]:
         return {"kind": self.kind, "degrees": self.degrees}

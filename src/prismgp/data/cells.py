@@ -57,6 +57,13 @@ def check_unique(names: Iterable[str], what: str, where: str = "") -> None:
         raise DataError(f"{where}duplicate {what} {quote_names(twice)}; every column needs a name of its own")
 
 
+def absent_error(absent: Collection[str], names: Collection[str]) -> DataError:
+    """The error for a table with these names whose input columns are absent."""
+    there = quote_names(names) if names else "no columns"
+    what = f"{plural(absent, 'input column')} missing: {quote_names(absent)}"
+    return DataError(f"{what}; the table has {there}: add or rename {'it' if len(absent) == 1 else 'them'}")
+
+
 def raise_problems(problems: Sequence[str]) -> None:
     """Raise one error for all problems of a table, if there are any."""
     if problems:
@@ -108,7 +115,7 @@ def to_text(name: str, column: ArrowColumn) -> ArrowColumn:
     if is_text(column.type) or pa.types.is_integer(column.type) or pa.types.is_null(column.type):
         # The large type: 32-bit offsets would overflow on long columns.
         return pc.utf8_trim_whitespace(column.cast(pa.large_string()))
-    raise DataError(f"column {name!r} holds {column.type}; the model learned it as text categories")
+    raise DataError(f"column {name!r} holds {column.type}; the model learned it as text: convert it to text")
 
 
 def to_numbers(name: str, column: ArrowColumn, *, boolean: bool = False, first_row: int = 0) -> Array:
@@ -122,7 +129,7 @@ def to_numbers(name: str, column: ArrowColumn, *, boolean: bool = False, first_r
     elif pa.types.is_duration(column.type):
         return to_floats(column.cast(pa.duration("us"), safe=False).cast(pa.int64())) / 1e6
     elif not (is_numeric(column.type) or pa.types.is_boolean(column.type) or pa.types.is_null(column.type)):
-        raise DataError(f"column {name!r} holds {column.type}; the model learned it as numbers")
+        raise DataError(f"column {name!r} holds {column.type}; the model learned it as numbers: convert it to numbers")
     values = to_floats(column)
     beyond = np.isfinite(values) & (np.abs(values) > _LARGEST_CELL)
     if beyond.any():
@@ -158,13 +165,13 @@ def to_seconds(name: str, column: ArrowColumn, *, first_row: int = 0) -> Array:
             row = next(k for k, cell in enumerate(cells) if parse_times(pa.array([cell], pa.large_string())) is None)
             raise DataError(
                 f"column {name!r} holds {cells[row]!r} {in_row(first_row + row)}; "
-                "the model learned it as dates or times (ISO 8601)"
+                "the model learned it as dates or times: write it by ISO 8601, such as 2024-12-31, or empty the cell"
             )
         column = parsed
     elif pa.types.is_time(kind):
         return to_floats(column.cast(pa.time64("us"), safe=False).cast(pa.int64())) / 1e6
     elif not (pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_null(kind)):
-        raise DataError(f"column {name!r} holds {kind}; the model learned it as dates or times")
+        raise DataError(f"column {name!r} holds {kind}; the model learned it as dates or times: convert it to such")
     if pa.types.is_timestamp(column.type) and column.type.tz is not None:
         column = pc.local_timestamp(column)
     return to_floats(column.cast(pa.timestamp("us"), safe=False).cast(pa.int64())) / 1e6
@@ -199,7 +206,7 @@ def _parse(name: str, text: ArrowColumn, *, boolean: bool, first_row: int) -> Ar
         row = pc.index(numeric, False).as_py()
         raise DataError(
             f"column {name!r} holds {text[row].as_py()!r} {in_row(first_row + row)}; "
-            f"the model learned it as {'true or false' if boolean else 'numbers'}"
+            f"the model learned it as {'true, false or numbers' if boolean else 'numbers'}: correct or empty the cell"
         )
     return pc.cast(text, pa.float64())
 

@@ -48,10 +48,10 @@ def fit_standardiser(source: Source, *, normalize: bool, learned: bool = True) -
     # An input that did not vary in training has no information; the huge scale makes the model ignore
     # it at prediction too, where any other value would be infinitely many deviations away.
     few = min(_APART_ROWS, int(_APART_OF_ALL * x.weight)) if learned else 0
-    ignored = (x_std == 0) | (x.apart <= few)
+    ignored = (x_std == 0) | (x.n_apart <= few)
     # Not by the mean, which a few rows move and which may cancel to next to nothing.
-    x_scale = np.where(ignored, IGNORE * np.maximum(magnitude(x.usual), x.largest), x_std)
-    x_shift = np.where(ignored, x.usual, np.where(np.abs(x_mean) > _NOTHING * x_std, x_mean, 0.0))
+    x_scale = np.where(ignored, IGNORE * np.maximum(magnitude(x.usual_value), x.largest_magnitude), x_std)
+    x_shift = np.where(ignored, x.usual_value, np.where(np.abs(x_mean) > _NOTHING * x_std, x_mean, 0.0))
     y_scale = np.where(y_std > 0, y_std, magnitude(y_mean))
     return Standardiser(x_shift, x_scale, y_mean, y_scale, np.zeros_like(y_mean) if normalize else -y_mean / y_scale)
 
@@ -283,14 +283,14 @@ class StandardisedRows:
 
     def tensors(self) -> tuple[Tensor, Tensor]:
         """All rows of a small set, in float64."""
-        x, y = self._whole()
+        x, y = self._load_all()
         return x, y[:, : self.n_outputs]
 
     def noise(self) -> RowNoise | None:
         """How noisy each row of a small set is, where they differ, in float64."""
-        return RowNoise.split(self._whole()[1], self.n_outputs)[1] if self.source.n_noise else None
+        return RowNoise.split(self._load_all()[1], self.n_outputs)[1] if self.source.n_noise else None
 
-    def _whole(self) -> tuple[Tensor, Tensor]:
+    def _load_all(self) -> tuple[Tensor, Tensor]:
         return next(iter(replace(self, dtype=torch.float64).chunks_of(self.n_rows)))
 
     def start(
@@ -330,8 +330,13 @@ def _log_ratio(name: str, value: Any, unit: Array) -> Array:
     """Logarithm of a positive value in the model's units."""
     array = _vector(name, value, len(unit))
     if (array <= 0).any():
-        raise DataError(f"{name}={value!r} must be positive")
+        raise DataError(f"{name}={value!r} must be positive; leave it None to take it from the data")
     ratio = array / unit
-    if not (np.isfinite(ratio) & (ratio > 1e-303)).all():
-        raise DataError(f"{name} is out of range relative to the scale of the data")
+    beyond = ~(np.isfinite(ratio) & (ratio > 1e-303))
+    if beyond.any():
+        k = int(np.argmax(beyond))
+        raise DataError(
+            f"{name} holds {array[k]:g}, which is out of range relative to the scale of the data, {unit[k]:.3g}; "
+            "give it in units of the data, or leave it None to take it from them"
+        )
     return np.log(ratio)

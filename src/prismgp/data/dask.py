@@ -92,13 +92,13 @@ class DaskSource(Source):
 
     def reduce(self, function: Callable[[Source], T], merge: Callable[[T, T], T]) -> T:
         if not self._shards:
-            return function(ArraySource(*self._nothing, n_noise=self.n_noise))
+            return function(ArraySource(*self._empty_block, n_noise=self.n_noise))
         outcome = self._cluster.reduce(function, merge, self._shards)
         self._collect([outcome])
         return outcome.value  # type: ignore[return-value]  # as above
 
     @property
-    def _nothing(self) -> Block:
+    def _empty_block(self) -> Block:
         return np.empty((0, self.n_inputs)), np.empty((0, self.n_outputs + self.n_noise))
 
     def _collect(self, outcomes: Sequence[Outcome[Any]], *, warn: bool = True) -> None:
@@ -151,7 +151,7 @@ class DaskSource(Source):
         return self.select(index).load()
 
     def load(self) -> ArraySource:
-        parts = self.map(_load_rows) or [self._nothing]
+        parts = self.map(_load_rows) or [self._empty_block]
         x, y = np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts])
         return ArraySource(x, y, n_noise=self.n_noise)
 

@@ -23,11 +23,11 @@ from prismgp._system import warn_caller
 from prismgp._types import AnyArray, Array
 from prismgp.data.cells import (
     ArrowColumn,
+    absent_error,
     check_finite,
     check_unique,
     from_strings,
     plural,
-    quote_names,
     raise_problems,
     to_floats,
     to_numbers,
@@ -173,7 +173,7 @@ class TableEncoder:
         """
         absent = self.missing_columns(data.schema.names)
         if absent:
-            raise DataError(f"{plural(absent, 'input column')} missing: {quote_names(absent)}")
+            raise absent_error(absent, data.schema.names)
         check_unique([name for name in data.schema.names if name in set(self.input_names)], "column")
         # Filled column by column, so in Fortran order; later steps copy rows together anyway.
         values = np.zeros((data.num_rows, len(self.columns)), order="F")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from prismgp.data.cells import check_unique, is_numeric
+from prismgp.data.cells import absent_error, check_unique, is_numeric
 from prismgp.data.encoder import TableBatch, TableEncoder
 from prismgp.data.scan import scan_table
 from prismgp.exceptions import DataError
@@ -59,7 +59,7 @@ def to_arrow(frame: Any, names: list[str] | None = None) -> pa.Table:
     check_unique([name for name in columns if name in set(chosen)], "column")
     absent = [name for name in chosen if name not in columns]
     if absent:
-        raise DataError(f"input columns missing: {', '.join(map(repr, absent))}")
+        raise absent_error(absent, columns)
     if not _is("pandas", frame):
         return frame.select(chosen).to_arrow()
     places = [columns.index(name) for name in chosen]
@@ -94,7 +94,7 @@ def input_columns(encoder: TableEncoder, frame: Any) -> pa.Table:
     names = column_names(frame)
     absent = encoder.missing_columns(names)
     if absent:
-        raise DataError(f"input columns missing: {', '.join(map(repr, absent))}")
+        raise absent_error(absent, names)
     return to_arrow(frame, encoder.present_columns(names) or names[:1])  # one, if only its rows count
 
 

@@ -79,17 +79,17 @@ class Moments:
         return np.where(self._constant, 0.0, np.sqrt(self._squares / self.weight))
 
     @property
-    def apart(self) -> AnyArray:
+    def n_apart(self) -> AnyArray:
         """Rows of every column that differ from the value most rows have, where that is the smallest or the largest."""
         return np.asarray(self.weight - np.maximum(self._at_low, self._at_high))
 
     @property
-    def usual(self) -> Array:
+    def usual_value(self) -> Array:
         """The smallest or the largest value of every column, whichever more rows have."""
         return np.where(self._at_low >= self._at_high, self._low, self._high)
 
     @property
-    def largest(self) -> Array:
+    def largest_magnitude(self) -> Array:
         """The largest magnitude in every column; NaN if a cell of the column is NaN."""
         return np.maximum(-self._low, self._high)
 

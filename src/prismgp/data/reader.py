@@ -160,7 +160,8 @@ class TableReader:
         texts = [name for name in texts if not self.encoder.is_empty(name)]
         if texts and self.files.is_text:
             raise DataError(
-                f"{self.files.path}: column {quote_names(texts)} holds text; the model learned it as numbers"
+                f"{self.files.path}: column {quote_names(texts)} holds text; the model learned it as numbers: "
+                "correct or empty the cells that are none"
             )
         return self._like(self.files, encoder)
 
@@ -320,5 +321,5 @@ def _check_columns(files: TableFiles, encoder: TableEncoder, names: list[str]) -
     if absent:
         raise DataError(
             f"{files.path}: {plural(absent, 'input column')} {quote_names(absent)} missing; "
-            f"the file has {quote_names(names)}"
+            f"the file has {quote_names(names)}: add or rename {'it' if len(absent) == 1 else 'them'}"
         )

@@ -235,7 +235,7 @@ def _translate_errors(file: TableFile) -> Iterator[None]:
         if explained is not None:
             raise explained from error
         shown = message if len(message) <= 200 else message[:200] + "..."  # it may quote cells at length
-        raise DataError(f"{file.name}: cannot be read: {shown}") from error
+        raise DataError(f"{file.name}: cannot be read: {shown}; correct the file or write it again") from error
 
 
 # -- several files as one table --------------------------------------------------------------------
@@ -323,7 +323,9 @@ class TableFiles:
                 other = file.schema.field(name).type
                 common = common_type(kind, other)
                 if common is None:
-                    raise DataError(f"{file.name}: column {name!r} holds {other}, in {first.name} it holds {kind}")
+                    raise DataError(
+                        f"{file.name}: column {name!r} holds {other}, in {first.name} it holds {kind}; make it one type"
+                    )
                 types[name] = common
         if all(field.type == types[field.name] for field in first.schema):
             return first.schema

@@ -114,7 +114,7 @@ class TextFormat:
             with self.open() as file:
                 return file.read(_SAMPLE_BYTES)
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-            raise DataError(f"{self.name}: cannot be read: {error}") from error
+            raise DataError(f"{self.name}: cannot be read: {error}; write or download it again") from error
 
     def _decode(self, sample: bytes) -> str:
         # Wrong bytes are reported when they are parsed, with their place.

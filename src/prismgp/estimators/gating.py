@@ -34,7 +34,7 @@ _DIGITS = {torch.float64: 12, torch.float32: 6}  # that survive standardising a 
 _TINY = 1e-300
 
 
-def given_labels(partition: Any, n: int, d: int) -> AnyArray | None:
+def number_labels(partition: Any, n: int, d: int) -> AnyArray | None:
     """Return the labels of the training rows, numbered from 0 without gaps, (n,); None where a clusterer is given."""
     if hasattr(partition, "predict"):
         _check_clusterer(_unfreeze(partition), d)

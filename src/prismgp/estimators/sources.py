@@ -107,7 +107,7 @@ def adopt_source(estimator: BaseEstimator, source: Source, y: Any, *, needs_targ
     if isinstance(rows, ArraySource) and rows.n_noise:
         rows = ArraySource(rows.x, rows.targets, rows.labels).with_noise(rows.noise)
     encoder = source.encoder
-    if encoder is None and np.isnan(source.moments[0].largest).any():
+    if encoder is None and np.isnan(source.moments[0].largest_magnitude).any():
         encoder = _encoder_of_numbers(estimator, source.n_inputs)
     return rows if encoder is None else learn_rows(estimator, rows, encoder)
 

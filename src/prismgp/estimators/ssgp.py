@@ -18,7 +18,7 @@ from prismgp.core.kernels import FREQUENCY_KINDS, get_kernel
 from prismgp.core.models import Predictor
 from prismgp.data import Source, StandardisedRows
 from prismgp.estimators.base import UpdatableRegressor
-from prismgp.estimators.gating import fit_gate, given_labels
+from prismgp.estimators.gating import fit_gate, number_labels
 from prismgp.estimators.sources import Labels, no_labels
 from prismgp.exceptions import DataError, PrismGPWarning
 from prismgp.model import FittedModel
@@ -258,4 +258,4 @@ class SSGPRegressor(UpdatableRegressor):
 
 def _labels_of(partition: Any) -> Labels:
     """Return the function that checks and numbers the labels of a partition."""
-    return no_labels if partition is None else partial(given_labels, partition)
+    return no_labels if partition is None else partial(number_labels, partition)

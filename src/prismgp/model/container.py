@@ -99,7 +99,7 @@ def read_tensors(path: Path) -> tuple[str, dict[str, Tensor]]:
         if _stamp(file) != stamp:
             raise ModelFileError(_CHANGED)
     for name, tensor in tensors.items():
-        if not _finite(tensor):
+        if not _is_finite(tensor):
             raise ModelFileError(f"tensor {name!r} is not made of finite numbers")
     return text, tensors
 
@@ -248,7 +248,7 @@ def _tensor(file: BufferedReader, mapped: mmap.mmap | None, entry: _Entry, begin
     return tensor
 
 
-def _finite(tensor: Tensor) -> bool:
+def _is_finite(tensor: Tensor) -> bool:
     """Return whether all numbers are finite; by the extremes of blocks, which takes no memory."""
     flat = tensor.view(-1)
     parts = (flat[start : start + _BLOCK] for start in range(0, len(flat), _BLOCK))
@@ -259,7 +259,7 @@ def _finite(tensor: Tensor) -> bool:
 
 
 @contextmanager
-def readable(path: str | PathLike[str]) -> Iterator[Path]:
+def translate_errors(path: str | PathLike[str]) -> Iterator[Path]:
     """Turn every error about the file at the path into a ModelFileError that names it."""
     try:
         yield Path(path)

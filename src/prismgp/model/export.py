@@ -53,7 +53,7 @@ class PredictModule(torch.nn.Module):
         s = model.standardiser
         for name in ("x_shift", "x_scale", "y_shift", "y_scale"):
             self.register_buffer(name, torch.as_tensor(getattr(s, name)).double().to(model.device, copy=True))
-        self.predictor = _Held(_traceable(model.predictor))
+        self.predictor = _Held(_make_traceable(model.predictor))
         self.dtype, self.flat = model.dtype, model.target_ndim == 1
         self.eval().requires_grad_(False)
 
@@ -155,10 +155,10 @@ class _AllDistances(LocalGP):
 
     def predict(self, points: Tensor) -> Conditionals:
         points = self.round(points)
-        near = self.gather(points, self._nearest(points))
+        near = self.gather(points, self._find_nearest(points))
         return conditionals(self.kernel, self.params, near, self.degrees, _eliminate)
 
-    def _nearest(self, points: Tensor) -> Tensor:
+    def _find_nearest(self, points: Tensor) -> Tensor:
         """Rows of the nearest, (m, k), by (distance, row number)."""
         scale = torch.as_tensor(self.params.lengthscale).to(points.device)
         total = _distances(points.double(), self.coordinates.double(), scale)
@@ -191,7 +191,7 @@ def _eliminate(a: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     return found, a
 
 
-def _traceable(predictor: Predictor) -> Predictor:
+def _make_traceable(predictor: Predictor) -> Predictor:
     """The same predictor from operations that can be exported, without what predictions do not need."""
     if isinstance(predictor, SpectralModel):
         gate = predictor.gating.gate
@@ -214,7 +214,7 @@ def _traceable(predictor: Predictor) -> Predictor:
         experts = (replace(expert, statistics=nothing, factors=()) for expert in predictor.experts)
         return replace(predictor, experts=tuple(experts))
     if isinstance(predictor, LocalMixture):
-        base = _traceable(predictor.base)
+        base = _make_traceable(predictor.base)
         assert isinstance(base, Mixture)
         near = (replace(each, gp=_all_distances(each.gp)) for each in predictor.near)
         return replace(predictor, base=base, near=tuple(near))

@@ -181,19 +181,19 @@ class FittedModel:
         """
         shift, scale = self.standardiser.y_shift, self.standardiser.y_scale
 
-        def known(rows: AnyArray) -> tuple[Array, ...]:
+        def predict_known(rows: AnyArray) -> tuple[Array, ...]:
             mean, variance, noise = self.predictor.predict(self.to_model(rows), variance=std)
             if not std or variance is None:  # some models have it anyway
                 return (mean.cpu().numpy() * scale + shift,)
             total = variance + noise if include_noise else variance
             return mean.cpu().numpy() * scale + shift, total.cpu().numpy() * scale**2
 
-        def unknown(rows: AnyArray) -> tuple[Array, ...]:
+        def predict_unknown(rows: AnyArray) -> tuple[Array, ...]:
             marginals = self._marginals_of_unknown(rows, include_noise=include_noise)
             found = marginals.mean.cpu().numpy() * scale + shift, marginals.variance.cpu().numpy() * scale**2
             return found if std else found[:1]
 
-        parts = [self._by_rows(rows, known, unknown) for rows in self._blocks(x)]
+        parts = [self._by_rows(rows, predict_known, predict_unknown) for rows in self._blocks(x)]
         mean, *variance = (np.concatenate(each) for each in zip(*parts, strict=True))
         return mean, np.sqrt(variance[0]) if std else None
 
@@ -241,15 +241,15 @@ class FittedModel:
                 standard.put(values, mean, std, copied)
             return mean, std, values
 
-        def known(rows: AnyArray) -> tuple[Array, ...]:
+        def evaluate_known(rows: AnyArray) -> tuple[Array, ...]:
             inputs = self.to_model(rows)
-            copied = None if shapes is None else shapes.copied(inputs)
+            copied = None if shapes is None else shapes.mark_copies(inputs)
             return evaluate(self.predictor.marginals(inputs, include_noise=include_noise), copied)
 
-        def unknown(rows: AnyArray) -> tuple[Array, ...]:
+        def evaluate_unknown(rows: AnyArray) -> tuple[Array, ...]:
             return evaluate(self._marginals_of_unknown(rows, include_noise=include_noise))
 
-        parts = [self._by_rows(rows, known, unknown) for rows in self._blocks(x)]
+        parts = [self._by_rows(rows, evaluate_known, evaluate_unknown) for rows in self._blocks(x)]
         mean, std, values = (np.concatenate(each) for each in zip(*parts, strict=True))
         return mean, std, values
 
@@ -291,22 +291,22 @@ class FittedModel:
         parts: list[Array] = []
         d = self.n_inputs
 
-        def known(rows: AnyArray) -> tuple[Array]:
+        def compute_known(rows: AnyArray) -> tuple[Array]:
             inputs, target = self.to_model(rows[:, :d]), self.target_to_model(rows[:, d:])
             if not shapes and not self.tail_share:
                 return (self.predictor.log_density(inputs, target).cpu().numpy(),)
             marginals = self.predictor.marginals(inputs)
             if shapes or self.n_outputs == 1:
-                return (shapes.density(marginals, target, shapes.copied(inputs)).sum(1),)
+                return (shapes.density(marginals, target, shapes.mark_copies(inputs)).sum(1),)
             joint = self.predictor.log_density(inputs, target)
             return (add_tail_density(joint, marginals, target, self.tail_share).cpu().numpy(),)
 
-        def unknown(rows: AnyArray) -> tuple[Array]:
+        def compute_unknown(rows: AnyArray) -> tuple[Array]:
             marginals, target = self._marginals_of_unknown(rows[:, :d]), self.target_to_model(rows[:, d:])
             return (shapes.density(marginals, target).sum(1),)
 
         for x, y in blocks:
-            parts += self._by_rows(np.concatenate([x, y], axis=1), known, unknown)
+            parts += self._by_rows(np.concatenate([x, y], axis=1), compute_known, compute_unknown)
         return np.asarray(np.concatenate(parts) - np.log(self.standardiser.y_scale).sum())
 
     def marginal_log_density(self, x: AnyArray, y: Array) -> Array:
@@ -314,15 +314,15 @@ class FittedModel:
         d, shapes = self.n_inputs, self._row_shapes
         parts: list[Array] = []
 
-        def known(rows: AnyArray) -> tuple[Array]:
+        def compute_known(rows: AnyArray) -> tuple[Array]:
             inputs, target = self.to_model(rows[:, :d]), self.target_to_model(rows[:, d:])
-            return (shapes.density(self.predictor.marginals(inputs), target, shapes.copied(inputs)),)
+            return (shapes.density(self.predictor.marginals(inputs), target, shapes.mark_copies(inputs)),)
 
-        def unknown(rows: AnyArray) -> tuple[Array]:
+        def compute_unknown(rows: AnyArray) -> tuple[Array]:
             return (shapes.density(self._marginals_of_unknown(rows[:, :d]), self.target_to_model(rows[:, d:])),)
 
         for rows in self._blocks(np.concatenate([x, np.nan_to_num(y)], axis=1)):
-            parts += self._by_rows(rows, known, unknown)
+            parts += self._by_rows(rows, compute_known, compute_unknown)
         found = np.concatenate(parts) - np.log(self.standardiser.y_scale)
         return np.where(np.isnan(y), np.nan, found)
 
@@ -379,7 +379,9 @@ class FittedModel:
 
     def _known_background(self) -> Array:
         if self.background is None:
-            raise DataError("the model has no training rows to take the values of missing cells from")
+            raise DataError(
+                "the model has no training rows to take the values of missing cells from; fill them, or fit again"
+            )
         return self.background
 
     def _spread_of_unknown(self, x: AnyArray, variance: Array) -> tuple[npt.NDArray[np.intp], Array, Array]:

@@ -27,9 +27,9 @@ from prismgp.model.container import (
     check_count,
     parse_text,
     read_tensors,
-    readable,
     take,
     take_parameters,
+    translate_errors,
 )
 from prismgp.model.fitted import FittedModel
 from prismgp.model.mixture_state import build_mixture
@@ -45,7 +45,7 @@ def load_model(path: str | PathLike[str], *, device: str | None = None) -> Fitte
     """
     if device is not None:  # its absence is not the file's fault
         compute_device(device)
-    with readable(path) as file:
+    with translate_errors(path) as file:
         return _build(*_read(file), device)
 
 

@@ -213,8 +213,8 @@ def _fault(gp: LocalGP) -> str:
         return f"the neighbours have {gp.degrees:g} degrees of freedom"
     if gp.k > _MOST_NEIGHBORS:
         return f"{gp.k:,} neighbours are more than {_MOST_NEIGHBORS:,}"
-    farthest = _extreme(gp.coordinates) * math.exp(-float(gp.params.log_lengthscale.min()))
-    if not max(farthest, _extreme(gp.targets), *np.abs(gp.params.mean)) <= _LARGEST:
+    farthest = _largest_magnitude(gp.coordinates) * math.exp(-float(gp.params.log_lengthscale.min()))
+    if not max(farthest, _largest_magnitude(gp.targets), *np.abs(gp.params.mean)) <= _LARGEST:
         return "coordinates, targets or mean of the neighbours are out of range"
     if (gp.params.log_signal - gp.params.log_noise).max() > _LARGEST_LOG_RATIO:
         return "the noise of the neighbours is too low for their signal"
@@ -224,5 +224,5 @@ def _fault(gp: LocalGP) -> str:
     return "" if sound else "the neighbours predict no finite numbers"
 
 
-def _extreme(tensor: Tensor) -> float:
+def _largest_magnitude(tensor: Tensor) -> float:
     return max(abs(float(each)) for each in tensor.aminmax())

@@ -24,7 +24,7 @@ class FittedProcess:
     @classmethod
     def of(cls, model: FittedModel) -> FittedProcess:
         """The process of a fitted model, where it computes. Networks compute in float64 too."""
-        return cls(model.predictor.precise().to(model.device), model.standardiser, model.device)
+        return cls(model.predictor.to_float64().to(model.device), model.standardiser, model.device)
 
     def joint(self, x: Tensor) -> Joint:
         """Mean, (..., n, q), covariance of the function, (..., n, n, q), and noise variance, (..., n, q)."""

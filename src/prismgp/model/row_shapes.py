@@ -48,9 +48,9 @@ class RowShapes:
         """Whether every row has a shape for each of so many outputs."""
         return min(len(self.usual), outputs if copied is None else len(self.of_copies)) == outputs
 
-    def copied(self, inputs: Tensor) -> Mask | None:
+    def mark_copies(self, inputs: Tensor) -> Mask | None:
         """Which rows, in the model's units, have the shapes of copies; None: none."""
-        return None if self.known is None else self.known.copied(inputs)
+        return None if self.known is None else self.known.mark_copies(inputs)
 
     def density(self, marginals: Marginals, y: Tensor, copied: Mask | None = None) -> Array:
         """Log density of targets, (n, q), output by output."""

@@ -57,7 +57,7 @@ def _config_of(model: FittedModel) -> dict[str, Any]:
     return {
         "format_version": FORMAT_VERSION,
         "estimator": model.kind,
-        "arguments": {name: _plain(value) for name, value in model.arguments.items()},
+        "arguments": {name: _to_plain(value) for name, value in model.arguments.items()},
         "rows": model.n_rows,
         "inputs": model.n_inputs,
         "outputs": model.n_outputs,
@@ -111,12 +111,12 @@ def _tensors_of(model: FittedModel) -> dict[str, Tensor]:
     return tensors
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     """Convert a constructor argument to JSON; a generator cannot be stored and becomes null."""
     if isinstance(value, np.ndarray | np.generic) or hasattr(value, "__array__"):
         return np.asarray(value).tolist()
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [_to_plain(item) for item in value]
     return value if isinstance(value, str | int | float | bool | None) else None
 
 

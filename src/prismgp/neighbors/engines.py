@@ -1,9 +1,9 @@
 """The scaled space of a search, and engines that find candidates fast in it, with bounds on what they leave out.
 
-``nearest(placed, count)`` takes placed queries (:meth:`ScaledPoints.place`) and returns rows of candidates, (m, count),
--1 for none, and a lower bound on the squared distances of all other points, (m,). Candidates have no order, and of
-points at equal distances any may be among them: the caller ranks them by exact distances, and looks again where the
-bound does not exclude that something is missing.
+``find_nearest(placed, count)`` takes placed queries (:meth:`ScaledPoints.place`) and returns rows of candidates,
+(m, count), -1 for none, and a lower bound on the squared distances of all other points, (m,). Candidates have no order,
+and of points at equal distances any may be among them: the caller ranks them by exact distances, and looks again where
+the bound does not exclude that something is missing.
 
 Distances, which decide every order, are ``sum_j ((x_j - p_j) scale_j)^2`` in float64, by differences. Every operation
 is elementwise and the sum follows a fixed tree, so a distance has the same bits on CPU and CUDA, alone or in a block,
@@ -137,7 +137,7 @@ class Engine(Protocol):
 
     attempts: int  # with four times the candidates each time, before all points are looked at
 
-    def nearest(self, placed: Tensor, count: int) -> tuple[Tensor, Tensor]: ...
+    def find_nearest(self, placed: Tensor, count: int) -> tuple[Tensor, Tensor]: ...
 
 
 def select_smallest(keys: Tensor, count: int) -> tuple[Tensor, Tensor]:
@@ -233,22 +233,24 @@ class Products:
         # The user may have changed the setting since the engine was chosen: then every query is repeated in float64.
         return bound.masked_fill_((norms > _SINGLE_RANGE) | (not single_is_single()), -math.inf)
 
-    def nearest(
+    def find_nearest(
         self, placed: Tensor, count: int, groups: Tensor | None = None, own: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Candidates of all queries; those left out, if any, have infinite keys."""
         step = self.queries_per_block
         parts = [
-            self._nearest(placed[s : s + step], count, groups, None if own is None else own[s : s + step])
+            self._find_nearest(placed[s : s + step], count, groups, None if own is None else own[s : s + step])
             for s in range(0, len(placed), step)
         ]
         return torch.cat([rows for rows, _ in parts]), torch.cat([bound for _, bound in parts])
 
-    def _nearest(self, placed: Tensor, count: int, groups: Tensor | None, own: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _find_nearest(
+        self, placed: Tensor, count: int, groups: Tensor | None, own: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
         best: tuple[Tensor, Tensor] | None = None
         for start, keys in self.keys(placed):
             if groups is not None and own is not None:
-                keys.masked_fill_(left_out(groups[start : start + keys.shape[1]][None, :], own), math.inf)
+                keys.masked_fill_(mark_excluded(groups[start : start + keys.shape[1]][None, :], own), math.inf)
             values, rows = select_smallest(keys, min(count, keys.shape[1]))
             rows += start
             if best is not None:
@@ -263,7 +265,7 @@ class Products:
         return rows, values.amax(1).double() + self.bound(placed)
 
 
-def left_out(groups: Tensor, own: Tensor) -> Tensor:
+def mark_excluded(groups: Tensor, own: Tensor) -> Tensor:
     """Which points a query must not find; groups (1 or m, c), own (m,)."""
     return (groups == own[:, None]) & (own != -1)[:, None]
 
@@ -284,7 +286,7 @@ class Tree:
             placed[begin : begin + step] = space.place(block)
         self._tree: Any = cKDTree(placed.numpy(), leafsize=32)  # which refers to them
 
-    def nearest(self, placed: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    def find_nearest(self, placed: Tensor, count: int) -> tuple[Tensor, Tensor]:
         """Candidates of all queries."""
         distances, rows = self._tree.query(placed.numpy(), k=count, workers=torch.get_num_threads())
         shape = len(placed), count
@@ -326,7 +328,7 @@ class Lists:
         for block in space.blocks(space.rows_per_block()):
             self._index.add(space.place(block).float().numpy())
 
-    def nearest(self, placed: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    def find_nearest(self, placed: Tensor, count: int) -> tuple[Tensor, Tensor]:
         """Candidates of all queries; the bound says that none is missing, although some may be."""
         self._index.nprobe = self.probes
         _, rows = self._index.search(placed.float().numpy(), count)

@@ -265,14 +265,14 @@ class LocalGP:
             scales = [torch.exp(0.5 * own.log_relative(float(level))) for level in self.params.noise]
             return torch.stack(scales, 1)[:, :, None] * drawn
 
-        def unexplained(rows: Tensor) -> Tensor:
+        def compute_residuals(rows: Tensor) -> Tensor:
             return self.targets[rows][:, :, None] - mean - prior(self.coordinates[rows]) - noise(rows)
 
-        def near(points: Tensor) -> Tensor:
+        def draw_near(points: Tensor) -> Tensor:
             rows = self.search.query(points, self.k)
             unique, place = torch.unique(rows, return_inverse=True)
             weight = weights_of(self.kernel, self.params, self.gather(points, rows))  # (m, k, q)
-            values = mean + prior(points) + torch.einsum("mkq,mkqs->mqs", weight, unexplained(unique)[place])
+            values = mean + prior(points) + torch.einsum("mkq,mkqs->mqs", weight, compute_residuals(unique)[place])
             if math.isinf(self.degrees):
                 return values
             found = self.predict_from(points, rows)
@@ -283,12 +283,12 @@ class LocalGP:
             points = self.round(points)
             if self.whole is not None:
                 all_rows = torch.arange(self.n_rows, device=device)
-                change = torch.einsum("mkq,kqs->mqs", self.whole_weights(points), unexplained(all_rows))
+                change = torch.einsum("mkq,kqs->mqs", self.whole_weights(points), compute_residuals(all_rows))
                 return mean + prior(points) + change
             # The neighbours' values take memory for each function.
             step = max(1, self.block_rows() // (1 + count // self.k))
             blocks = (points[start : start + step] for start in range(0, len(points), step))
-            return torch.cat([near(block) for block in blocks])
+            return torch.cat([draw_near(block) for block in blocks])
 
         return functions
 

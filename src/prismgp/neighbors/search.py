@@ -18,7 +18,7 @@ from prismgp.neighbors.engines import (
     ScaledPoints,
     Tree,
     faiss_is_there,
-    left_out,
+    mark_excluded,
     single_is_single,
 )
 
@@ -168,7 +168,7 @@ class NeighborSearch:
         # By distances: another of several points at the same distance is as good.
         reach = space.distances(x, true)[:, -1:]
         while True:
-            found, _ = lists.nearest(space.place(x), min(k + 1, self.n))
+            found, _ = lists.find_nearest(space.place(x), min(k + 1, self.n))
             hits = (space.distances(x, found.clamp(min=0)) <= reach) & (found >= 0) & (found != pilots[:, None])
             self.recall = float(hits.sum(1).clamp(max=k).double().mean()) / k
             if self.recall >= _RECALL_WANTED:
@@ -217,7 +217,7 @@ class NeighborSearch:
             if groups.shape != (self.n,) or own.shape != (len(x),):
                 raise DataError(f"groups must have shape ({self.n},) and own ({len(x)},)")
         if not 0 <= k <= self.n:
-            raise DataError(f"k={k} neighbours were asked for, but there are {self.n} points")
+            raise DataError(f"k={k} neighbours were asked for, but there are {self.n} points; choose k from 0 to that")
         if k == 0 or len(x) == 0:
             return torch.empty((len(x), k), dtype=torch.int64, device=device)
         return self._search(self._engine, x, k, groups, own)
@@ -241,10 +241,10 @@ class NeighborSearch:
         pending = torch.arange(len(x), device=x.device)
         count = k + _EXTRA
         for _ in range(engine.attempts):
-            rows, bound = engine.nearest(placed[pending], min(count, self.n))
+            rows, bound = engine.find_nearest(placed[pending], min(count, self.n))
             mine = None if own is None else own[pending]
             found[pending], reach[pending] = self._rank(x[pending], rows, k, groups, mine)
-            pending = pending[~self._settled(reach[pending], bound)]
+            pending = pending[~self._is_settled(reach[pending], bound)]
             count *= 4
             if len(pending) == 0 or count > _MOST_CANDIDATES:
                 break
@@ -253,7 +253,7 @@ class NeighborSearch:
             found[pending] = self.search_all(x[pending], placed[pending], reach[pending], k, groups, mine)
         return found
 
-    def _settled(self, reach: Tensor, bound: Tensor) -> Tensor:
+    def _is_settled(self, reach: Tensor, bound: Tensor) -> Tensor:
         """Whether no other point can be as near as the last neighbour; never while one is missing."""
         return reach * (1.0 + 4.0 * self._space.slack) < bound
 
@@ -265,7 +265,7 @@ class NeighborSearch:
         missing = rows < 0
         rows = rows.clamp_(min=0)
         if groups is not None and own is not None:
-            missing |= left_out(groups[rows], own)
+            missing |= mark_excluded(groups[rows], own)
         distances = self._space.distances(x, rows).masked_fill_(missing, math.inf)
         distances, order = distances.sort(dim=1, stable=True)
         return rows.gather(1, order[:, :k]), distances[:, k - 1]
@@ -274,24 +274,26 @@ class NeighborSearch:
         self, x: Tensor, placed: Tensor, reach: Tensor, k: int, groups: Tensor | None, own: Tensor | None
     ) -> Tensor:
         """Every point that may lie within ``reach``, squared, by its exact distance."""
-        products = self._engine_in_full()
+        products = self._make_exact_engine()
         if groups is not None and own is not None:
             short = (~reach.isfinite()).nonzero()[:, 0]
             if len(short):
-                rows, _ = products.nearest(placed[short], min(k + _EXTRA, self.n), groups, own[short])
+                rows, _ = products.find_nearest(placed[short], min(k + _EXTRA, self.n), groups, own[short])
                 reach[short] = self._rank(x[short], rows, k, groups, own[short])[1]
         if not bool(reach.isfinite().all()):
-            raise DataError(f"k={k} neighbours were asked for, but after leaving out the own group a query has fewer")
-        return self._within_parts(products, x, placed, reach, k, groups, own, products.queries_per_block)
+            raise DataError(
+                f"k={k} neighbours were asked for, but after leaving out the own group a query has fewer; lower k"
+            )
+        return self._select_within_parts(products, x, placed, reach, k, groups, own, products.queries_per_block)
 
-    def _engine_in_full(self) -> Products:
+    def _make_exact_engine(self) -> Products:
         """Products in float64."""
         engine = getattr(self, "_engine", None)  # none yet while the constructor measures recall
         if isinstance(engine, Products) and engine.dtype == torch.float64:
             return engine
         return Products(self._space, torch.float64, keep=False)
 
-    def _within_parts(
+    def _select_within_parts(
         self,
         products: Products,
         x: Tensor,
@@ -305,12 +307,12 @@ class NeighborSearch:
         slices = [slice(s, s + step) for s in range(0, len(x), step)]
         return torch.cat(
             [
-                self._within(products, x[s], placed[s], reach[s], k, groups, None if own is None else own[s])
+                self._select_within(products, x[s], placed[s], reach[s], k, groups, None if own is None else own[s])
                 for s in slices
             ]
         )
 
-    def _within(
+    def _select_within(
         self,
         products: Products,
         x: Tensor,
@@ -328,11 +330,11 @@ class NeighborSearch:
         for start, keys in products.keys(placed):
             near = keys <= limit
             if groups is not None and own is not None:
-                near &= ~left_out(groups[start : start + keys.shape[1]][None, :], own)
+                near &= ~mark_excluded(groups[start : start + keys.shape[1]][None, :], own)
             pairs = int(near.sum())
             if pairs > PAIRS and m > 1:  # many rows are equal, and their pairs would need too much memory
                 step = max(1, min(m // 2, m * PAIRS // pairs))
-                return self._within_parts(products, x, placed, reach, k, groups, own, step)
+                return self._select_within_parts(products, x, placed, reach, k, groups, own, step)
             new_which, new_rows = near.nonzero(as_tuple=True)
             new_rows = new_rows + start
             exact = self._space.pair_distances(x, new_which, new_rows)

@@ -17,7 +17,7 @@ import torch
 from prismgp._types import Tensor
 from prismgp.data import Kept
 from prismgp.exceptions import DataError
-from prismgp.neighbors.engines import left_out
+from prismgp.neighbors.engines import mark_excluded
 from prismgp.neighbors.search import NeighborSearch
 
 
@@ -51,7 +51,9 @@ class ShardSearch:
         """As :meth:`NeighborSearch.query` among all points."""
         shards = self.shards
         if not 0 <= k <= shards.n:
-            raise DataError(f"k={k} neighbours were asked for, but there are {shards.n} points")
+            raise DataError(
+                f"k={k} neighbours were asked for, but there are {shards.n} points; choose k from 0 to that"
+            )
         if k == 0 or len(x) == 0:
             return torch.empty((len(x), k), dtype=torch.int64, device=x.device)
         if groups is not None and torch.equal(groups.cpu(), torch.arange(shards.n)):
@@ -60,7 +62,9 @@ class ShardSearch:
         task = _Task(shards.read, shards.changed, self.scale.cpu(), x.cpu(), k, *tensors)
         distances, rows = shards.kept.reduce(task.find, task.merge)
         if not bool(distances[:, -1].isfinite().all()):
-            raise DataError(f"k={k} neighbours were asked for, but after leaving out the own group a query has fewer")
+            raise DataError(
+                f"k={k} neighbours were asked for, but after leaving out the own group a query has fewer; lower k"
+            )
         return rows.to(x.device)
 
 
@@ -87,8 +91,8 @@ class _Task:
         rows = search.query(self.x, min(self.k + largest, n))
         distances = search.distances(self.x, rows).cpu()
         if self.own is not None:
-            distances.masked_fill_(left_out(groups[rows.cpu()], self.own), math.inf)
-        return self._nearest(distances, numbers[rows.cpu()])
+            distances.masked_fill_(mark_excluded(groups[rows.cpu()], self.own), math.inf)
+        return self._find_nearest(distances, numbers[rows.cpu()])
 
     def _points(self, kept: Any, first_row: int) -> Tensor:
         points = self.read(kept)
@@ -100,7 +104,7 @@ class _Task:
         points[(rows[begin:end] - first_row).to(points.device)] = others[begin:end].to(points)
         return points
 
-    def _nearest(self, distances: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    def _find_nearest(self, distances: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         """The nearest k; of equal distances those that come first."""
         distances, order = distances.sort(dim=1, stable=True)
         return distances[:, : self.k].contiguous(), rows.gather(1, order)[:, : self.k].contiguous()
@@ -108,4 +112,4 @@ class _Task:
     def merge(self, first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """The nearest of two shards, the first of which has the smaller rows."""
         distances, rows = (torch.cat(each, 1) for each in zip(first, second, strict=True))
-        return self._nearest(distances, rows)
+        return self._find_nearest(distances, rows)

@@ -40,7 +40,7 @@ class _Bands(NamedTuple):
     def at(self, order: Any) -> _Bands:
         return _Bands(*(each[..., order] for each in self))
 
-    def less(self, shift: Array) -> _Bands:
+    def subtract(self, shift: Array) -> _Bands:
         return _Bands(self.ours - shift, self.low - shift, self.high - shift, self.least, self.most)
 
 
@@ -76,7 +76,7 @@ def draw_certificate(
 
     with drawing_style():
         if not outputs:
-            figure = _nothing(certificate)
+            figure = _draw_reason(certificate)
         else:
             figure = Figure(figsize=(11.0, 4.8 * len(outputs)), layout="constrained")
             names = list(targets or []) + [f"output {k}" for k in range(len(targets or []), len(outputs))]
@@ -130,7 +130,7 @@ def _sorted_panels(part: Any, bands: _Bands, name: str) -> None:
     if m > _SHOWN:
         order = order[np.linspace(0, len(order) - 1, _SHOWN).round().astype(int)]
     chosen = bands.at(order)
-    means, chosen, place = chosen.ours[0], chosen.less(chosen.ours[0]), np.arange(len(order), dtype=float)
+    means, chosen, place = chosen.ours[0], chosen.subtract(chosen.ours[0]), np.arange(len(order), dtype=float)
     _own_band(left, place, chosen)
     for index, (low, high) in enumerate(zip(chosen.low, chosen.high, strict=True)):
         label = ("exact GP, certified: mean", "exact GP, certified: ends of 95%", None)[index]
@@ -226,7 +226,7 @@ def _limits(axes: Any, bands: _Bands) -> None:
     axes.set_ylim(low - 0.04 * (high - low), high + 0.04 * (high - low))
 
 
-def _nothing(certificate: Certificate) -> Any:
+def _draw_reason(certificate: Certificate) -> Any:
     """Draw the reason why there is nothing else to draw."""
 
     from matplotlib.figure import Figure  # the report extra

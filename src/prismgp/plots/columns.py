@@ -9,7 +9,7 @@ import pandas as pd
 
 from prismgp._types import AnyArray
 from prismgp.data import InputColumn, Source, TableEncoder, is_collection, is_frame
-from prismgp.data.cells import to_numbers, to_seconds
+from prismgp.data.cells import absent_error, to_numbers, to_seconds
 from prismgp.data.encodings import NUMBER, TIME
 from prismgp.data.frames import to_arrow
 from prismgp.exceptions import DataError
@@ -42,9 +42,10 @@ class InputTable:
             # Arrow's own types: a whole number beside a missing cell stays one.
             X = table.to_pandas(types_mapper=pd.ArrowDtype) if encoder is not None else table.to_pandas()
         if encoder is not None:
-            absent = encoder.missing_columns([str(name) for name in X.columns])
+            names = [str(name) for name in X.columns]
+            absent = encoder.missing_columns(names)
             if absent:
-                raise DataError(f"input columns missing: {', '.join(map(repr, absent))}")
+                raise absent_error(absent, names)
             # A column that the model ignores may be absent.
             X = X[[name for wanted in encoder.input_names for name in X.columns if str(name) == wanted]]
         if isinstance(X, pd.DataFrame):

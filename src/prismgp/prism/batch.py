@@ -116,7 +116,7 @@ class _WhitenedDensity(_Density):
 
     @staticmethod
     def forward(ctx: Any, phi: Tensor, gates: Tensor | None, log_ratio: Tensor, rho: Tensor) -> Tensor:
-        value, *gradients = _whitened(phi, gates, log_ratio, rho)
+        value, *gradients = _by_whitened(phi, gates, log_ratio, rho)
         ctx.save_for_backward(*gradients)
         return value
 
@@ -135,7 +135,7 @@ class _FeatureDensity(_Density):
         return value
 
 
-def _whitened(phi: Tensor, gates: Tensor | None, log_ratio: Tensor, rho: Tensor) -> Found:
+def _by_whitened(phi: Tensor, gates: Tensor | None, log_ratio: Tensor, rho: Tensor) -> Found:
     """Value and gradients of :class:`_WhitenedDensity`."""
     dtype = _precision(log_ratio, phi)
     wide, gate = phi.to(dtype), None if gates is None else gates.to(dtype)

@@ -106,7 +106,7 @@ class KnownRows:
         """Those of a model with neighbours, and with this number of inputs; None of others."""
         return cls(predictor.near[0].gp.sorted_hashes(inputs)) if isinstance(predictor, LocalMixture) else None
 
-    def copied(self, x: Tensor) -> Mask:
+    def mark_copies(self, x: Tensor) -> Mask:
         """Which of the rows x, (n, d), in the model's units, are copies of these, (n,)."""
         hashes = _hash(x)
         place = np.minimum(np.searchsorted(self.hashes, hashes), len(self.hashes) - 1)

@@ -156,7 +156,7 @@ class Expert:
         grow = known / (known - torch.minimum(variance, (1.0 - _LEAST_NOISE_SHARE) * known))
         return y - (y - mean) * grow, variance * grow, noise
 
-    def held_out(self, x: Tensor) -> HeldOut:
+    def predict_held_out(self, x: Tensor) -> HeldOut:
         """Predictions at rows the posterior does not know."""
         mean, variance, noise = self.predict(x, variance=True)
         assert variance is not None
@@ -235,7 +235,7 @@ class Mixture(Predictor):
     temperature: Array  # (q,)
 
     @classmethod
-    def alone(cls, expert: Expert) -> Mixture:
+    def from_expert(cls, expert: Expert) -> Mixture:
         """One expert with all the weight."""
         return cls((expert,), np.ones(1), np.ones(len(expert.params.mean)))
 
@@ -337,8 +337,8 @@ class Mixture(Predictor):
         """The same as :meth:`update`, in batches: every expert is given the targets, their weights stay."""
         return replace(self, experts=tuple(expert.condition(x, y, noise) for expert in self.experts))
 
-    def precise(self) -> Mixture:
-        return replace(self, experts=tuple(replace(expert, map=expert.map.precise()) for expert in self.experts))
+    def to_float64(self) -> Mixture:
+        return replace(self, experts=tuple(replace(expert, map=expert.map.to_float64()) for expert in self.experts))
 
     def draw(self, count: int, rng: np.random.Generator) -> Functions:
         """Functions drawn from the mixture, which take rows, (n, d), and return values, (n, q, count).

@@ -193,11 +193,11 @@ class _Fit:
 
         share = 1.0 if rows.n_rows < _LEAST_ROWS else _SSGP_SHARE
         began, ending = time.perf_counter(), self.context.ending
-        ssgp = self._fit_plain(rows, self.start, lambda model: Mixture.alone(as_expert(model)), share)
+        ssgp = self._fit_plain(rows, self.start, lambda model: Mixture.from_expert(as_expert(model)), share)
         seconds = time.perf_counter() - began
         plain = as_expert(ssgp.model)
         if rows.n_rows < _LEAST_ROWS:
-            alone = Mixture.alone(plain)
+            alone = Mixture.from_expert(plain)
             fit = JointFit(alone, predictor=alone, weights={plain.name: 1.0})
             message, copies = f"fewer than {_LEAST_ROWS} rows: the plain SSGP alone", None
         else:
@@ -276,7 +276,7 @@ class _Fit:
             plain = Expert.plain(model, dtype=rows.dtype, device=device)
             assert isinstance(plain.map, PlainMap)
             feature_map = ReconfiguredMap(vae, settings.output, shift, scale, plain.map).to(device)
-            return Mixture.alone(replace(plain, name="reconfigured", map=feature_map))
+            return Mixture.from_expert(replace(plain, name="reconfigured", map=feature_map))
 
         inner_rows = replace(rows, source=source, standardiser=replace(inner, y_shift=s.y_shift, y_scale=s.y_scale))
         ssgp = self._fit_plain(inner_rows, {**self.start, "lengthscale": None}, as_mixture)

@@ -104,7 +104,7 @@ class JointRecipe:
         held_out = held_out_rows(hashes, fraction, _MOST_HELD_OUT, rng)
         examples = held_out_rows_of(self.rows, self.sample, held_out)
         cross = self._cross_fit(held_out, hashes, streams, context)
-        result = JointFit(Mixture.alone(cross.plain if cross else self.plain), cross=cross)
+        result = JointFit(Mixture.from_expert(cross.plain if cross else self.plain), cross=cross)
         result.held_out_rows = len(held_out)
         enough = len(held_out) >= LEAST_EXAMPLES and self.local_rows >= _LEAST_LOCAL_ROWS
         local = self.local != "never" and enough

@@ -41,12 +41,12 @@ def weigh_rows(judge: Expert, pairs: Sequence[tuple[Tensor, Tensor]]) -> tuple[E
     """The expert with the posterior of all its rows and targets, weighed by a judge, and the weights, (n,)."""
     trusts = [judge.row_trust(x, y) for x, y in pairs]
 
-    def weighed() -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    def weigh_chunks() -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         for (x, y), trust in zip(pairs, trusts, strict=True):
             phi, log_noise = judge.map.training_features(x)
             yield phi, weigh_noise(log_noise, trust), y
 
-    stats = accumulate_features(weighed(), len(judge.noise_scale), float(judge.params.noise[0]))
+    stats = accumulate_features(weigh_chunks(), len(judge.noise_scale), float(judge.params.noise[0]))
     return judge.with_statistics(stats, judge=judge), torch.cat(trusts)
 
 
@@ -97,7 +97,7 @@ class HeldOutRows:
     def meet(self, expert: Expert, *, scaled: bool = True) -> Judged:
         """Predict the rows by an expert whose posterior does not contain them."""
         expert = replace(expert, noise_scale=np.ones(self.n_outputs))
-        found = HeldOut.join([expert.held_out(x) for x, _ in self._pairs(expert)]).at_rows(self.noise)
+        found = HeldOut.join([expert.predict_held_out(x) for x, _ in self._pairs(expert)]).at_rows(self.noise)
         if scaled:
             scale, found = self.scale(found)
             expert = replace(expert, noise_scale=scale)

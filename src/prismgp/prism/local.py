@@ -270,8 +270,8 @@ class LocalMixture(Predictor):
         seen = survey(base, x, y)
         return replace(self, base=base, near=tuple(each.extend(seen, y) for each in self.near))
 
-    def precise(self) -> LocalMixture:
-        return replace(self, base=self.base.precise())
+    def to_float64(self) -> LocalMixture:
+        return replace(self, base=self.base.to_float64())
 
     def draw(self, count: int, rng: np.random.Generator) -> Functions:
         """Functions drawn from the posterior, which take rows, (n, d), and return values, (n, q, count)."""

@@ -180,7 +180,7 @@ class LocalStage:
         survey_again = any(learned[k][0].residual or learned[k][0].latent for k in kept)
         if survey_again and self.whole and len(y) <= _MANY_ROWS:  # with more, the held-out rows make no difference
             seen, y = self._survey(pool, self.mixture)
-        near = tuple(self._near(*learned[k], degrees[k], seen, y) for k in kept)
+        near = tuple(self._make_near(*learned[k], degrees[k], seen, y) for k in kept)
         shares = chosen.weights[[len(learned), *kept]]
         predictor = LocalMixture(self.mixture, near, shares, chosen.temperature)
         used = [base, *(found[k][variants[k]] for k in kept)]
@@ -190,7 +190,7 @@ class LocalStage:
         final = HeldOut(mean, total, np.zeros_like(total))
         return LocalResult(predictor, inputs[held], final, target, weights, status, copies)
 
-    def _near(self, view: View, params: Parameters, degrees: float, seen: Survey, y: Tensor) -> Near:
+    def _make_near(self, view: View, params: Parameters, degrees: float, seen: Survey, y: Tensor) -> Near:
         gp = self._make(view, seen, y, params.lengthscale).with_parameters(params)
         return Near(view, replace(gp, degrees=degrees))
 

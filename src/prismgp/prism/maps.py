@@ -30,7 +30,7 @@ class FeatureMap(Protocol):
 
     def to(self, device: torch.device) -> Self: ...
 
-    def precise(self) -> Self: ...
+    def to_float64(self) -> Self: ...
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class PlainMap:
     def to(self, device: torch.device) -> PlainMap:
         return PlainMap(self.w.to(device))
 
-    def precise(self) -> PlainMap:
+    def to_float64(self) -> PlainMap:
         return PlainMap(self.w.double())
 
 
@@ -91,8 +91,8 @@ class InformedMap:
     def to(self, device: torch.device) -> InformedMap:
         return InformedMap(self.plain.to(device), self.network.to(device), self.level)
 
-    def precise(self) -> InformedMap:
-        return InformedMap(self.plain.precise(), self.network.precise(), self.level)
+    def to_float64(self) -> InformedMap:
+        return InformedMap(self.plain.to_float64(), self.network.to_float64(), self.level)
 
 
 @dataclass(frozen=True)
@@ -121,5 +121,5 @@ class ReconfiguredMap:
             self.vae.to(device), self.output, self.shift.to(device), self.scale.to(device), self.plain.to(device)
         )
 
-    def precise(self) -> ReconfiguredMap:
-        return replace(self, vae=copy.deepcopy(self.vae).requires_grad_(False), plain=self.plain.precise())
+    def to_float64(self) -> ReconfiguredMap:
+        return replace(self, vae=copy.deepcopy(self.vae).requires_grad_(False), plain=self.plain.to_float64())

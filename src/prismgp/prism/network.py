@@ -150,7 +150,7 @@ class RevisedMap(torch.nn.Module):
 
     training_features = features
 
-    def precise(self) -> RevisedMap:
+    def to_float64(self) -> RevisedMap:
         """A copy in float64, whose own parameters need no gradients."""
         return copy.deepcopy(self).double().requires_grad_(False)
 

@@ -105,7 +105,7 @@ class ReleasedModel(torch.nn.Module):
         )
         return Parameters(0.5 * scale, np.zeros_like(noise), 2.0 * noise, mean)
 
-    def finished(self, x: Tensor) -> ReleasedModel:
+    def finish(self, x: Tensor) -> ReleasedModel:
         """A copy in float64 for predictions, whose batch norm has the moments of rows x."""
         twin = copy.deepcopy(self).double().requires_grad_(False)
         twin.vae.set_moments(x.double())
@@ -182,14 +182,14 @@ def fit_released(
     weight = None if sample.noise is None else sample.noise[:, 0]
 
     def as_mixture(trained: ReleasedModel) -> Mixture:
-        done = trained.finished(x[slice(_MOMENT_ROWS)])
+        done = trained.finish(x[slice(_MOMENT_ROWS)])
         params = done.parameters_now()
         frequencies: Array = done.frequencies.T.cpu().numpy()
         plain = PlainMap.of(frequencies, params, dtype=rows.dtype)
         columns = len(params.log_lengthscale)
         shift, scale = torch.zeros(columns, dtype=torch.float64), torch.ones(columns, dtype=torch.float64)
         feature_map = ReconfiguredMap(done.vae, settings.output, shift, scale, plain).to(device)
-        return Mixture.alone(Expert.of("released", feature_map, params, _statistics(rows, feature_map, params)))
+        return Mixture.from_expert(Expert.of("released", feature_map, params, _statistics(rows, feature_map, params)))
 
     def observe(now: Sequence[TrainingResult]) -> None:
         context.report("members", rows.n_rows, lambda: as_mixture(model), iteration=now[0].steps)

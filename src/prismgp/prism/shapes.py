@@ -51,7 +51,7 @@ def find_shapes(
         for k in range(q):
             other = fit_shape(usual.values[:, k], weights=usual.row_weights)
             found[k], factors[k] = _choose(found[k], other, z[:, k], weights)
-    own = [_better(copies.residuals[:, k], copies.weights, found[k].shape) for k in range(q)] if copies else []
+    own = [_find_better(copies.residuals[:, k], copies.weights, found[k].shape) for k in range(q)] if copies else []
     if copies is None or all(each is None for each in own):
         normal = all(isinstance(each.shape, NormalShape) for each in found)
         shapes = None if normal else tuple(each.shape for each in found)
@@ -77,7 +77,7 @@ def _choose(own: ShapeFit, usual: ShapeFit, z: Array, weights: Array | None) -> 
     return ShapeFit(usual.shape, {"normal": gain, usual.shape.kind: 0.0}), float(np.exp(_LOG_FACTORS[best]))
 
 
-def _better(z: Array, weights: Array | None, other: NoiseShape) -> ShapeFit | None:
+def _find_better(z: Array, weights: Array | None, other: NoiseShape) -> ShapeFit | None:
     """The shape of residuals, (m,), if they are significantly likelier than under another shape, cross-validated."""
     found = fit_shape(z, weights=weights)
     if not found.scores:

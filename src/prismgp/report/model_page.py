@@ -79,7 +79,7 @@ def model_page(
         _calibration(found),
         _where_worst(found),
         _inputs(found),
-        _uncertain(found),
+        _uncertain_rows(found),
         _certificate(found.certificate, certificate_note),
     ]
     if found.history is not None:
@@ -243,7 +243,7 @@ def _inputs(found: Examination) -> Section:
     )
 
 
-def _uncertain(found: Examination) -> Section:
+def _uncertain_rows(found: Examination) -> Section:
     ratio = float(np.max(found.std) / np.median(found.std))
     text = (
         f"The median predicted std is {format_amount(float(np.median(found.std)))}; the largest is {ratio:.1f} times "

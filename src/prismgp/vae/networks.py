@@ -88,25 +88,25 @@ class GaussianMixtureNet(torch.nn.Module):
         super().__init__()
         k, h = n_components, hidden
 
-        def uniform(*shape: int, fan_in: int) -> torch.nn.Parameter:
+        def draw_uniform(*shape: int, fan_in: int) -> torch.nn.Parameter:
             bound = 1.0 / math.sqrt(max(fan_in, 1))
             return torch.nn.Parameter((2.0 * torch.rand(shape, generator=generator, dtype=torch.float32) - 1.0) * bound)
 
-        self.first_weight = uniform(k * h, n_inputs, fan_in=n_inputs)
-        self.first_bias = uniform(k * h, fan_in=n_inputs)
+        self.first_weight = draw_uniform(k * h, n_inputs, fan_in=n_inputs)
+        self.first_bias = draw_uniform(k * h, fan_in=n_inputs)
         self.norm_scale = torch.nn.Parameter(torch.ones(k * h, dtype=torch.float32))
         self.norm_shift = torch.nn.Parameter(torch.zeros(k * h, dtype=torch.float32))
         self.register_buffer("running_mean", torch.zeros(k * h, dtype=torch.float32))
         self.register_buffer("running_var", torch.ones(k * h, dtype=torch.float32))
         # The two heads read the same layer, so their hidden layers are one product: mean, then log variance.
-        self.head_weight = uniform(k, h, 2 * h, fan_in=h)
-        self.head_bias = uniform(k, 1, 2 * h, fan_in=h)
-        self.mean_weight = uniform(k, h, n_outputs, fan_in=h)
-        self.mean_bias = uniform(k, 1, n_outputs, fan_in=h)
-        self.log_var_weight = uniform(k, h, n_outputs, fan_in=h)
-        self.log_var_bias = uniform(k, 1, n_outputs, fan_in=h)
-        self.mixing_weight = uniform(k, n_inputs, fan_in=n_inputs)
-        self.mixing_bias = uniform(k, fan_in=n_inputs)
+        self.head_weight = draw_uniform(k, h, 2 * h, fan_in=h)
+        self.head_bias = draw_uniform(k, 1, 2 * h, fan_in=h)
+        self.mean_weight = draw_uniform(k, h, n_outputs, fan_in=h)
+        self.mean_bias = draw_uniform(k, 1, n_outputs, fan_in=h)
+        self.log_var_weight = draw_uniform(k, h, n_outputs, fan_in=h)
+        self.log_var_bias = draw_uniform(k, 1, n_outputs, fan_in=h)
+        self.mixing_weight = draw_uniform(k, n_inputs, fan_in=n_inputs)
+        self.mixing_bias = draw_uniform(k, fan_in=n_inputs)
 
     def forward(self, x: Tensor) -> GaussianMixture:
         """Mixtures for rows x, (n, n_inputs)."""
@@ -225,7 +225,7 @@ def sphere_directions(count: int, dim: int) -> Array:
     if dim == 2:
         angles = 2.0 * np.pi * np.arange(count) / count
         return np.stack([np.cos(angles), np.sin(angles)], 1)
-    return _least_energy(count, dim)
+    return _minimise_energy(count, dim)
 
 
 def _simplex(count: int, dim: int) -> Array:
@@ -238,7 +238,7 @@ def _simplex(count: int, dim: int) -> Array:
     return corners
 
 
-def _least_energy(count: int, dim: int) -> Array:
+def _minimise_energy(count: int, dim: int) -> Array:
     """A (local) minimum of ``sum |u_i - u_j|^-dim``, the best of a few fixed starts.
 
     From exponent dim - 1 on, points of least Riesz energy cover the sphere evenly.

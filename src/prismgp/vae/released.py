@@ -41,18 +41,18 @@ class OffsetGaussianNets(torch.nn.Module):
     ) -> None:
         super().__init__()
 
-        def uniform(*shape: int, fan_in: int) -> torch.nn.Parameter:
+        def draw_uniform(*shape: int, fan_in: int) -> torch.nn.Parameter:
             bound = 1.0 / math.sqrt(fan_in)
             return torch.nn.Parameter((2.0 * torch.rand(shape, generator=generator, dtype=torch.float32) - 1.0) * bound)
 
-        self.first_weight = uniform(k * hidden, n_inputs, fan_in=n_inputs)
-        self.first_bias = uniform(k * hidden, fan_in=n_inputs)
+        self.first_weight = draw_uniform(k * hidden, n_inputs, fan_in=n_inputs)
+        self.first_bias = draw_uniform(k * hidden, fan_in=n_inputs)
         self.norm_scale = torch.nn.Parameter(torch.ones(k * hidden))
         self.norm_shift = torch.nn.Parameter(torch.zeros(k * hidden))
-        self.mean_weight = uniform(k, hidden, n_outputs, fan_in=hidden)
-        self.mean_bias = uniform(k, 1, n_outputs, fan_in=hidden)
-        self.log_var_weight = uniform(k, hidden, n_outputs, fan_in=hidden)
-        self.log_var_bias = uniform(k, 1, n_outputs, fan_in=hidden)
+        self.mean_weight = draw_uniform(k, hidden, n_outputs, fan_in=hidden)
+        self.mean_bias = draw_uniform(k, 1, n_outputs, fan_in=hidden)
+        self.log_var_weight = draw_uniform(k, hidden, n_outputs, fan_in=hidden)
+        self.log_var_bias = draw_uniform(k, 1, n_outputs, fan_in=hidden)
         directions = 2.0 * torch.rand((k, 1, n_outputs), generator=generator, dtype=torch.float32) - 1.0
         directions = _OFFSET * directions / directions.norm(dim=-1, keepdim=True)
         self.register_buffer("offsets", directions if offset else torch.zeros_like(directions))

@@ -73,9 +73,9 @@ def test_shards_find_the_rows_of_one_search(kind, rng, monkeypatch):
 def test_too_many_neighbors_are_refused(rng):
     points, shards = make_shards(rng.normal(size=(100, 2)))
     search = shards.search(torch.ones(2, dtype=torch.float64))
-    with pytest.raises(DataError, match="k=101 neighbours were asked for, but there are 100 points"):
+    with pytest.raises(DataError, match="k=101 neighbours were asked for, but there are 100 points; choose k"):
         search.query(points, 101)
-    with pytest.raises(DataError, match="after leaving out the own group a query has fewer"):
+    with pytest.raises(DataError, match="after leaving out the own group a query has fewer; lower k"):
         search.query(points, 100, groups=torch.arange(100), own=torch.arange(100))
     assert search.query(points[:0], 3).shape == (0, 3)
     assert search.query(points, 0).shape == (100, 0)

@@ -118,7 +118,7 @@ def test_what_is_refused() -> None:
     with pytest.raises(DataError, match="'colour': text or times; the model was fitted with numbers"):
         numbers.predict(x[["colour"]].rename(columns={"colour": "new"}).assign(colour="a")[["colour"]])
     model = SSGPRegressor(4, random_state=0, **FIXED).fit(x[["size", "colour"]], y)
-    with pytest.raises(DataError, match="input columns missing: 'colour'"):
+    with pytest.raises(DataError, match="input column missing: 'colour'"):
         model.predict(x[["size"]])
     with pytest.raises(DataError, match="fitted with text or times: pass frames or files"):
         model.predict(da.ones((4, 2)))

@@ -44,7 +44,7 @@ def test_factorisation_by_blocks(monkeypatch):
 
 @pytest.mark.parametrize("make", [speed.evidence, speed.bare])
 def test_evaluations_run(make):
-    assert speed.timed(make(300, "float64", torch.device("cpu")), "cpu") > 0
+    assert speed.time_call(make(300, "float64", torch.device("cpu")), "cpu") > 0
 
 
 def test_the_commands_that_are_timed_succeed(monkeypatch):
