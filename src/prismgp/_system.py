@@ -290,6 +290,11 @@ def format_amount(value: float) -> str:
     return f"{value:,.0f}" if 1e3 <= abs(value) < 1e12 else f"{value:.4g}"
 
 
+def format_count(count: int, noun: str) -> str:
+    """Format a number of things, e.g. ``1 row`` or ``2,000 rows``."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
 def format_bytes(count: float) -> str:
     """Format a number of bytes, e.g. ``1.5 GiB``."""
     if count < 1024:

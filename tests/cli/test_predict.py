@@ -262,7 +262,12 @@ def test_human_summary(run: Run, model: Path, tmp_path: Path) -> None:
     write(frame, tmp_path / "d.csv")
     outcome = run("predict", model, tmp_path / "d.csv", "-o", tmp_path / "o.csv", "--drop-missing")
     assert outcome.err == ""
-    for expected in ("Predicted 49 rows", "1 rows with missing inputs (size 1)", "Against price", "95% for a new"):
+    for expected in ("Predicted 49 rows", "1 row with missing inputs (size 1)", "Against price", "95% for a new"):
+        assert expected in outcome.out
+    frame.loc[1, "size"] = np.nan
+    write(frame[:3], tmp_path / "d.csv")
+    outcome = run("predict", model, tmp_path / "d.csv", "-o", tmp_path / "o.csv", "--drop-missing")
+    for expected in ("Predicted 1 row in", "2 rows with missing inputs (size 2)", "(1 row)"):
         assert expected in outcome.out
 
 

@@ -63,7 +63,7 @@ def select(
     Parameters
     ----------
     model : ExactGPRegressor, SSGPRegressor or PrismGPRegressor
-        Fitted. Of a PrismGPRegressor with neighbours, the mixture of its spectral experts selects.
+        Fitted. Of a PrismGPRegressor with neighbours, the mixture of its experts selects, without these.
     pool : array-like, (m, d), frame, Dask collection or source
         The rows that could be measured. A source (:func:`prismgp.data.from_parquet`) may be larger than memory.
     n : int

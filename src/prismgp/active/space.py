@@ -159,7 +159,7 @@ class ExactSpace(Space):
 def space_of(predictor: Predictor) -> tuple[Space, Predictor]:
     """The posterior of a fitted model, and the predictor whose variances and noise it is about.
 
-    Of a model with neighbours, that is the mixture of its spectral experts.
+    Of a model with neighbours, that is the mixture of its experts, without these.
     """
     if isinstance(predictor, LocalMixture):
         predictor = predictor.base

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from prismgp._system import atomic_path
+from prismgp._system import atomic_path, format_count
 from prismgp.certificates import (
     MEMBER_HEADER,
     PARTS,
@@ -187,9 +187,9 @@ def _read_tables(
         kept, train = train.select(out) if len(out) else None, train.select(chosen)
     if test_files is not None:
         test = read_table_rows(args, model, test_files, targets, with_target=False)
-        return train, test, f"{len(test.numbers):,} rows of {args.test}"
+        return train, test, f"{format_count(len(test.numbers), 'row')} of {args.test}"
     if kept is not None:
-        return train, kept, f"the {len(kept.numbers):,} rows held out of the fit"
+        return train, kept, f"the {format_count(len(kept.numbers), 'row')} held out of the fit"
     n = len(train.numbers)
     note = "new rows can be further off (--test)"
     if n <= TEST_POINTS:

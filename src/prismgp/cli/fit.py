@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from prismgp._system import format_amount, format_bytes
+from prismgp._system import format_amount, format_bytes, format_count
 from prismgp._types import Array
 from prismgp.cli import Parser, Subparsers, common, format_name, json_text, print_rows, say, show_progress
 from prismgp.cli.ignored import why_ignored
@@ -339,7 +339,7 @@ def print_summary(summary: dict[str, Any]) -> None:
     for target, scores in _by_target(summary, "holdout").items():
         say()
         of = f" of {format_name(target)}" if isinstance(summary["target"], list) else ""
-        say(f"  Accuracy{of} on the {scores['rows']:,} held-out rows")
+        say(f"  Accuracy{of} on the {format_count(scores['rows'], 'held-out row')}")
         rows = [
             ("RMSE", f"{format_amount(scores['rmse'])} (predicting the mean: {format_amount(scores['rmse_of_mean'])})"),
             ("NLPD", f"{scores['nlpd']:.4g}"),

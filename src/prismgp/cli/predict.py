@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from tqdm import tqdm
 
-from prismgp._system import format_amount
+from prismgp._system import format_amount, format_count
 from prismgp._types import Array
 from prismgp.cli import Parser, Subparsers, common, format_name, json_text, print_rows, say, show_progress
 from prismgp.data import RowBlock, TableReader
@@ -268,9 +268,8 @@ def _predict_part(model: FittedModel, reader: TableReader, **settings: Any) -> t
 
 
 def _print(summary: dict[str, Any], *, error: bool) -> None:
-    say(
-        f"Predicted {summary['rows'] - summary['rows_not_predicted']:,} rows in {summary['seconds']:.1f} s", error=error
-    )
+    predicted = format_count(summary["rows"] - summary["rows_not_predicted"], "row")
+    say(f"Predicted {predicted} in {summary['seconds']:.1f} s", error=error)
     say(error=error)
     what = "a new observation" if summary["include_noise"] else "the underlying function"
     conformal = summary["conformal_rows"]
@@ -283,7 +282,9 @@ def _print(summary: dict[str, Any], *, error: bool) -> None:
     if cells and not summary["rows_not_predicted"]:
         rows.append(("Missing inputs", f"{cells}: imputed; intervals are wider where the fit had few such rows"))
     if summary["rows_not_predicted"]:
-        rows.append(("Left empty", f"{summary['rows_not_predicted']:,} rows with missing inputs ({cells})"))
+        rows.append(
+            ("Left empty", f"{format_count(summary['rows_not_predicted'], 'row')} with missing inputs ({cells})")
+        )
     several = isinstance(summary["target"], list)
     scored = (
         zip(summary["target"], summary["scores"], strict=True) if several else [(summary["target"], summary["scores"])]
@@ -294,7 +295,7 @@ def _print(summary: dict[str, Any], *, error: bool) -> None:
         text = f"RMSE {format_amount(scores['rmse'])}"
         if "coverage" in scores:
             text += f", NLPD {scores['nlpd']:.4g}, intervals cover {scores['coverage']:.1%}"
-        rows.append((f"Against {format_name(target)}", f"{text} ({scores['rows']:,} rows)"))
+        rows.append((f"Against {format_name(target)}", f"{text} ({format_count(scores['rows'], 'row')})"))
     print_rows(rows, error=error)
     if summary["output"] != "-":
         say(error=error)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from prismgp._system import format_count
 from prismgp._types import AnyArray
 from prismgp.cli import Parser, Subparsers, common, say
 from prismgp.cli.rows import TableRows, read_table_rows
@@ -130,7 +131,7 @@ def run(args: argparse.Namespace) -> int:
     )
     render(page, args.output)
     if not args.quiet:
-        say(f"Wrote {args.output}: {page.title} ({len(chosen.numbers):,} rows)")
+        say(f"Wrote {args.output}: {page.title} ({format_count(len(chosen.numbers), 'row')})")
     return 0
 
 

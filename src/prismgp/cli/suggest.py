@@ -43,8 +43,8 @@ def add_parser(subparsers: Subparsers, summary: str) -> None:
         "before them: row, the number of the row in DATA, counting from 0; score, what it is worth by the criterion; "
         "and std, the standard deviation that the model predicts for an observation. If DATA has a column of that name "
         "already, an underscore is appended. The target is not needed. Tables may be larger than memory.",
-        epilog="Of a model with neighbours, the mixture of its spectral experts chooses. From CSV to Parquet, columns "
-        "of DATA are kept as text.",
+        epilog="Of a model with neighbours, its mixture of sparse spectrum GPs chooses, without them. From CSV to "
+        "Parquet, columns of DATA are kept as text.",
     )
     parser.add_argument("model", metavar="MODEL", help="model file")
     common.add_data(parser, "rows to choose from: ")

@@ -1,4 +1,4 @@
-"""Neighbours beside the spectrum: what few frequencies cannot see, a GP on nearest rows can.
+"""Neighbours beside the mixture: what few frequencies cannot see, a GP on nearest rows can.
 
 The mixture of experts has mean m(x), variance of the function V(x) and noise N(x), ``s^2 = V + N``. A neighbour GP
 (:mod:`prismgp.neighbors.local`) models either
