@@ -26,6 +26,7 @@ from experiments.benchmarks.speed import SPEED
 from experiments.benchmarks.starts import STARTS
 from experiments.benchmarks.tightness import TIGHTNESS
 from experiments.benchmarks.trees import TREES
+from experiments.benchmarks.unseen import UNSEEN
 from experiments.benchmarks.variants import VARIANTS_OF_PRISM
 from experiments.comparison import BENCH
 from experiments.machine import ROOT, atomic_path, format_bytes
@@ -58,6 +59,7 @@ _ALL = (
     ACTIVE,
     BAYES_OPT,
     TREES,
+    UNSEEN,
     STARTS,
     LARGE_CERTIFICATES,
 )
@@ -71,6 +73,7 @@ PUBLISHED_TABLES = (
     "frequencies",
     "variants",
     "trees",
+    "unseen",
     "bench",
     "abalone",
     *(f"{name}-simulated" for name in ("gas10k", "gas500k", "gas4m")),

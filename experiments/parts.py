@@ -71,6 +71,7 @@ _STUDIES: dict[str, tuple[str, ...]] = {
     "active": ("experiments/benchmarks/active.py", "src/prismgp/active"),
     "bayes-opt": ("experiments/benchmarks/bayes_opt.py", "src/prismgp/botorch.py"),
     "trees": ("experiments/benchmarks/trees.py", "src/prismgp/data"),
+    "unseen": ("experiments/benchmarks/unseen.py", "src/prismgp/data"),
 }
 _OTHERS = ("src/prismgp/data",)
 # Measurements of these studies that are no fits: the model they need most of, and what else they use.

@@ -16,7 +16,7 @@ from experiments.machine import atomic_path
 
 __all__ = ["MODEL_STYLES", "PALETTE", "draw_svg", "drawing", "model_styles", "save_png", "to_svg"]
 
-_COLOURS = 256  # of a PNG: a figure with more looks the same and takes three times the bytes
+_COLOURS = 128  # of a PNG: a figure with more looks the same and takes three times the bytes
 _DPI = 110
 
 # Okabe and Ito's palette, which colour-blind readers can tell apart. Its yellow is left out: on white paper it is
