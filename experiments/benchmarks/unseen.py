@@ -164,7 +164,7 @@ def score_trees(x: pd.DataFrame, y: AnyArray, x_test: pd.DataFrame, y_test: AnyA
     """Scores of gradient-boosted trees with native categories, of which the rare ones are one."""
     both = pd.concat([x, x_test]).apply(native)
     for name in both.select_dtypes("category"):
-        common = both[name].iloc[: len(x)].value_counts().index[:_MOST_LEVELS]
+        common = both[name].iloc[: len(x)].value_counts().index[:_MOST_LEVELS].tolist()
         both[name] = both[name].cat.set_categories(common)  # others are missing, which trees know what to do with
     model = HistGradientBoostingRegressor(random_state=seed).fit(both.iloc[: len(x)], y)
     error = rmse(y_test, model.predict(both.iloc[len(x) :]))

@@ -16,7 +16,7 @@ from experiments.benchmarks import unseen
 from experiments.results import Study
 from tests.experiments.benchmarks.test_trees import MADE
 
-N = 300
+N = 400  # a category of more levels than trees take
 
 
 class ConstantBoosting:
@@ -59,13 +59,13 @@ def packages(monkeypatch: pytest.MonkeyPatch, small_defaults: None) -> None:
 def test_all_are_scored_on_the_same_rows(packages: None, tmp_path: Path) -> None:
     order = {"table": "small", "seed": 1, "device": "cpu"}
     found = unseen.measure(order)
-    assert (found["rows"], found["test_rows"], found["inputs"]) == (238, 59, 3)
+    assert (found["rows"], found["test_rows"], found["inputs"]) == (318, 79, 3)
     assert found["trees"]["rmse"] < 0.6  # in units of the target's standard deviation
     assert found["prism"]["rmse"] < 0.6
     assert 0.8 < found["catboost"]["rmse"] < 1.2
     assert found["catboost"]["nlpd"] == pytest.approx(0.5 * np.log(2 * np.pi) + 0.5, abs=0.2)
     given = ConstantBoosting.seen
-    assert (len(given["x"]), len(given["eval"])) == (214, 24)
+    assert (len(given["x"]), len(given["eval"])) == (286, 32)
     assert given["settings"]["cat_features"] == ["k", "many"]
     assert set(given["x"]["k"]) == {"u", "v", "missing"}
     study = Study(tmp_path, "unseen")
