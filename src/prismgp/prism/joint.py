@@ -39,7 +39,7 @@ from prismgp.vae import STATE_NAME, Indices, TrainingResult, run_training, selec
 _MOST_HELD_OUT = 10_000
 LOCAL_ROWS = 4_000_000  # that may be neighbours, at most
 _LEAST_LOCAL_ROWS = 2 * LEAST_EXAMPLES  # at most half of them are examples
-LOCAL_KERNEL = "matern32"  # what few frequencies leave is rough
+LOCAL_KERNEL = "matern32"  # what the spectrum leaves is rough
 _TRAINED = "trained"  # the members, in a checkpoint
 _LOG_LENGTHSCALES = (float(np.log(1e-3)), float(np.log(1e4)))  # as in the core
 _SKIP_LENGTHSCALE = 1.5  # the latent columns carry part of what the exact GP explained by the inputs
