@@ -220,13 +220,13 @@ def text_table(content: Table) -> str:
 
 CAPTION = (
     "House values in the census of 1990, held-out rows. Top: the values around San Francisco, and the errors there of "
-    "the spectrum alone (SSGP) and of the full model (PrismGP). Bottom: 95% intervals of sixty rows drawn at random, "
+    "a plain SSGP and of the full model (PrismGP). Bottom: 95% intervals of sixty rows drawn at random, "
     "and the calibration of both models on all held-out rows."
 )
 
 
 def draw_overview(prism: Model, ssgp: Model, rows: Rows) -> Any:
-    """What the spectrum gets, what the full model adds, and whether its intervals can be trusted."""
+    """What a plain SSGP gets, what the full model adds, and whether its intervals can be trusted."""
     figure = drawing(11.0, 7.2)
     top, bottom = figure.subfigures(2, 1, height_ratios=(1.0, 0.95))
     maps = top.subplots(1, 3, sharex=True, sharey=True)
@@ -239,7 +239,7 @@ def draw_overview(prism: Model, ssgp: Model, rows: Rows) -> Any:
     maps[0].set_title("Observed value\nin \\$1,000")
     top.colorbar(seen, ax=maps[0], shrink=0.8)
     for axes, model, what in (
-        (maps[1], ssgp, "the spectrum alone (SSGP)"),
+        (maps[1], ssgp, "a plain SSGP"),
         (maps[2], prism, "the full model (PrismGP)"),
     ):
         error = np.abs(rows.y_test - model.mean) / 1e3

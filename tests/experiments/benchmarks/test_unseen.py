@@ -1,4 +1,4 @@
-"""The comparison on tables on which nothing was chosen: the same rows for all, and the table made from it."""
+"""The comparison on tables not used in the development: the same rows for all, and the table made from it."""
 
 from __future__ import annotations
 
