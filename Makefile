@@ -46,7 +46,7 @@ tables: $(STAMP) ## make the published figures and the page of tables from the r
 test: $(STAMP) ## run all tests that every change must pass
 	$(PYTEST)
 
-test-fast: $(STAMP) ## run the quick tests, in about a minute
+test-fast: $(STAMP) ## run the quick tests, in under 90 seconds on two cores
 	$(PYTEST) -m "not slow"
 
 test-nightly: $(STAMP) ## run slow tests with more seeds and more cases than make test

@@ -22,6 +22,7 @@ def load(name: str) -> ModuleType:
     return module
 
 
+@pytest.mark.slow
 def test_printed_statements(capsys: pytest.CaptureFixture[str]) -> None:
     load("printed_statements").main()
     text = capsys.readouterr().out

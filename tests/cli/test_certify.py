@@ -209,6 +209,7 @@ def test_ensemble(run: Run, frame: pd.DataFrame, tmp_path: Path, monkeypatch: py
     assert (tmp_path / "c.png").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_defaults")
 def test_mixture_with_neighbours(run: Run, frame: pd.DataFrame, tmp_path: Path) -> None:
     """The members are those of the mixture that is left without the neighbours."""

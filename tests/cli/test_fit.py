@@ -294,6 +294,7 @@ def test_failed_fit_leaves_the_old_model(
     assert sorted(each.name for each in tmp_path.iterdir()) == ["d.csv", "m.prism"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_defaults")
 def test_neighbours_are_part_of_the_summary(
     run: Run, frame: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

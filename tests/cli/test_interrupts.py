@@ -114,6 +114,7 @@ def test_twenty_moments_of_a_fit(run: Run, small: Path, tmp_path: Path, number: 
         np.testing.assert_array_equal(mine, theirs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", SIGNALS)
 def test_kept_interrupts_are_saved_and_say_so(
     run: Run, small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals

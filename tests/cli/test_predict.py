@@ -404,6 +404,7 @@ def test_gzip_output_is_gzip(run: Run, model: Path, fresh: pd.DataFrame, tmp_pat
     assert gzip.decompress((tmp_path / "o.csv.gz").read_bytes()) == (tmp_path / "o.csv").read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("short_race")
 def test_columns_that_the_fit_ignored(run: Run, tmp_path: Path) -> None:
     """No prediction depends on them: they may be absent or empty, in files and frames, and nobody is told of it."""

@@ -15,6 +15,7 @@ def low_rank(rng, k, rank):
     return b @ b.T
 
 
+@pytest.mark.slow
 def test_ordinary_case_is_plain_cholesky(rng):
     a = torch.eye(20, dtype=torch.float64) + low_rank(rng, 20, 5)
     fac = factor(a)

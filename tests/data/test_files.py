@@ -115,6 +115,7 @@ def test_refused_text(content: Any, expected: str, tmp_path: Path) -> None:
         csv(tmp_path, content).load()
 
 
+@pytest.mark.slow
 def test_types_do_not_depend_on_the_first_block(tmp_path: Path) -> None:
     """Blocks are of 1 MiB."""
     many = "".join(f"{index},{index}\n" for index in range(120_000))

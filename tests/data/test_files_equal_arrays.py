@@ -127,6 +127,7 @@ def test_many_rows_are_subsampled_alike(tmp_path: Path, monkeypatch: pytest.Monk
     assert_same(SSGPRegressor(4, **options).fit(x, y), SSGPRegressor(4, **options).fit(source), x, source)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("streaming")
 @pytest.mark.parametrize("recipe", ["joint", "paper"])
 @pytest.mark.parametrize("limit", [2**19, 100])

@@ -88,6 +88,7 @@ def test_twenty_moments(kind, tmp_path, monkeypatch):
     assert {"start", "final"} <= hit
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", list(MODELS))
 def test_kept_interrupts(kind, tmp_path):
     """The best state so far, at every stage; the model says so, also in its file."""

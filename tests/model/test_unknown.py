@@ -195,6 +195,7 @@ def test_held_out_rows_must_show_it(
     assert find_taught(seen, ignored, encoder) is None
 
 
+@pytest.mark.slow
 def test_zeros_are_recognised_after_a_fit_in_single_precision() -> None:
     """Whose standardised rows, far from the mean, do not give them back to the last digit."""
     x, y = gappy(600, 1)
@@ -204,6 +205,7 @@ def test_zeros_are_recognised_after_a_fit_in_single_precision() -> None:
     assert np.isfinite(model.model_.taught.fill(gaps, model.model_.encoder)).all(axis=1).mean() > 0.9
 
 
+@pytest.mark.slow
 def test_columns_that_are_ignored_say_nothing_of_rows_with_gaps(tmp_path: Path) -> None:
     x, y = gappy(600, 1)
     x["country"] = "FR"

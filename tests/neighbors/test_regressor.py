@@ -235,6 +235,7 @@ def test_killed_fit_goes_on_to_the_same_model(tmp_path, monkeypatch, n, after):
 # scikit-learn
 
 
+@pytest.mark.slow
 def test_clone_pickle_and_search(fitted):
     model, x, y = fitted
     copied = pickle.loads(pickle.dumps(model))

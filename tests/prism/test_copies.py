@@ -323,6 +323,7 @@ def designed():
     return places[place], y
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("short_fits")
 def test_fit_finds_the_shape_of_copies(designed, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("prismgp.prism.local_fit.MOST_WHOLE_ROWS", 0)  # no exact GP
@@ -337,6 +338,7 @@ def test_fit_finds_the_shape_of_copies(designed, tmp_path, monkeypatch, capsys):
     assert json.loads(capsys.readouterr().out)["fit_status"]["noise_shape"] == [status]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("short_fits")
 def test_an_interrupt_while_copies_are_predicted(designed, monkeypatch):
     """What was fitted until then can be kept."""
@@ -425,6 +427,7 @@ def test_all_rows_may_be_the_same():
     np.testing.assert_allclose(fit.predict(x[:1]), y[:1], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_duplicates_teach_nothing_about_new_rows():
     """Every row twice: neighbours of held-out rows would be their duplicates, and know their targets."""
     x, y = data(200)

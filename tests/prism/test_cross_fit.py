@@ -176,6 +176,7 @@ def test_intervals_of_few_rows_of_many_inputs_cover_what_they_say(seed):
     assert 0.86 < coverage(fit) < 0.95
 
 
+@pytest.mark.slow
 def test_checkpoint_and_time_limit(tmp_path):
     """A fit that is continued gives the same model; under a time limit that is short, rows are not fitted again."""
     x, y = wide(80, 5, d=3)

@@ -390,6 +390,7 @@ def patches(n, seed):
     return x, np.sin(3 * x[:, 0]) + scale * rng.normal(size=n), scale
 
 
+@pytest.mark.slow
 def test_neighbours_show_where_the_noise_is_large():
     """(N6): the spread of the prediction follows that of the neighbours."""
     x, y, _ = patches(800, 0)
@@ -543,6 +544,7 @@ def test_two_outputs():
     assert (np.abs(mean - y).mean(0) < 0.5 * y.std(0)).all()
 
 
+@pytest.mark.slow
 def test_sources_equal_arrays(tmp_path):
     x, y = data(300)
     frame = pd.DataFrame({"a": x[:, 0], "b": x[:, 1], "y": y})

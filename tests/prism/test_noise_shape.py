@@ -117,6 +117,7 @@ def test_final_event_has_the_shape():
     assert events[-1] is fit.model_
 
 
+@pytest.mark.slow
 def test_normal_on_request():
     x, y = noisy("heavy", 1_000)
     auto, normal = model(**SETTINGS).fit(x, y), model(**SETTINGS, noise_shape="normal").fit(x, y)
@@ -150,6 +151,7 @@ def test_interrupted_fits_are_normal(monkeypatch):
     assert fit.model_.shapes is None
 
 
+@pytest.mark.slow
 def test_outputs_have_their_own():
     x, y = noisy("heavy", 2_000)
     both = np.column_stack([y, 5.0 - x[:, 0] + np.random.default_rng(5).normal(size=len(x))])

@@ -263,6 +263,7 @@ def test_rows_with_the_inputs_of_others_are_not_taken_for_those_of_the_fit(
         assert "The model was fitted on" not in Text(Path(page).read_text(encoding="utf-8")).words
 
 
+@pytest.mark.slow
 def test_the_whole_table_of_a_fit_with_held_out_rows_is_recognised(fitted_files: Path) -> None:
     """Most of its rows were in the fit; half of the table alone, in another order, too; new rows were not."""
     page = fitted_files / "whole.html"

@@ -58,6 +58,7 @@ def test_fit_with_a_scheduler(folder, frame, cluster, tmp_path, capsys, monkeypa
     assert set(cluster.scheduler.clients) <= known  # the connection went with the command
 
 
+@pytest.mark.slow
 def test_a_wrong_address(folder, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("prismgp.data.cluster.CONNECT_SECONDS", 1)
     argv = ["fit", str(folder), "-t", "y", "-o", str(tmp_path / "m.prism"), "--scheduler", "tcp://127.0.0.1:9"]

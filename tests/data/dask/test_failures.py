@@ -92,6 +92,7 @@ def test_the_scheduler_is_lost(folder, tmp_path):
         process.wait()
 
 
+@pytest.mark.slow
 def test_nobody_answers(folder):
     with pytest.raises(PrismGPError, match=r"no Dask scheduler answers at 'tcp://127.0.0.1:9'"), _short_patience():
         from_parquet(folder, "y", client="tcp://127.0.0.1:9")

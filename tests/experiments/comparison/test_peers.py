@@ -130,6 +130,7 @@ def test_time_ends_boosting(name):
     assert np.isfinite(late.predict(X)).all()
 
 
+@pytest.mark.slow
 def test_time_ends_training():
     pytest.importorskip("gpytorch")
     from experiments.comparison.peers.gpytorch_exact import fit_exact
@@ -167,6 +168,7 @@ def test_sizes_of_the_real_sets(data_folder):
         assert found.X.shape[1] == DATASETS[name].inputs
 
 
+@pytest.mark.slow
 def test_a_measurement_has_all_that_the_tables_need():
     order = {"dataset": "simulated", "split": 0, "quick": True, "memory": 2**33, "limit_seconds": 60.0, "device": "cpu"}
     found = measure({**order, "entry": "ssgp-64"})
