@@ -357,6 +357,33 @@ def test_the_exact_gp_is_one_of_the_views(monkeypatch, q):
     np.testing.assert_allclose(np.sqrt(variance) * scale, expected[1], atol=1e-4)
 
 
+def test_the_exact_gp_learns_only_where_it_may_join(monkeypatch):
+    """With many rows it keeps the parameters of the start unless it joins with them, or nearly does."""
+    runs = []
+    race = local_fit.race
+    monkeypatch.setattr(local_fit, "race", lambda *args, **kwargs: runs.append(args) or race(*args, **kwargs))
+    monkeypatch.setattr(LocalStage, "near_views", lambda *_: [])
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-1, 1, (300, 3))
+    noise = 0.05 * rng.normal(size=300)
+    targets = {"waves": np.sin(4 * x[:, 0]) * np.cos(3 * x[:, 1]) + noise, "noise": noise}
+
+    def learns(target, cheap_rows, hopeless):
+        runs.clear()
+        monkeypatch.setattr(local_fit, "CHEAP_ROWS", cheap_rows)
+        monkeypatch.setattr(local_fit, "HOPELESS", hopeless)
+        fit = local_model(n_frequencies=2, local="auto", noise_shape="normal").fit(x, targets[target])
+        return bool(runs), fit.fit_status_["local"]["weights"]["exact GP"], fit.predict(x[:5])
+
+    few, near, far = (learns("noise", *each) for each in ((1_000, -100.0), (10, 100.0), (10, -100.0)))
+    assert [each[0] for each in (few, near, far)] == [True, True, False]
+    assert {each[1] for each in (few, near, far)} == {0.0}  # nothing else changes
+    np.testing.assert_array_equal(few[2], far[2])
+    joins = learns("waves", 10, -100.0)
+    assert joins[0]
+    assert joins[1] > 0.9
+
+
 def bumps(n, seed):
     rng = np.random.default_rng(seed)
     x = rng.uniform(0, 1, (n, 2))

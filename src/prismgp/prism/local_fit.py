@@ -51,6 +51,9 @@ _EXACT = View(residual=False, latent=False, whole=True)
 # on some of the rows, from those that the plain SSGP started from.
 MOST_WHOLE_ROWS, _EXACT_ROWS = 8_000, 2_000
 EXACT_ROUNDS = (15, 60)  # iterations of the race between starts
+# Beyond the first number of rows, learning them would take longer than the rest of a fit to many inputs. It is left out
+# if the exact GP does not join with the parameters of the start, and is this much behind in held-out log density.
+CHEAP_ROWS, HOPELESS = 1_000, 0.1
 _ALL = 2**14  # neighbours: as many as a model file may ask for
 # With few held-out rows residuals of rows that the networks remember would be taken for those of new ones. With more,
 # neighbours in the latent space are worth it on the residuals only.
@@ -144,8 +147,17 @@ class LocalStage:
         groups = group_duplicates(inputs, y[:, : self.rows.n_outputs], self.n_neighbors)
         known = seen.take(held)
         base = HeldOut.of(known.mean, known.variance, known.noise).at_rows(noise)
+        margin = -np.inf if self.always else _MARGIN
+        weigh = partial(stack_forward, target, base=base, share=_BASE_SHARE, margin=margin, row_weights=weights)
         learned: list[tuple[View, Parameters]] = []
         found: list[list[HeldOut]] = []  # of each view with each of the degrees of freedom
+
+        def may_join(first: HeldOut) -> bool:
+            """Whether the exact GP could join the views found so far, from how it predicts before it has learned."""
+            trial, _ = weigh([*found, [first.at_rows(noise)]])
+            alone = average(normal_nlpd(target, first.mean, first.total).sum(1), weights)
+            return self.always or trial.weights[-2] > 0.0 or alone < trial.nlpd + HOPELESS * self.rows.n_outputs
+
         views = self.choose_views(seen, len(held))
         context.bar.total = len(views)
         for done, view in enumerate(views):
@@ -155,14 +167,17 @@ class LocalStage:
             gp = self._make(view, seen, y, self._start(view))
             if on_workers is not None:
                 gp = replace(gp, shards=_shard(on_workers, gp, changed))
-            learn = partial(self._judge, view, gp, seen, held, groups, streams.generator(view.name), part)
+            rng = streams.generator(view.name)
+            if view.whole:
+                learn = partial(self._judge_exact, view, gp, seen, held, may_join, rng, part)
+            else:
+                learn = partial(self._judge, view, gp, seen, held, groups, rng, part)
             params, judged = context.recall(view.name, learn, _judged_codec(gp.params))
             if ending.interrupted:
                 ending.check()
             learned.append((view, params))
             found.append([judged.spread(gp, each).at_rows(noise) for each in self._degrees(view, gp)])
-        margin = -np.inf if self.always else _MARGIN
-        chosen, variants = stack_forward(target, found, base, share=_BASE_SHARE, margin=margin, row_weights=weights)
+        chosen, variants = weigh(found)
         kept, degrees = np.flatnonzero(chosen.weights[:-1] > 0), [DEGREES[k] for k in variants]
         status = {
             "weights": {
@@ -268,8 +283,6 @@ class LocalStage:
 
         Rows of the same group are no neighbours of each other.
         """
-        if view.whole:
-            return self._judge_exact(view, gp, seen, held, rng, context)
         examples, m = examples_of(gp, held, groups), len(held)
         training, names = FEW if m < _CROSS_ROWS else MANY, map(str, count())
 
@@ -306,21 +319,33 @@ class LocalStage:
         gp: LocalGP,
         seen: Survey,
         held: Tensor,
+        may_join: Callable[[HeldOut], bool],
         rng: np.random.Generator,
         context: FitContext,
     ) -> tuple[Parameters, _JudgedView]:
-        """Parameters by the evidence of rows that are no examples, and predictions of the examples given these."""
+        """Parameters by the evidence of rows that are no examples, and predictions of the examples given these.
+
+        The parameters that the plain SSGP started from stay as they are if learning others takes long and the
+        predictions with these say that the exact GP will not join.
+        """
         free = torch.as_tensor(np.setdiff1d(np.arange(gp.n_rows), held.cpu().numpy()), device=held.device)
         known = gp.take(free)
+
+        def judge(params: Parameters) -> _JudgedView:
+            return _JudgedView.of(view, seen.take(held), known.with_parameters(params).predict(gp.coordinates[held]))
+
         rows = min(len(free), _EXACT_ROWS, 2 * start_rows(len(free), self.rows.n_inputs))
+        if rows > CHEAP_ROWS:
+            first = judge(self.start)
+            if not may_join(first.spread(gp, math.inf)):
+                return self.start, first
         drawn = np.sort(rng.choice(len(free), rows, replace=False))
         objective = known.take(torch.as_tensor(drawn, device=held.device)).evidence
         starts = [self.start, default_start(self.rows.n_inputs, self.rows.n_outputs)]
         monitor = Monitor(context, lambda _, params: params)
         boxes = bounds(self.start, dtype="float64")
         _, params, _ = race([(objective, each) for each in starts], boxes, rounds=EXACT_ROUNDS, monitor=monitor)
-        near = known.with_parameters(params).predict(gp.coordinates[held])
-        return params, _JudgedView.of(view, seen.take(held), near)
+        return params, judge(params)
 
 
 def _judged_codec(layout: Parameters) -> Codec[tuple[Parameters, _JudgedView]]:
