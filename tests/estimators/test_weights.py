@@ -284,3 +284,14 @@ def test_dask_weights():
     assert fitted.score(*parts[:3]) == pytest.approx(fitted.score(x, y, w))
     with pytest.raises(DataError, match="sample_weight is ndarray"):
         fresh(model).fit(*parts[:2], w)
+
+
+@pytest.mark.parametrize("kind", [ExactGPRegressor, SSGPRegressor, NeighborGPRegressor])
+def test_equal_ratings_at_equal_inputs_are_measurements(kind):
+    """Of repeated measurements with few possible values many are equal; the noise is not that of their averages."""
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 4, (90, 1)).astype(float)
+    y = (rng.random(90) < 0.3 + 0.1 * x[:, 0]).astype(float)
+    model, apart = kind(random_state=0).fit(x, y), kind(random_state=0).fit(x, y + 1e-6 * rng.normal(size=90))
+    assert model.noise_variance_ == pytest.approx(apart.noise_variance_, rel=0.05)
+    assert model.noise_variance_ < 1.2 * y.var()

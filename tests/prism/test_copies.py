@@ -18,6 +18,7 @@ from prismgp.core.shape import NormalShape, SkewedShape, StudentShape
 from prismgp.core.tails import tailed_log_density
 from prismgp.data import ArraySource, StandardisedRows
 from prismgp.exceptions import ModelFileError, PrismGPWarning
+from prismgp.metrics import coverage
 from prismgp.prism import copies as copies_module
 from prismgp.prism.copies import Copies, KnownRows, find_copies, group_duplicates
 from prismgp.prism.local import survey
@@ -437,3 +438,22 @@ def test_duplicates_teach_nothing_about_new_rows():
     lower, upper = fit.predict_interval(new, 0.9).T
     assert np.mean((lower <= target) & (target <= upper)) > 0.8
     assert "duplicates" not in model(local="auto").fit(x, y).fit_status_["local"]
+
+
+@pytest.mark.slow
+def test_intervals_where_the_inputs_take_few_values():
+    """Six places, each with a noise of its own: one of them must not decide about all."""
+    noise = np.array([0.2, 0.5, 1.0, 1.5, 2.0, 3.0])
+
+    def measure(rng, n):
+        place = rng.integers(0, 6, n)
+        return place[:, None].astype(float), place + noise[place] * rng.normal(size=n)
+
+    found = []
+    for seed in (2, 4, 6):
+        rng = np.random.default_rng(seed)
+        fit = prismgp.PrismGPRegressor(n_members=1, max_steps=60, random_state=seed).fit(*measure(rng, 300))
+        new, y = measure(rng, 4_000)
+        found.append(coverage(y, *fit.predict_interval(new, coverage=0.95).T))
+    assert min(found) > 0.92
+    assert max(found) < 0.99

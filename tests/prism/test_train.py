@@ -343,21 +343,40 @@ def test_patience_grows_with_the_steps(monkeypatch):
     assert (result.steps, result.best_step) == (50, 25)
 
 
+def hold_out(x, targets=None, seed=1):
+    hashes = hash_rows(x)
+    observations = hashes if targets is None else hash_rows(targets, hashes)
+    return held_out_rows(hashes, 0.1, 10_000, np.random.default_rng(seed), lambda: observations)
+
+
 def test_copies_of_rows_are_held_out_together():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(100, 3))
     x[0, 0] = 0.0
     repeated = np.repeat(x, 4, axis=0)
     repeated[1, 0] = -0.0  # the same number
-    held = held_out_rows(hash_rows(repeated), 0.1, 10_000, np.random.default_rng(1))
+    held = hold_out(repeated)
     assert 30 <= len(held) <= 40
     groups = np.repeat(np.arange(100), 4)
     assert not set(groups[held]) & set(np.delete(groups, held))
-    one = held_out_rows(hash_rows(np.ones((50, 2))), 0.1, 10_000, np.random.default_rng(1))
+    one = hold_out(np.ones((50, 2)))
     assert 0 < len(one) < 50  # nothing else is possible
     few_others = np.concatenate([np.ones((500, 2)), rng.normal(size=(20, 2))])
-    mostly = held_out_rows(hash_rows(few_others), 0.1, 10_000, rng)
+    mostly = hold_out(few_others)
     assert 0 < len(mostly) < 520
+
+
+@pytest.mark.parametrize(("places", "together"), [(6, False), (100, False), (300, True)])
+def test_repeated_measurements_at_few_places_are_held_out_one_by_one(places, together):
+    """Of 6 places one would be held out, which says nothing about the others."""
+    rng = np.random.default_rng(0)
+    place = np.repeat(np.arange(places), 1_200 // places)
+    held = hold_out(place[:, None].astype(float), rng.normal(size=(1_200, 1)))
+    apart = set(place[held]) & set(np.delete(place, held))
+    assert len(held) == 120
+    assert (not apart) == together
+    if not together:
+        assert len(set(place[held])) >= min(places, 50)
 
 
 # -- interrupts ------------------------------------------------------------------------------------

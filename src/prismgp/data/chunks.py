@@ -60,7 +60,9 @@ def merge_copies(source: Source) -> Source:
     """Few rows with weights or with copies among them: each distinct row once, with the sum of its weights, sorted.
 
     So a row that is repeated and one that has a weight give the same fit, to the last bit, where searches and
-    subsamples would tell them apart. From ``FEW_ROWS`` observations on, rows stay as they are.
+    subsamples would tell them apart. From ``FEW_ROWS`` observations on, rows stay as they are. They also do where rows
+    with the same inputs have different targets: those are repeated measurements, of which some happen to be equal, and
+    merging these would hide how often targets are near each other.
     """
     if not isinstance(source, ArraySource) or source.n_rows >= FEW_ROWS:
         return source
@@ -68,9 +70,12 @@ def merge_copies(source: Source) -> Source:
     weight = np.ones(source.n_rows) if noise is None else noise[:, 0]
     known = np.empty((source.n_rows, 0)) if noise is None else noise[:, 1:]
     labels = np.empty((source.n_rows, 0)) if source.labels is None else source.labels[:, None]
-    everything = np.concatenate([source.x, source.targets, known, labels], 1, dtype=np.float64)
+    inputs = np.concatenate([source.x, known, labels], 1, dtype=np.float64)
+    everything = np.concatenate([inputs, source.targets], 1, dtype=np.float64)
     _, first, group = np.unique(everything, axis=0, return_index=True, return_inverse=True)
     if weight.sum() >= FEW_ROWS or (noise is None and len(first) == source.n_rows):
+        return source
+    if len(first) < source.n_rows and len(np.unique(inputs, axis=0)) < len(first):
         return source
     rows = source.take(first)
     columns = np.stack([np.bincount(group.ravel(), weight), *known[first].T], 1)

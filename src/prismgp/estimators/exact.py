@@ -118,7 +118,8 @@ class ExactGPRegressor(GPRegressor):
         y : array-like, (n,) or (n, q)
             Several outputs share length-scales; each has its own variances and mean.
         sample_weight : array-like, (n,), optional
-            A row of weight w counts as w equal rows: its noise variance is divided by w. Zero leaves the row out.
+            A row of weight w is the average of w observations: its noise variance is divided by w. Zero leaves the row
+            out.
         noise_variance : array-like, (n,), optional
             Known variance of the error of each target, in the target's units squared, which adds to the learned noise
             in the fit; predictions have the learned noise alone. For one target.

@@ -157,7 +157,8 @@ class NeighborGPRegressor(UpdatableRegressor):
         y : array-like, (n,) or (n, q), or Dask array, series or frame
             Several outputs share length-scales and neighbours; each has its own variances and mean.
         sample_weight : array-like, (n,), or Dask array, optional
-            A row of weight w counts as w equal rows: its noise variance is divided by w. Zero leaves the row out.
+            A row of weight w is the average of w observations: its noise variance is divided by w. Zero leaves the row
+            out.
             Unlike copies, it takes the place of one neighbour.
         noise_variance : array-like, (n,), or Dask array, optional
             Known variance of the error of each target, in the target's units squared, which adds to the learned noise

@@ -274,8 +274,8 @@ class PrismGPRegressor(UpdatableRegressor):
         y : array-like, (n,) or (n, q), or Dask array, series or frame
             Several outputs share the networks; each has its own signal variance, noise level and mean.
         sample_weight : array-like, (n,), or Dask array, optional
-            A row of weight w counts as w equal rows: its noise variance is divided by w, and held-out rows count by
-            their weights. Zero leaves the row out.
+            A row of weight w is the average of w observations: its noise variance is divided by w. Held-out rows
+            count by their weights. Zero leaves the row out.
         noise_variance : array-like, (n,), or Dask array, optional
             Known variance of the error of each target, in the target's units squared, which adds to the learned noise
             in the fit; predictions have the learned noise alone. For one target.

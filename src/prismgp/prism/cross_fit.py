@@ -23,6 +23,7 @@ from prismgp.data import Source, StandardisedRows
 from prismgp.prism.experts import Expert
 from prismgp.prism.judging import HeldOutRows
 from prismgp.prism.stacking import HeldOut, Residuals, find_temperature
+from prismgp.prism.training_rows import MOST_COPIES
 from prismgp.vae import Indices
 
 Refit = Callable[[StandardisedRows, Callback], Expert]
@@ -31,9 +32,6 @@ Refit = Callable[[StandardisedRows, Callback], Expert]
 # longer follow single rows.
 _FOLDED_ROWS, MOST_ROWS = 2_000, 10_000
 _FOLDS = 5  # the held-out rows and four parts of the others
-# Rows with the same inputs are left out together. Where most rows have such copies, new rows will have some too, and
-# predictions at places that a fit has never seen say little about those that it has.
-_MOST_COPIES = 0.5
 _FARTHEST = 10.0  # standard deviations; a row farther away, which no factor can explain, counts as if it were there
 
 
@@ -70,7 +68,7 @@ def cross_fit(
     together. None where most rows have copies, and where the fit ends before that is done.
     """
     _, group, sizes = np.unique(hashes, return_inverse=True, return_counts=True)
-    if (sizes[group] > 1).mean() > _MOST_COPIES:
+    if (sizes[group] > 1).mean() > MOST_COPIES:
         return None
     parts = [held_out, *(_split(held_out, group, rng) if rows.n_rows <= _FOLDED_ROWS else [])]
     context.bar.total = len(parts)

@@ -101,7 +101,7 @@ class JointRecipe:
         """Train the members and stack them with the plain SSGP."""
         fraction, rng = self.validation_fraction, streams.generator("held-out")
         hashes = hash_inputs(self.sample)
-        held_out = held_out_rows(hashes, fraction, _MOST_HELD_OUT, rng)
+        held_out = held_out_rows(hashes, fraction, _MOST_HELD_OUT, rng, lambda: hash_inputs(self.sample, targets=True))
         examples = held_out_rows_of(self.rows, self.sample, held_out)
         cross = self._cross_fit(held_out, hashes, streams, context)
         result = JointFit(Mixture.from_expert(cross.plain if cross else self.plain), cross=cross)

@@ -28,6 +28,10 @@ from prismgp.vae import BatchRows, Indices, draw_rows
 _WINDOW_BYTES = 2**25  # of rows that are read from the workers at a time; two windows are held
 MOST_STEPS = 50  # that they are for
 _CPU = torch.device("cpu")
+# Rows with the same inputs are left out together. Where most rows have such copies, new rows will have some too, and
+# predictions at places that a fit has never seen say little about those that it has; still less, if few are left out.
+MOST_COPIES, _LEAST_PLACES = 0.5, 20
+_MEASUREMENTS = 1.1  # distinct observations for each distinct place, above which places have repeated measurements
 
 Foresee = Callable[[int, int], Sequence[Indices]]
 
@@ -173,11 +177,15 @@ def _noise_columns(noise: AnyArray | None, s: Standardiser) -> Array | None:
 # -- rows held out ------------------------------------------------------------------------------------
 
 
-def held_out_rows(hashes: Hashes, fraction: float, most: int, rng: np.random.Generator) -> Indices:
+def held_out_rows(
+    hashes: Hashes, fraction: float, most: int, rng: np.random.Generator, hash_observations: Callable[[], Hashes]
+) -> Indices:
     """Choose a random share of the rows, by the hashes of their inputs, (n,); their indices, sorted.
 
     Rows with the same inputs stay together: a copy among the training rows would make the held-out density that of
-    memorised rows.
+    memorised rows. But measurements at a few places, repeated again and again, are held out one by one, since a handful
+    of places says little about the others. ``hash_observations`` makes hashes of inputs and targets, (n,), which tell
+    repeated measurements from copies.
     """
     n = len(hashes)
     count = min(max(1, round(fraction * n)), most, n - 1)
@@ -188,14 +196,22 @@ def held_out_rows(hashes: Hashes, fraction: float, most: int, rng: np.random.Gen
     total = np.cumsum(sizes[order])
     # As many groups as fit, and at least one; never all of them.
     chosen = order[: min(max(1, int(np.searchsorted(total, count, side="right"))), len(sizes) - 1)]
+    repeated = len(chosen) < _LEAST_PLACES and (sizes[group] > 1).mean() > MOST_COPIES
+    if repeated and len(np.unique(hash_observations())) > _MEASUREMENTS * len(sizes):
+        return np.sort(rng.choice(n, count, replace=False))
     held = np.flatnonzero(np.isin(group, chosen))
     return held if len(held) else np.sort(rng.choice(n, count, replace=False))
 
 
-def hash_inputs(source: Source) -> Hashes:
-    """Compute a number for each row that is the same for rows with the same inputs, (n,)."""
-    return np.concatenate(source.map(_hash_inputs))
+def hash_inputs(source: Source, *, targets: bool = False) -> Hashes:
+    """Compute a number for each row that is the same for rows with the same inputs, and ``targets``, if asked, (n,)."""
+    return np.concatenate(source.map(_hash_observations if targets else _hash_inputs))
 
 
 def _hash_inputs(source: Source) -> Hashes:
     return hash_rows(source.load().x)
+
+
+def _hash_observations(source: Source) -> Hashes:
+    rows = source.load()
+    return hash_rows(rows.targets, hash_rows(rows.x))
