@@ -13,12 +13,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from prismgp import PrismGPRegressor, SSGPRegressor
+from prismgp import ExactGPRegressor, PrismGPRegressor, SSGPRegressor
 from tests import short
 
-Model = SSGPRegressor | PrismGPRegressor
+Model = ExactGPRegressor | SSGPRegressor | PrismGPRegressor
 
 MODELS: dict[str, Callable[[Path | None], Model]] = {
+    "exact": lambda path: ExactGPRegressor(random_state=0, checkpoint=path),
     "ssgp": lambda path: SSGPRegressor(8, random_state=0, checkpoint=path),
     "hard": lambda path: SSGPRegressor(6, gating="hard", n_components=3, random_state=0, checkpoint=path),
     "learned": lambda path: SSGPRegressor(4, learn_frequencies=True, max_iter=40, random_state=0, checkpoint=path),
@@ -27,7 +28,7 @@ MODELS: dict[str, Callable[[Path | None], Model]] = {
         4, recipe="paper", n_components=2, hidden=8, max_steps=30, random_state=0, checkpoint=path
     ),
 }
-KILLS = {"ssgp": 6, "hard": 3, "learned": 3, "joint": 5, "paper": 3}
+KILLS = {"exact": 3, "ssgp": 6, "hard": 3, "learned": 3, "joint": 5, "paper": 3}
 ROWS = 250  # enough for neighbours
 
 

@@ -153,8 +153,6 @@ def add_parser(subparsers: Subparsers, summary: str) -> None:
 def run(args: argparse.Namespace) -> int:
     """Fit, save, report."""
     began = time.perf_counter()
-    if args.model == "exact" and args.checkpoint is not None:
-        raise DataError("--checkpoint is for --model prism, ssgp and neighbors; the exact model is fitted in one step")
     if args.model not in _DEFAULT_FREQUENCIES and args.frequencies is not None:
         raise DataError(f"-p/--frequencies is for --model prism and ssgp; the {args.model} model has no frequencies")
     if not args.target:
@@ -237,15 +235,15 @@ def _list_left_out(args: argparse.Namespace, names: list[str]) -> list[str]:
 def _new_model(args: argparse.Namespace) -> GPRegressor:
     kernel = args.kernel or (_NEIGHBOR_KERNEL if args.model == "neighbors" else _KERNEL)
     options = {"kernel": kernel, "dtype": args.dtype, "device": args.device, "random_state": args.seed}
-    options["missing"] = args.missing
+    options |= {"missing": args.missing, "checkpoint": args.checkpoint}
     options |= {"max_seconds": args.max_seconds, "on_interrupt": "keep" if args.keep_interrupted else "raise"}
     if args.model == "exact":
         return ExactGPRegressor(**options)
     if args.model == "neighbors":
-        return NeighborGPRegressor(checkpoint=args.checkpoint, **options)
+        return NeighborGPRegressor(**options)
     cls = PrismGPRegressor if args.model == "prism" else SSGPRegressor
     frequencies = args.frequencies or _DEFAULT_FREQUENCIES[args.model]
-    return cls(n_frequencies=frequencies, checkpoint=args.checkpoint, **options)
+    return cls(n_frequencies=frequencies, **options)
 
 
 def _why_early(model: GPRegressor) -> str | None:

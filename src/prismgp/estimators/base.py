@@ -238,7 +238,7 @@ class GPRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator, 
         began, pass_seconds = self._timing
         ending = Ending(self.max_seconds, keep=self.on_interrupt == "keep", began=began)
         ending.reserve(pass_seconds)  # the last pass reads all rows once more
-        checkpoint = open_checkpoint(self, rows.source) if hasattr(self, "checkpoint") else None
+        checkpoint = open_checkpoint(self, rows.source)
 
         def tell(event: FitEvent) -> None:
             assert callback is not None
@@ -364,8 +364,7 @@ class GPRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator, 
         self._check_parameters()  # a file with arguments that are out of range could not be read
         # What the posterior depends on is that of the fit, whatever has been set since.
         arguments = {**self.get_params(deep=False), **self.model_.arguments}
-        if "checkpoint" in arguments:
-            arguments["checkpoint"] = None  # the fit is over
+        arguments["checkpoint"] = None  # the fit is over
         save_model(replace(self.model_, arguments=arguments), path)
 
     @classmethod

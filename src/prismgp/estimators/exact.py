@@ -47,6 +47,9 @@ class ExactGPRegressor(GPRegressor):
     random_state : int, RandomState or None, default None
     verbose : int, default 0
         1 shows a progress bar with the evidence.
+    checkpoint : path or None, default None
+        File for the progress of the fit. If the fit is killed, the same call continues from there and gives the same
+        model. The file stays after the fit; remove it when the model is saved.
     max_seconds, on_interrupt
         As in :class:`SSGPRegressor`.
 
@@ -89,6 +92,7 @@ class ExactGPRegressor(GPRegressor):
         dtype: DtypeName = "float64",
         random_state: RandomState = None,
         verbose: int = 0,
+        checkpoint: Any = None,
         max_seconds: float | None = None,
         on_interrupt: OnInterrupt = "raise",
     ) -> None:
@@ -106,6 +110,7 @@ class ExactGPRegressor(GPRegressor):
         self.dtype = dtype
         self.random_state = random_state
         self.verbose = verbose
+        self.checkpoint = checkpoint
         self.max_seconds = max_seconds
         self.on_interrupt = on_interrupt
 
