@@ -19,8 +19,7 @@ from prismgp.core.process import Functions
 from prismgp.core.rows import RowNoise
 from prismgp.core.statistics import Statistics, accumulate_features, solve_outputs
 from prismgp.data import StandardisedRows
-from prismgp.prism.maps import FeatureMap, InformedMap, MapStatistics, PlainMap, ReconfiguredMap
-from prismgp.prism.network import RevisedMap
+from prismgp.prism.maps import FeatureMap, InformedMap, MapStatistics, PlainMap, ReconfiguredMap, RevisedMap
 from prismgp.prism.stacking import HeldOut
 
 TRUST_DEGREES = 3.0  # of the Student's t that rows are thought to come from where some are far away

@@ -26,9 +26,8 @@ from prismgp.prism.cross_fit import Refit
 from prismgp.prism.experts import Expert, Mixture
 from prismgp.prism.joint import LOCAL_ROWS, JointFit, JointRecipe
 from prismgp.prism.local import LocalMixture
-from prismgp.prism.maps import PlainMap, ReconfiguredMap
+from prismgp.prism.maps import NetworkSizes, PlainMap, ReconfiguredMap
 from prismgp.prism.members import MemberSettings
-from prismgp.prism.network import NetworkSizes
 from prismgp.prism.released import PASS_BATCHES, PASSES, ReleasedSettings, fit_released
 from prismgp.prism.shapes import find_shapes
 from prismgp.prism.stacking import Residuals, foresee

@@ -28,9 +28,8 @@ from prismgp.prism.experts import Expert, Mixture
 from prismgp.prism.judging import HeldOutRows, Judged, WeighedStatistics, chunk_rows
 from prismgp.prism.local import LocalMixture
 from prismgp.prism.local_fit import LEAST_EXAMPLES, LocalResult, LocalStage
-from prismgp.prism.maps import MapStatistics
+from prismgp.prism.maps import MapStatistics, NetworkSizes, RevisedMap
 from prismgp.prism.members import Member, MemberSettings
-from prismgp.prism.network import NetworkSizes, RevisedMap
 from prismgp.prism.stacking import Residuals, average, mixture_moments, normal_nlpd, stack
 from prismgp.prism.train import MemberTraining
 from prismgp.prism.training_rows import hash_inputs, held_out_rows, open_rows

@@ -37,7 +37,7 @@ from prismgp.data import StandardisedRows
 from prismgp.neighbors.fit import examples_of, predict_examples
 from prismgp.neighbors.local import LocalGP, check_observations
 from prismgp.prism.experts import Mixture, combine_covariances, combine_moments
-from prismgp.prism.network import RevisedMap
+from prismgp.prism.maps import RevisedMap
 
 
 @dataclass(frozen=True)

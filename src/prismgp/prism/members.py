@@ -30,7 +30,7 @@ from prismgp._types import Array, Tensor
 from prismgp.core.rows import RowNoise
 from prismgp.core.threads import Workers
 from prismgp.prism.batch import batch_log_evidence
-from prismgp.prism.network import NetworkOutput, NetworkSizes, RevisedMap, clip_inputs
+from prismgp.prism.maps import NetworkOutput, NetworkSizes, RevisedMap, clip_inputs
 from prismgp.prism.replay import Replay
 from prismgp.vae import ElboTerms, GaussianMixture, GaussianMixtureNet, elbo_terms
 

@@ -33,8 +33,8 @@ from prismgp.exceptions import NumericalError
 from prismgp.prism.batch import batch_predict
 from prismgp.prism.experts import Expert
 from prismgp.prism.judging import HeldOutRows, weigh_rows
+from prismgp.prism.maps import RevisedMap
 from prismgp.prism.members import ELBO_EVERY, ELBO_ROWS, Member, Members, MemberSettings, StepInputs, step_numbers
-from prismgp.prism.network import RevisedMap
 from prismgp.prism.replay import send
 from prismgp.prism.stacking import HeldOut, average
 from prismgp.prism.training_rows import Batch, TrainingRows
