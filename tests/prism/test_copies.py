@@ -15,9 +15,9 @@ from scipy.integrate import simpson
 import prismgp
 from prismgp.cli import main
 from prismgp.core.shape import NormalShape, SkewedShape, StudentShape
-from prismgp.core.tails import tailed_log_density
 from prismgp.data import ArraySource, StandardisedRows
 from prismgp.exceptions import ModelFileError, PrismGPWarning
+from prismgp.model.row_shapes import tailed_log_density
 from prismgp.prism import copies as copies_module
 from prismgp.prism.copies import Copies, KnownRows, find_copies, group_duplicates
 from prismgp.prism.local import survey

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats as distributions
 
 from prismgp.prism import HeldOut, mixture_moments, noise_scale, stack
-from prismgp.prism.stacking import foresee, stack_forward
+from prismgp.prism.stacking import foresee, stack_forward, tail_share
 from tests import reference
 
 
@@ -258,3 +258,10 @@ def test_unequal_weights_are_fewer_rows():
     """A row of weight one among rows of weight zero is one row."""
     assert foresee(np.ones(80), 80) == foresee(None, 80)
     assert foresee(np.eye(80)[0], 80) == foresee(None, 1)
+
+
+def test_one_row_more_than_were_held_out_may_be_far_away():
+    """(Z6)."""
+    assert tail_share(None, 99) == 0.01
+    assert tail_share(np.full(99, 7.0), 99) == pytest.approx(0.01)
+    assert tail_share(np.append(np.ones(49), np.zeros(50)), 99) == pytest.approx(0.02)

@@ -15,11 +15,10 @@ from prismgp._types import AnyArray, Array, Tensor
 from prismgp.core.features import NO_LIMIT
 from prismgp.core.models import Marginals, Predictor, Standardiser, central_levels, normal_quantile, standardise
 from prismgp.core.shape import NoiseShape, NormalShape
-from prismgp.core.tails import add_tail_density, add_tails, tailed_quantiles
 from prismgp.data import StandardisedRows, TableEncoder
 from prismgp.exceptions import DataError
 from prismgp.model.conformal import Conformal
-from prismgp.model.row_shapes import RowShapes
+from prismgp.model.row_shapes import RowShapes, add_tail_density, add_tails, tailed_quantiles
 from prismgp.model.unknown import DRAWS, Compute, Taught, by_rows, fill_ignored, marginals_of_unknown
 from prismgp.prism.copies import KnownRows, Mask
 

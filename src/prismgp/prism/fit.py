@@ -19,7 +19,6 @@ from prismgp.core.kernels import Kernel, Parameters
 from prismgp.core.models import SpectralModel, Standardiser, standardise
 from prismgp.core.rows import Callback
 from prismgp.core.shape import NoiseShape
-from prismgp.core.tails import tail_share
 from prismgp.data import MappedSource, Source, StandardisedRows, fit_standardiser
 from prismgp.prism.copies import Copies
 from prismgp.prism.cross_fit import Refit
@@ -30,7 +29,7 @@ from prismgp.prism.maps import NetworkSizes, PlainMap, ReconfiguredMap
 from prismgp.prism.members import MemberSettings
 from prismgp.prism.released import PASS_BATCHES, PASSES, ReleasedSettings, fit_released
 from prismgp.prism.shapes import find_shapes
-from prismgp.prism.stacking import Residuals, foresee
+from prismgp.prism.stacking import Residuals, foresee, tail_share
 from prismgp.vae import TRAINING_ROWS, VAESettings, fit_vae
 
 # What parameters left at None become, by recipe. Tests make them smaller.
@@ -226,7 +225,7 @@ class _Fit:
         if seen is not None and seen.chose:
             factor = factor * foresee(seen.row_weights, len(seen.values))
         predictor = replace(predictor, temperature=predictor.temperature * factor)
-        share = 0.0 if learned is None else tail_share(len(learned.values), learned.row_weights)
+        share = 0.0 if learned is None else tail_share(learned.row_weights, len(learned.values))
         lengthscale = ssgp.model.params.lengthscale
         shapes = found.shapes, found.copy_shapes
         if self.context.ending.interrupted:

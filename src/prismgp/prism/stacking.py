@@ -201,6 +201,11 @@ def foresee(row_weights: Array | None, m: int) -> float:
     return 1.0 + _CHOSEN / (rows + TEMPERATURE_ROWS)
 
 
+def tail_share(row_weights: Array | None, m: int) -> float:
+    """The share of the tails that m held-out rows, which may have weights, (m,), cannot rule out.               (Z6)"""
+    return 1.0 / ((m if row_weights is None else effective_rows(row_weights)) + 1.0)
+
+
 def average(values: Array, row_weights: Array | None) -> float:
     """Mean of values of rows, (m,) or (m, q), each row counted as often as its weight says."""
     return float(values.mean() if row_weights is None else np.average(values, 0, row_weights).mean())
