@@ -21,9 +21,9 @@ from prismgp.core.rows import Callback
 from prismgp.core.shape import NoiseShape
 from prismgp.data import MappedSource, Source, StandardisedRows, fit_standardiser
 from prismgp.prism.copies import Copies
-from prismgp.prism.cross_fit import Refit
 from prismgp.prism.experts import Expert, Mixture
 from prismgp.prism.joint import LOCAL_ROWS, JointFit, JointRecipe
+from prismgp.prism.judging import Refit
 from prismgp.prism.local import LocalMixture
 from prismgp.prism.maps import NetworkSizes, PlainMap, ReconfiguredMap
 from prismgp.prism.members import MemberSettings

@@ -23,9 +23,18 @@ from prismgp.core.statistics import STATISTICS, Statistics
 from prismgp.core.threads import Workers
 from prismgp.data import Source, StandardisedRows
 from prismgp.prism.copies import Copies
-from prismgp.prism.cross_fit import MOST_ROWS, CrossFit, Refit, cross_fit, held_out_rows_of
 from prismgp.prism.experts import Expert, Mixture
-from prismgp.prism.judging import HeldOutRows, Judged, WeighedStatistics, chunk_rows
+from prismgp.prism.judging import (
+    MOST_ROWS,
+    CrossFit,
+    HeldOutRows,
+    Judged,
+    Refit,
+    WeighedStatistics,
+    chunk_rows,
+    cross_fit,
+    held_out_rows_of,
+)
 from prismgp.prism.local import LocalMixture
 from prismgp.prism.local_fit import LEAST_EXAMPLES, LocalResult, LocalStage
 from prismgp.prism.maps import MapStatistics, NetworkSizes, RevisedMap
