@@ -31,13 +31,12 @@ from prismgp.prism.judging import (
     Judged,
     Refit,
     WeighedStatistics,
-    chunk_rows,
     cross_fit,
     held_out_rows_of,
 )
 from prismgp.prism.local import LocalMixture
 from prismgp.prism.local_fit import LEAST_EXAMPLES, LocalResult, LocalStage
-from prismgp.prism.maps import MapStatistics, NetworkSizes, RevisedMap
+from prismgp.prism.maps import NetworkSizes, RevisedMap, chunk_rows, collect_statistics
 from prismgp.prism.members import Member, MemberSettings
 from prismgp.prism.stacking import Residuals, average, mixture_moments, normal_nlpd, stack
 from prismgp.prism.train import MemberTraining
@@ -380,8 +379,7 @@ class JointRecipe:
 
     def _statistics(self, network: RevisedMap) -> tuple[Statistics]:
         """Of all rows under a network's features."""
-        chunks = self.rows.chunks_of(chunk_rows(network.sizes.width))
-        return (chunks.reduce(MapStatistics(network, float(network.parameters_now().noise[0]))),)
+        return (collect_statistics(self.rows, network, network.parameters_now(), network.sizes.width),)
 
 
 class _NetworkTime:

@@ -23,6 +23,7 @@ from prismgp.core.statistics import Statistics, accumulate_features
 from prismgp.core.threads import Workers
 from prismgp.data import Source, StandardisedRows
 from prismgp.prism.experts import TRUST_DEGREES, Expert, weigh_noise
+from prismgp.prism.maps import chunk_rows
 from prismgp.prism.stacking import (
     HeldOut,
     Residuals,
@@ -44,12 +45,6 @@ _FOLDS = 5  # the held-out rows and four parts of the others
 # predictions at places that a fit has never seen say little about those that it has.
 _MOST_COPIES = 0.5
 _FARTHEST = 10.0  # standard deviations; a row farther away, which no factor can explain, counts as if it were there
-_FEATURE_BYTES = 64 * 2**20  # of the features of one chunk
-
-
-def chunk_rows(width: int) -> int:
-    """Rows whose features fill a fixed amount of memory."""
-    return int(np.clip(_FEATURE_BYTES // (8 * width), 256, 1 << 15))
 
 
 @dataclass(frozen=True)

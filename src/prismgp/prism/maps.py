@@ -30,12 +30,14 @@ from prismgp.core.features import gated_features, projection, spectral_features
 from prismgp.core.kernels import Parameters
 from prismgp.core.numerics import record_gradients
 from prismgp.core.statistics import Statistics, accumulate_features
+from prismgp.data import StandardisedRows
 from prismgp.vae import MixturePrior, MixtureVAE, ReleasedVAE
 
 _LARGEST_INPUT = 10.0  # standard deviations; a network extrapolates wildly beyond what it has seen
 _INPUT_SCALES = (0.1, 3.0)  # limits of s at the start: no input is lost for good
 _GATE_FLOOR = 1e-6  # keeps gates out of the denormal numbers, which slow products down tenfold
 _NOISE_BOUND = 3.0  # of h: the noise of two rows differs by no more than a factor exp(6)
+_FEATURE_BYTES = 64 * 2**20  # of the features of one chunk
 
 
 class FeatureMap(Protocol):
@@ -65,6 +67,16 @@ class MapStatistics:
 
     def merge(self, first: Statistics, second: Statistics) -> Statistics:
         return first.merge(second)
+
+
+def chunk_rows(width: int) -> int:
+    """Rows whose features fill a fixed amount of memory."""
+    return int(np.clip(_FEATURE_BYTES // (8 * width), 256, 1 << 15))
+
+
+def collect_statistics(rows: StandardisedRows, feature_map: FeatureMap, params: Parameters, width: int) -> Statistics:
+    """Statistics of all rows under a map with this number of features."""
+    return rows.chunks_of(chunk_rows(width)).reduce(MapStatistics(feature_map, float(params.noise[0])))
 
 
 @dataclass(frozen=True)
