@@ -22,8 +22,9 @@ import torch
 
 from prismgp._types import Array, Tensor
 from prismgp.core.models import Marginals, normal_cdf, normal_quantile
+from prismgp.core.numerics import Hashes
 from prismgp.core.shape import NoiseShape, NormalShape
-from prismgp.prism.copies import KnownRows, Mask
+from prismgp.prism.shapes import Mask, mark_copies
 
 Shapes = dict[int, NoiseShape]  # those that are not normal, by output
 _T = TypeVar("_T")
@@ -43,7 +44,7 @@ class RowShapes:
     usual: Shapes
     of_copies: Shapes
     tail_share: float  # (Z6)
-    known: KnownRows | None  # whose copies have shapes of their own; None: all rows have the usual ones
+    known: Hashes | None  # sorted, of the rows whose copies have shapes of their own; None: there are no such rows
 
     @classmethod
     def of(
@@ -51,7 +52,7 @@ class RowShapes:
         shapes: Iterable[NoiseShape] | None,
         copy_shapes: Iterable[NoiseShape] | None,
         tail_share: float,
-        known: KnownRows | None,
+        known: Hashes | None,
     ) -> RowShapes:
         usual, of_copies = (
             {k: shape for k, shape in enumerate(each or ()) if not isinstance(shape, NormalShape)}
@@ -68,7 +69,7 @@ class RowShapes:
 
     def mark_copies(self, inputs: Tensor) -> Mask | None:
         """Which rows, in the model's units, have the shapes of copies; None: none."""
-        return None if self.known is None else self.known.mark_copies(inputs)
+        return None if self.known is None else mark_copies(self.known, inputs)
 
     def density(self, marginals: Marginals, y: Tensor, copied: Mask | None = None) -> Array:
         """Log density of targets, (n, q), output by output."""

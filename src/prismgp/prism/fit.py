@@ -20,7 +20,6 @@ from prismgp.core.models import SpectralModel, Standardiser, standardise
 from prismgp.core.rows import Callback
 from prismgp.core.shape import NoiseShape
 from prismgp.data import MappedSource, Source, StandardisedRows, fit_standardiser
-from prismgp.prism.copies import Copies
 from prismgp.prism.experts import Expert, Mixture
 from prismgp.prism.joint import LOCAL_ROWS, JointFit, JointRecipe
 from prismgp.prism.judging import Refit
@@ -28,7 +27,7 @@ from prismgp.prism.local import LocalMixture
 from prismgp.prism.maps import NetworkSizes, PlainMap, ReconfiguredMap
 from prismgp.prism.members import MemberSettings
 from prismgp.prism.released import PASS_BATCHES, PASSES, ReleasedSettings, fit_released
-from prismgp.prism.shapes import find_shapes
+from prismgp.prism.shapes import Copies, find_shapes
 from prismgp.prism.stacking import Residuals, foresee, tail_share
 from prismgp.vae import TRAINING_ROWS, VAESettings, fit_vae
 

@@ -22,7 +22,6 @@ from prismgp.core.rows import Ending, time_twice
 from prismgp.core.statistics import STATISTICS, Statistics
 from prismgp.core.threads import Workers
 from prismgp.data import Source, StandardisedRows
-from prismgp.prism.copies import Copies
 from prismgp.prism.experts import Expert, Mixture
 from prismgp.prism.judging import (
     MOST_ROWS,
@@ -38,6 +37,7 @@ from prismgp.prism.local import LocalMixture
 from prismgp.prism.local_fit import LEAST_EXAMPLES, LocalResult, LocalStage
 from prismgp.prism.maps import NetworkSizes, RevisedMap, chunk_rows, collect_statistics
 from prismgp.prism.members import Member, MemberSettings
+from prismgp.prism.shapes import Copies
 from prismgp.prism.stacking import Residuals, average, mixture_moments, normal_nlpd, stack
 from prismgp.prism.train import MemberTraining
 from prismgp.prism.training_rows import hash_inputs, held_out_rows, open_rows

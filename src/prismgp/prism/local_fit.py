@@ -26,7 +26,6 @@ from prismgp.neighbors.conditional import Conditionals, spread_factor
 from prismgp.neighbors.fit import Examples, LocalTraining, examples_of, fit_local, predict_examples
 from prismgp.neighbors.local import LocalGP
 from prismgp.neighbors.shards import PointShards
-from prismgp.prism.copies import Copies, find_copies, group_duplicates
 from prismgp.prism.experts import Mixture
 from prismgp.prism.local import (
     LocalMixture,
@@ -40,6 +39,7 @@ from prismgp.prism.local import (
     start_lengthscales,
     survey,
 )
+from prismgp.prism.shapes import Copies, find_copies, group_duplicates
 from prismgp.prism.stacking import MARGIN, HeldOut, average, mixture_moments, normal_nlpd, stack_forward
 
 Indices = npt.NDArray[np.int64]
