@@ -12,8 +12,8 @@ from scipy import integrate
 from scipy.stats import multivariate_t
 
 from prismgp.core.kernels import KERNELS, Parameters
+from prismgp.core.parallel import Workers
 from prismgp.core.rows import RowNoise
-from prismgp.core.threads import Workers
 from prismgp.exceptions import TooLargeError
 from prismgp.neighbors import local
 from prismgp.neighbors.conditional import conditionals

@@ -15,8 +15,8 @@ from sklearn.exceptions import NotFittedError
 import prismgp
 from prismgp._system import Streams
 from prismgp.core.numerics import hash_rows
+from prismgp.core.parallel import Workers
 from prismgp.core.rows import Ending
-from prismgp.core.threads import Workers
 from prismgp.exceptions import PrismGPWarning
 from prismgp.prism import MapStatistics, RevisedMap, batch_log_evidence
 from prismgp.prism.judging import HeldOutRows

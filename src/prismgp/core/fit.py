@@ -29,9 +29,9 @@ from prismgp.core.kernels import (
 )
 from prismgp.core.models import SpectralModel, spectral_objective
 from prismgp.core.optimise import Monitor, Objective, maximise, race, screen
+from prismgp.core.parallel import use_one_thread
 from prismgp.core.rows import Callback, Rows
 from prismgp.core.statistics import STATISTICS, noise_log_evidence
-from prismgp.core.threads import use_one_thread
 
 
 @dataclass(frozen=True)

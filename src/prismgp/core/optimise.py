@@ -19,8 +19,8 @@ from scipy.optimize import LbfgsInvHessProduct, OptimizeResult, minimize
 
 from prismgp._types import Array
 from prismgp.core.kernels import Parameters, Prior
+from prismgp.core.parallel import use_one_thread
 from prismgp.core.rows import Callback, Ending
-from prismgp.core.threads import use_one_thread
 
 _MEMORY = 20  # pairs kept by L-BFGS
 _FTOL = 1e-7  # change of the evidence per row, in nats, at which L-BFGS stops

@@ -23,8 +23,8 @@ import torch
 from prismgp._types import Array, Tensor
 from prismgp.core.kernels import Kernel, Parameters, Prior
 from prismgp.core.models import normal_log_density
+from prismgp.core.parallel import Workers
 from prismgp.core.rows import Callback, RowNoise
-from prismgp.core.threads import Workers
 from prismgp.neighbors.conditional import Conditionals, Neighborhoods, scaled_distances, solve_output
 from prismgp.neighbors.local import LocalGP
 

@@ -5,7 +5,7 @@ The data flow of the joint recipe:
 - ``maps.py``: from inputs to features and relative noise, for a network by latent inputs and gates (V1 to V4);
 - ``batch.py``: log evidence of mini-batches (B1 to B4);
 - ``members.py``: the members' networks and their optimiser in one tensor, and a step of all of them (T1), which
-  ``replay.py`` records on a GPU;
+  a GPU takes by replaying a recording;
 - ``train.py``: the training of the members, checked on held-out rows;
 - ``experts.py``: features with the exact posterior of their weights, and the mixture of these;
 - ``judging.py``: what an expert says of held-out rows, and how much each row counts in its posterior (W3);

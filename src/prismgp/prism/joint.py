@@ -18,9 +18,9 @@ from prismgp.checkpoint import Checkpoint
 from prismgp.context import FitContext
 from prismgp.core.kernels import Kernel, Parameters, draw_frequencies, get_kernel
 from prismgp.core.numerics import Hashes
+from prismgp.core.parallel import Workers
 from prismgp.core.rows import Ending, time_twice
 from prismgp.core.statistics import STATISTICS, Statistics
-from prismgp.core.threads import Workers
 from prismgp.data import Source, StandardisedRows
 from prismgp.prism.experts import Expert, Mixture
 from prismgp.prism.judging import (

@@ -17,10 +17,10 @@ from prismgp._types import Array, Tensor
 from prismgp.context import FitContext
 from prismgp.core.models import standardise
 from prismgp.core.numerics import Hashes
+from prismgp.core.parallel import Workers
 from prismgp.core.rows import Callback, RowNoise
 from prismgp.core.shape import StudentShape
 from prismgp.core.statistics import Statistics, accumulate_features
-from prismgp.core.threads import Workers
 from prismgp.data import Source, StandardisedRows
 from prismgp.prism.experts import TRUST_DEGREES, Expert, weigh_noise
 from prismgp.prism.maps import chunk_rows

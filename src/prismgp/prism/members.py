@@ -10,7 +10,7 @@ memorised the rows. A batch has to be explained by features made from other rows
 
 Row m of every tensor here is about member m, and nothing is computed across rows: the result of a member does not
 depend on the other members. A GPU takes the step of all members at once; on a CPU members are computed one by one,
-several of them side by side (:class:`prismgp.core.threads.Workers`).
+several of them side by side (:class:`prismgp.core.parallel.Workers`).
 """
 
 from __future__ import annotations
@@ -27,11 +27,10 @@ from torch.func import functional_call
 
 from prismgp._system import Streams
 from prismgp._types import Array, Tensor
+from prismgp.core.parallel import Replay, Workers
 from prismgp.core.rows import RowNoise
-from prismgp.core.threads import Workers
 from prismgp.prism.batch import batch_log_evidence
 from prismgp.prism.maps import NetworkOutput, NetworkSizes, RevisedMap, clip_inputs
-from prismgp.prism.replay import Replay
 from prismgp.vae import ElboTerms, GaussianMixture, GaussianMixtureNet, elbo_terms
 
 ELBO_ROWS = 128  # rows of a batch that enter the ELBO, whose weight is small

@@ -26,16 +26,15 @@ import numpy as np
 import torch
 
 from prismgp._types import Saved, Tensor
+from prismgp.core.parallel import Workers, send
 from prismgp.core.rows import Ending
 from prismgp.core.statistics import accumulate_features
-from prismgp.core.threads import Workers
 from prismgp.exceptions import NumericalError
 from prismgp.prism.batch import batch_predict
 from prismgp.prism.experts import Expert
 from prismgp.prism.judging import HeldOutRows, weigh_rows
 from prismgp.prism.maps import RevisedMap
 from prismgp.prism.members import ELBO_EVERY, ELBO_ROWS, Member, Members, MemberSettings, StepInputs, step_numbers
-from prismgp.prism.replay import send
 from prismgp.prism.stacking import HeldOut, average
 from prismgp.prism.training_rows import Batch, TrainingRows
 from prismgp.vae import ElboTerms, Indices, Training, TrainingResult, select_tensors, torch_generator
