@@ -90,11 +90,8 @@ class MemberTraining(Training):
         self.members = Members(
             [each.network for each in members],
             [torch_generator(each.streams, "decoder") for each in members],
-            alpha=settings.alpha,
-            beta=settings.beta,
-            elbo_weight=settings.elbo_weight,
-            learn_kernel=settings.learn_kernel,
-            workers=self.workers,
+            settings,
+            self.workers,
         )
         self.courses = [self._begin(number, member) for number, member in enumerate(members)]
         self.active = list(self.courses)  # those still in training, in the order of the members' tensors
