@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, ClassVar
@@ -175,7 +175,7 @@ class SkewedShape(NoiseShape):
 
 
 @dataclass(frozen=True)
-class StudentShape(NoiseShape):
+class StudentShape(SkewedShape):
     """Student's t, scaled to variance 1 (Z3).
 
     Parameters
@@ -184,22 +184,9 @@ class StudentShape(NoiseShape):
         Degrees of freedom, above 2.
     """
 
-    degrees: float
+    skew: float = field(default=1.0, init=False, repr=False)
 
     kind: ClassVar[str] = "student"
-
-    @cached_property
-    def _symmetric_shape(self) -> SkewedShape:
-        return SkewedShape(self.degrees, 1.0)
-
-    def log_density(self, z: Array) -> Array:
-        return self._symmetric_shape.log_density(z)
-
-    def cdf(self, z: Array) -> Array:
-        return self._symmetric_shape.cdf(z)
-
-    def quantile(self, u: Array) -> Array:
-        return self._symmetric_shape.quantile(u)
 
     def to_dict(self) -> dict[str, Any]:
         return {"kind": self.kind, "degrees": self.degrees}
