@@ -22,7 +22,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -56,8 +56,7 @@ class View:
         return f"neighbours in {where}" + (" on the residuals" if self.residual else " alone")
 
 
-@dataclass(frozen=True)
-class Survey:
+class Survey(NamedTuple):
     """The mixture's predictions at some rows, (n, q), and the coordinates of the rows, all of them, (n, D)."""
 
     mean: Tensor
@@ -71,17 +70,15 @@ class Survey:
         return (self.variance + self.noise).sqrt()
 
     @classmethod
-    def join(cls, parts: Sequence[Survey]) -> Survey:
-        names = ("mean", "variance", "noise", "coordinates")
-        return cls(*(torch.cat([getattr(part, name) for part in parts]) for name in names))
+    def join(cls, parts: Iterable[Survey]) -> Survey:
+        return cls(*map(torch.cat, zip(*parts, strict=True)))
 
     def take(self, index: Tensor) -> Survey:
-        return Survey(self.mean[index], self.variance[index], self.noise[index], self.coordinates[index])
+        return Survey(*(each[index] for each in self))
 
     def replace_rows(self, index: Tensor, other: Survey) -> Survey:
         """With the rows of another survey at these indices."""
-        pairs = ((getattr(self, name).clone(), getattr(other, name)) for name in self.__dataclass_fields__)
-        return Survey(*(own.index_copy_(0, index, new) for own, new in pairs))
+        return Survey(*(own.index_copy(0, index, new) for own, new in zip(self, other, strict=True)))
 
 
 def survey(mixture: Mixture, x: Tensor, y: Tensor | None = None) -> Survey:
@@ -98,8 +95,7 @@ def survey(mixture: Mixture, x: Tensor, y: Tensor | None = None) -> Survey:
 def survey_batches(mixture: Mixture, x: Tensor) -> Survey:
     """The same of batches of rows, (..., n, d)."""
     found = survey(mixture, x.reshape(-1, x.shape[-1]))
-    fields = (found.mean, found.variance, found.noise, found.coordinates)
-    return Survey(*(each.reshape(*x.shape[:-1], -1) for each in fields))
+    return Survey(*(each.reshape(*x.shape[:-1], -1) for each in found))
 
 
 @dataclass(frozen=True)
@@ -115,11 +111,18 @@ class SurveyRows:
         rows: int,  # noqa: ARG002
         q: int,  # noqa: ARG002
     ) -> tuple[Survey, Tensor]:
-        found = [(survey(self.mixture, x, y.double()), y.double()) for x, y in chunks]
-        return Survey.join([each for each, _ in found]), torch.cat([y for _, y in found])
+        return join([(survey(self.mixture, x, y.double()), y.double()) for x, y in chunks])
 
     def merge(self, first: tuple[Survey, Tensor], second: tuple[Survey, Tensor]) -> tuple[Survey, Tensor]:
-        return Survey.join([first[0], second[0]]), torch.cat([first[1], second[1]])
+        return join([first, second])
+
+
+def join(parts: Sequence[tuple[Survey, Tensor]]) -> tuple[Survey, Tensor]:
+    """The results of :class:`SurveyRows` for parts of the rows, as one."""
+    if len(parts) == 1:  # not copied
+        return parts[0]
+    found, targets = zip(*parts, strict=True)
+    return Survey.join(found), torch.cat(targets)
 
 
 def start_lengthscales(mixture: Mixture, inputs: Array, view: View) -> Array:

@@ -34,6 +34,7 @@ from prismgp.prism.local import (
     SurveyRows,
     View,
     combine,
+    join,
     make_local,
     read_coordinates,
     start_lengthscales,
@@ -194,7 +195,7 @@ class LocalStage:
             return LocalResult(self.mixture, inputs[held], base, target, weights, status)
         survey_again = any(learned[k][0].residual or learned[k][0].latent for k in kept)
         if survey_again and self.whole and len(y) <= _MANY_ROWS:  # with more, the held-out rows make no difference
-            seen, y = self._survey(pool, self.mixture)
+            seen, y = self._keep_survey(pool, self.mixture)[:2]
         near = tuple(self._make_near(*learned[k], degrees[k], seen, y) for k in kept)
         shares = chosen.weights[[len(learned), *kept]]
         predictor = LocalMixture(self.mixture, near, shares, chosen.temperature)
@@ -250,13 +251,10 @@ class LocalStage:
         count = min(_MOST_EXAMPLES, max(LEAST_EXAMPLES, rows.n_rows // 10))
         return rows, np.sort(rng.choice(rows.n_rows, count, replace=False))
 
-    def _survey(self, pool: StandardisedRows, mixture: Mixture) -> tuple[Survey, Tensor]:
-        return self._keep_survey(pool, mixture)[:2]
-
     def _keep_survey(self, pool: StandardisedRows, mixture: Mixture) -> tuple[Survey, Tensor, Kept[Any] | None]:
         """The survey of all rows, and what the workers keep of it, if there are any, to search it."""
         kept = pool.chunks_of(mixture.prediction_rows(pool.device)).keep(SurveyRows(mixture))
-        return *_join(kept.load()), kept if kept.distributed else None
+        return *join(kept.load()), kept if kept.distributed else None
 
     def _predict_unknown(self, pool: StandardisedRows, own: Indices) -> Survey:
         """The examples as rows that the posterior does not know: nothing is left out."""
@@ -362,13 +360,6 @@ def _judged_codec(layout: Parameters) -> Codec[tuple[Parameters, _JudgedView]]:
         return layout.unpack(tensors["params"].numpy()), judged
 
     return Codec(write, read)
-
-
-def _join(parts: list[tuple[Survey, Tensor]]) -> tuple[Survey, Tensor]:
-    """What was found for parts of the rows, as one."""
-    if len(parts) == 1:
-        return parts[0]
-    return Survey.join([seen for seen, _ in parts]), torch.cat([y for _, y in parts])
 
 
 def _shard(kept: Kept[Any], gp: LocalGP, changed: Tensor) -> PointShards:
