@@ -32,9 +32,10 @@ from prismgp.datasets.gas_simulation import CAMPAIGN_SECONDS, Order, simulate, s
 from prismgp.neighbors import NeighborModel
 from prismgp.neighbors.shards import PointShards
 from prismgp.plots import FAINT, INK, drawing_style
-from prismgp.prism import Expert, InformedMap, MapStatistics, Mixture, NetworkSizes, ReconfiguredMap, RevisedMap
+from prismgp.prism import Expert, InformedMap, Mixture, NetworkSizes, ReconfiguredMap, RevisedMap
 from prismgp.prism.fit import MANY_ROWS
 from prismgp.prism.local import LocalMixture, SurveyRows, read_coordinates
+from prismgp.prism.maps import MapStatistics
 from prismgp.prism.members import Member, MemberSettings
 from prismgp.prism.stacking import foresee
 from prismgp.prism.train import MemberTraining

@@ -10,9 +10,10 @@ import torch
 
 import prismgp
 from prismgp.core.statistics import accumulate_features
-from prismgp.prism import MapStatistics, RevisedMap
+from prismgp.prism import RevisedMap
 from prismgp.prism.experts import TRUST_DEGREES, Expert
 from prismgp.prism.judging import HeldOutRows, Judged, WeighedStatistics, weigh_rows
+from prismgp.prism.maps import MapStatistics
 from prismgp.prism.train import MemberTraining
 from tests.prism.small import data, dense, make_map, model, rows
 

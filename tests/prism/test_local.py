@@ -17,10 +17,11 @@ import prismgp
 from prismgp.core.kernels import KERNELS, Parameters
 from prismgp.data import from_parquet
 from prismgp.exceptions import PrismGPWarning
-from prismgp.prism import Expert, MapStatistics, Mixture, PlainMap, local_fit
+from prismgp.prism import Expert, Mixture, PlainMap, local_fit
 from prismgp.prism import fit as recipes
 from prismgp.prism.local import LocalMixture, Near, View, make_local, start_lengthscales, survey
 from prismgp.prism.local_fit import _EXACT, _INPUTS, _TARGET, LocalStage
+from prismgp.prism.maps import MapStatistics
 from prismgp.prism.stacking import foresee
 from prismgp.prism.train import MemberTraining
 from tests import reference, short

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats as distributions
 
-from prismgp.prism import HeldOut, mixture_moments, noise_scale, stack
-from prismgp.prism.stacking import foresee, stack_forward, tail_share
+from prismgp.prism.stacking import HeldOut, foresee, mixture_moments, noise_scale, stack, stack_forward, tail_share
 from tests import reference
 
 

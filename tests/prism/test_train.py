@@ -18,8 +18,10 @@ from prismgp.core.numerics import hash_rows
 from prismgp.core.parallel import Workers
 from prismgp.core.rows import Ending
 from prismgp.exceptions import PrismGPWarning
-from prismgp.prism import MapStatistics, RevisedMap, batch_log_evidence
+from prismgp.prism import RevisedMap
+from prismgp.prism.batch import batch_log_evidence
 from prismgp.prism.judging import HeldOutRows
+from prismgp.prism.maps import MapStatistics
 from prismgp.prism.members import ELBO_EVERY, Member, MemberObjective, MemberSettings
 from prismgp.prism.train import MemberTraining
 from prismgp.prism.training_rows import RowsInMemory, held_out_rows

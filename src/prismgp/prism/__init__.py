@@ -14,41 +14,28 @@ The data flow of the joint recipe:
 - ``released.py``: what the authors' released code does instead (T2).
 """
 
-from prismgp.prism.batch import batch_log_evidence, batch_predict
 from prismgp.prism.experts import Expert, Mixture, weigh_noise
 from prismgp.prism.local import LocalMixture
 from prismgp.prism.maps import (
     FeatureMap,
     InformedMap,
-    MapStatistics,
-    NetworkOutput,
     NetworkSizes,
     PlainMap,
     ReconfiguredMap,
     RevisedMap,
     clip_inputs,
 )
-from prismgp.prism.stacking import HeldOut, Stack, mixture_moments, noise_scale, stack
 
 __all__ = [
     "Expert",
     "FeatureMap",
-    "HeldOut",
     "InformedMap",
     "LocalMixture",
-    "MapStatistics",
     "Mixture",
-    "NetworkOutput",
     "NetworkSizes",
     "PlainMap",
     "ReconfiguredMap",
     "RevisedMap",
-    "Stack",
-    "batch_log_evidence",
-    "batch_predict",
     "clip_inputs",
-    "mixture_moments",
-    "noise_scale",
-    "stack",
     "weigh_noise",
 ]

@@ -20,7 +20,6 @@ from prismgp.core.rows import RowNoise
 from prismgp.core.statistics import Statistics, accumulate_features, solve_outputs
 from prismgp.data import StandardisedRows
 from prismgp.prism.maps import FeatureMap, InformedMap, MapStatistics, PlainMap, ReconfiguredMap, RevisedMap
-from prismgp.prism.stacking import HeldOut
 
 TRUST_DEGREES = 3.0  # of the Student's t that rows are thought to come from where some are far away
 _LEAST_NOISE_SHARE = 1e-6  # of the noise that a row's own variance leaves, below which rounding decides
@@ -154,12 +153,6 @@ class Expert:
         # In exact arithmetic the variance is below the noise.
         grow = known / (known - torch.minimum(variance, (1.0 - _LEAST_NOISE_SHARE) * known))
         return y - (y - mean) * grow, variance * grow, noise
-
-    def predict_held_out(self, x: Tensor) -> HeldOut:
-        """Predictions at rows the posterior does not know."""
-        mean, variance, noise = self.predict(x, variance=True)
-        assert variance is not None
-        return HeldOut.of(mean, variance, noise)
 
     def functions(self, x: Tensor, weights: Tensor) -> Tensor:
         """Values at x of functions with the given weights, (k, q, s): (n, q, s)."""

@@ -29,7 +29,7 @@ from prismgp.prism.members import MemberSettings
 from prismgp.prism.released import PASS_BATCHES, PASSES, ReleasedSettings, fit_released
 from prismgp.prism.shapes import Copies, find_shapes
 from prismgp.prism.stacking import Residuals, foresee, tail_share
-from prismgp.vae import TRAINING_ROWS, VAESettings, fit_vae
+from prismgp.vae import TRAINING_ROWS, TrainingResult, VAESettings, fit_vae
 
 # What parameters left at None become, by recipe. Tests make them smaller.
 DEFAULTS: dict[str, dict[str, Any]] = {
@@ -277,14 +277,7 @@ class _Fit:
 
         inner_rows = replace(rows, source=source, standardiser=replace(inner, y_shift=s.y_shift, y_scale=s.y_scale))
         ssgp = self._fit_plain(inner_rows, {**self.start, "lengthscale": None}, as_mixture)
-        mixture = as_mixture(ssgp.model)
-        status = {
-            "recipe": "paper",
-            "message": training.message,
-            "weights": {mixture.leader.name: 1.0},
-            "noise_shape": find_shapes(None, rows.n_outputs).status,
-        }
-        return PrismFit(mixture, status, ssgp.stages, training.history, max(1, training.steps), None)
+        return self._finish(as_mixture(ssgp.model), training, ssgp.stages)
 
     def released(self) -> PrismFit:
         """What the authors' released code does: one auto-encoder and one SSGP, trained together."""
@@ -306,13 +299,17 @@ class _Fit:
             self.streams,
             self.context,
         )
+        return self._finish(mixture, training, [])
+
+    def _finish(self, mixture: Mixture, training: TrainingResult, stages: list[dict[str, Any]]) -> PrismFit:
+        """The result of a recipe with one auto-encoder, whose noise is normal."""
         status = {
-            "recipe": "released",
+            "recipe": self.settings.recipe,
             "message": training.message,
             "weights": {mixture.leader.name: 1.0},
-            "noise_shape": find_shapes(None, rows.n_outputs).status,
+            "noise_shape": find_shapes(None, self.rows.n_outputs).status,
         }
-        return PrismFit(mixture, status, [], training.history, max(1, training.steps), None)
+        return PrismFit(mixture, status, stages, training.history, max(1, training.steps), None)
 
     def _fit_plain(
         self,

@@ -120,7 +120,12 @@ class HeldOutRows:
     def meet(self, expert: Expert, *, scaled: bool = True) -> Judged:
         """Predict the rows by an expert whose posterior does not contain them."""
         expert = replace(expert, noise_scale=np.ones(self.n_outputs))
-        found = HeldOut.join([expert.predict_held_out(x) for x, _ in self._pairs(expert)]).at_rows(self.noise)
+        parts = []
+        for x, _ in self._pairs(expert):
+            mean, variance, noise = expert.predict(x, variance=True)
+            assert variance is not None
+            parts.append(HeldOut.of(mean, variance, noise))
+        found = HeldOut.join(parts).at_rows(self.noise)
         if scaled:
             scale, found = self.scale(found)
             expert = replace(expert, noise_scale=scale)
