@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 
 from prismgp._system import Streams
-from prismgp._types import Array, Saved
+from prismgp._types import Array, Indices, Saved
 from prismgp.checkpoint import Checkpoint
 from prismgp.context import FitContext
 from prismgp.core.kernels import Kernel, Parameters, draw_frequencies, get_kernel
@@ -41,7 +41,7 @@ from prismgp.prism.shapes import Copies
 from prismgp.prism.stacking import Residuals, average, mixture_moments, normal_nlpd, stack
 from prismgp.prism.train import MemberTraining
 from prismgp.prism.training_rows import hash_inputs, held_out_rows, open_rows
-from prismgp.vae import STATE_NAME, Indices, TrainingResult, run_training, select_tensors, torch_generator
+from prismgp.vae import STATE_NAME, TrainingResult, run_training, select_tensors, torch_generator
 
 _MOST_HELD_OUT = 10_000
 LOCAL_ROWS = 4_000_000  # that may be neighbours, at most

@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from prismgp._types import Array, Tensor
+from prismgp._types import Array, Indices, Tensor
 from prismgp.context import FitContext
 from prismgp.core.models import standardise
 from prismgp.core.numerics import Hashes
@@ -33,7 +33,6 @@ from prismgp.prism.stacking import (
     noise_scale,
     normal_nlpd,
 )
-from prismgp.vae import Indices
 
 Refit = Callable[[StandardisedRows, Callback], Expert]
 

@@ -11,11 +11,10 @@ from itertools import count
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from prismgp._system import Streams
-from prismgp._types import Array, Saved, Tensor
+from prismgp._types import Array, Indices, Saved, Tensor
 from prismgp.context import FitContext
 from prismgp.core.fit import start_rows
 from prismgp.core.kernels import Kernel, Parameters, bounds, default_start
@@ -42,8 +41,6 @@ from prismgp.prism.local import (
 )
 from prismgp.prism.shapes import Copies, find_copies, group_duplicates
 from prismgp.prism.stacking import MARGIN, HeldOut, average, mixture_moments, normal_nlpd, stack_forward
-
-Indices = npt.NDArray[np.int64]
 
 _RESIDUAL, _TARGET = View(residual=True, latent=True), View(residual=False, latent=True)
 _PLAIN_RESIDUAL, _INPUTS = View(residual=True, latent=False), View(residual=False, latent=False)

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from prismgp._types import AnyArray, Array, Tensor
+from prismgp._types import AnyArray, Array, Indices, Tensor
 from prismgp.core.numerics import Hashes, hash_rows
 from prismgp.core.rows import RowNoise
 from prismgp.core.shape import NoiseShape, NormalShape
@@ -29,7 +29,6 @@ from prismgp.core.shape_fit import ShapeFit, fit_shape
 from prismgp.data import StandardisedRows
 from prismgp.prism.local import LocalMixture
 from prismgp.prism.stacking import TEMPERATURE_ROWS, HeldOut, Residuals, average, is_significant
-from prismgp.vae import Indices
 
 Mask = npt.NDArray[np.bool_]
 

@@ -13,9 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
-from prismgp._types import Array, Tensor
+from prismgp._types import Array, Indices, Tensor
 from prismgp.core.rows import RowNoise, effective_rows
 
 _NOISE_GRID = np.linspace(-3.0, 4.0, 141)  # logarithms of the factor on the noise variance
@@ -88,7 +87,7 @@ def noise_scale(y: Array, found: HeldOut, row_weights: Array | None = None) -> t
     """
     count, outputs = len(y) if row_weights is None else row_weights.sum(), np.arange(y.shape[1])
 
-    def evaluate(points: npt.NDArray[np.int64]) -> tuple[Array, Array]:
+    def evaluate(points: Indices) -> tuple[Array, Array]:
         """NLPD, without and with the penalty, at points of the grid, (k, q)."""
         grid = _NOISE_GRID[points]
         values = normal_nlpd(y, found.mean, found.variance + found.noise * np.exp(grid)[:, None])
@@ -252,6 +251,7 @@ def _fit_weights(y: Array, means: Array, totals: Array, share: float | None, row
     if count == 1:
         return np.ones(1)
     from scipy.optimize import minimize  # slow to import, and predictions do not need it
+    from scipy.special import softmax
 
     prior = np.full(count, 1.0 / count)
     if share is not None:
@@ -260,7 +260,7 @@ def _fit_weights(y: Array, means: Array, totals: Array, share: float | None, row
     values = y.size if row_weights is None else y.shape[1] * row_weights.sum()
 
     def loss(logits: Array) -> float:
-        weights = _softmax(logits)
+        weights = softmax(logits)
         mean, variance = mixture_moments(weights, means, totals)
         pull = prior @ (log_prior - np.log(np.maximum(weights, 1e-300)))
         level = average(normal_nlpd(y, mean, variance), row_weights)
@@ -270,14 +270,9 @@ def _fit_weights(y: Array, means: Array, totals: Array, share: float | None, row
     corners = range(count if count <= _MOST_CORNERS else 0)
     starts = [log_prior, *(log_prior - 4.0 * (np.arange(count) != k) for k in corners)]
     runs = [minimize(loss, start, method="L-BFGS-B", bounds=[_LOG_WEIGHTS] * count) for start in starts]
-    weights = _softmax(min(runs, key=lambda run: float(run.fun)).x)
+    weights = softmax(min(runs, key=lambda run: float(run.fun)).x)
     weights = np.where(weights < np.minimum(_LEAST_WEIGHT, 0.5 * prior), 0.0, weights)
     return np.asarray(weights / weights.sum())
-
-
-def _softmax(logits: Array) -> Array:
-    shares = np.exp(logits - logits.max())
-    return np.asarray(shares / shares.sum())
 
 
 def normal_nlpd(y: Array, mean: Array, variance: Array) -> Array:

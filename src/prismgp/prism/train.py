@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from prismgp._types import Saved, Tensor
+from prismgp._types import Indices, Saved, Tensor
 from prismgp.core.parallel import Workers, send
 from prismgp.core.rows import Ending
 from prismgp.core.statistics import accumulate_features
@@ -37,7 +37,7 @@ from prismgp.prism.maps import RevisedMap
 from prismgp.prism.members import ELBO_EVERY, ELBO_ROWS, Member, Members, MemberSettings, StepInputs, step_numbers
 from prismgp.prism.stacking import HeldOut, average
 from prismgp.prism.training_rows import Batch, TrainingRows
-from prismgp.vae import ElboTerms, Indices, Training, TrainingResult, select_tensors, torch_generator
+from prismgp.vae import ElboTerms, Training, TrainingResult, select_tensors, torch_generator
 
 _LEARNING_RATE = 1e-2
 _WARM_UP = 50  # steps over which the learning rate rises

@@ -18,12 +18,12 @@ from functools import partial
 import numpy as np
 import torch
 
-from prismgp._types import AnyArray, Array, Tensor
+from prismgp._types import AnyArray, Array, Indices, Tensor
 from prismgp.core.models import Standardiser
 from prismgp.core.numerics import Hashes, hash_rows
 from prismgp.core.rows import RowNoise
 from prismgp.data import Source
-from prismgp.vae import BatchRows, Indices, draw_rows
+from prismgp.vae import BatchRows, draw_rows
 
 _WINDOW_BYTES = 2**25  # of rows that are read from the workers at a time; two windows are held
 MOST_STEPS = 50  # that they are for
