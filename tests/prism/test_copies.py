@@ -19,7 +19,7 @@ from prismgp.data import ArraySource, StandardisedRows
 from prismgp.exceptions import ModelFileError, PrismGPWarning
 from prismgp.model.row_shapes import tailed_log_density
 from prismgp.prism import shapes as shapes_module
-from prismgp.prism.local import survey
+from prismgp.prism.local import evaluate
 from prismgp.prism.local_fit import _EXACT
 from prismgp.prism.shapes import Copies, find_copies, find_shapes, group_duplicates, mark_copies
 from prismgp.prism.stacking import Residuals
@@ -97,8 +97,8 @@ def test_rows_are_predicted_without_themselves(local):
     fit, x, y = local
     whole, predictor = fit.model_, fit.model_.predictor
     inputs, targets, index = whole.to_model(x), whole.target_to_model(y), np.arange(0, len(x), 7)
-    seen = survey(predictor.base, inputs[index], targets[index])
-    there = survey(predictor.base, inputs[index]).coordinates.double().numpy()
+    seen = evaluate(predictor.base, inputs[index], targets[index])
+    there = evaluate(predictor.base, inputs[index]).coordinates.double().numpy()
     m, v, noise = (each.numpy() for each in (seen.mean, seen.variance, seen.noise))
     means, variances, noises = [m], [v], [noise]
     for near in predictor.near:

@@ -72,7 +72,7 @@ def fit_exact(
     monitor = Monitor(callback, lambda _, params: ExactModel.solve(objective, params), objective.work)
     callback.report("start", rows.n_rows, lambda: ExactModel.solve(objective, start))
     if not optimize:
-        return callback.ending.insist(lambda: ExactModel.solve(objective, start)), []
+        return callback.ending.compute_anyway(lambda: ExactModel.solve(objective, start)), []
     n = rows.n_rows
     plan = EXACT_STAGES
     sizes = [min(plan.race_rows, n), *([plan.main_rows] if n > plan.main_rows * _LARGER else [])]
@@ -86,7 +86,7 @@ def fit_exact(
     if not monitor.ending.over:
         params, done = maximise([*parts, objective], params, boxes, max_iter=max_iter, finish=bool(parts), **common)
         tried += done
-    return callback.ending.insist(lambda: ExactModel.solve(objective, widen(params, n))), tried
+    return callback.ending.compute_anyway(lambda: ExactModel.solve(objective, widen(params, n))), tried
 
 
 def start_rows(n: int, d: int) -> int:
@@ -190,13 +190,15 @@ class _Fit:
         if samples is not None and self.settings.find_start:
             start, stage = exact_start(samples[0], start, self.settings.kernel, self.monitor)
             report.append(stage)
-        self.gating = self.callback.ending.insist(lambda: gate(start))
+        self.gating = self.callback.ending.compute_anyway(lambda: gate(start))
         params, objective = start, None
         if samples is not None:
             params, objective, stages = self._learn(samples, start)
             report += stages
         objective = objective or self._objective(self.rows)
-        last_pass = partial(self.callback.ending.insist, lambda: objective.statistics(objective.complete(params)))
+        last_pass = partial(
+            self.callback.ending.compute_anyway, lambda: objective.statistics(objective.complete(params))
+        )
         blocks = self.callback.recall("statistics", last_pass, STATISTICS)
         if self.kind is ProfiledEvidence:
             params = profile(blocks, params, self.settings.dtype)

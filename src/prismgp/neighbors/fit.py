@@ -120,7 +120,7 @@ class _Fit:
         adam = _Adam(len(self.params.pack()))
         every = -(-training.steps // training.searches)
         batch = min(training.batch_rows, m)
-        with ending.allow():
+        with ending.catch_end():
             for step in range(training.steps):
                 if step % every == 0:
                     drawn = self._draw(min(m, max(batch, training.search_rows)))
@@ -208,7 +208,7 @@ class _Fit:
         ]
         limited = [self._limit(each) for each in (*starts, *tried)]
         values: list[float] = []
-        with self.callback.ending.allow():
+        with self.callback.ending.catch_end():
             for each in limited:
                 values.append(self._evaluate(near, each)[0])
         return limited[int(np.argmax(values))] if values else self.gp.params
@@ -326,9 +326,9 @@ def _split(total: int, count: int) -> list[slice]:
     return [slice(*ends) for ends in pairwise(k * total // count for k in range(count + 1))]
 
 
-def predict_examples(gp: LocalGP, examples: Examples, *, surprise: bool = False) -> Conditionals:
-    """The targets of examples given their neighbours among the others; ``surprise``: with beta of (N6)."""
-    return gp.predict_from(examples.points, neighbors_of(gp, examples), surprise=surprise)
+def predict_examples(gp: LocalGP, examples: Examples, *, misfit: bool = False) -> Conditionals:
+    """The targets of examples given their neighbours among the others; ``misfit``: with beta of (N6)."""
+    return gp.predict_from(examples.points, neighbors_of(gp, examples), misfit=misfit)
 
 
 def draw_examples(gp: LocalGP, rng: np.random.Generator) -> Examples:

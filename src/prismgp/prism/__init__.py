@@ -14,7 +14,7 @@ The data flow of the joint recipe:
 - ``released.py``: what the authors' released code does instead (T2).
 """
 
-from prismgp.prism.experts import Expert, Mixture, weigh_noise
+from prismgp.prism.experts import Expert, Mixture, weight_noise
 from prismgp.prism.local import LocalMixture
 from prismgp.prism.maps import (
     FeatureMap,
@@ -37,5 +37,5 @@ __all__ = [
     "ReconfiguredMap",
     "RevisedMap",
     "clip_inputs",
-    "weigh_noise",
+    "weight_noise",
 ]

@@ -28,7 +28,7 @@ from prismgp.prism.maps import NetworkSizes, PlainMap, ReconfiguredMap
 from prismgp.prism.members import MemberSettings
 from prismgp.prism.released import PASS_BATCHES, PASSES, ReleasedSettings, fit_released
 from prismgp.prism.shapes import Copies, find_shapes
-from prismgp.prism.stacking import Residuals, foresee, tail_share
+from prismgp.prism.stacking import Residuals, selection_factor, tail_share
 from prismgp.vae import TRAINING_ROWS, TrainingResult, VAESettings, fit_vae
 
 # What parameters left at None become, by recipe. Tests make them smaller.
@@ -222,7 +222,7 @@ class _Fit:
         status["noise_shape"] = found.status
         predictor, factor = fit.predictor, found.factors
         if seen is not None and seen.chose:
-            factor = factor * foresee(seen.row_weights, len(seen.values))
+            factor = factor * selection_factor(seen.row_weights, len(seen.values))
         predictor = replace(predictor, temperature=predictor.temperature * factor)
         share = 0.0 if learned is None else tail_share(learned.row_weights, len(learned.values))
         lengthscale = ssgp.model.params.lengthscale
@@ -234,7 +234,7 @@ class _Fit:
     def _find_copies(self, fit: JointFit) -> Copies | None:
         ending, found = self.context.ending, None
         if self.settings.noise_shape != "normal" and not ending.over and ending.left > 0.0:
-            with ending.allow():
+            with ending.catch_end():
                 found = fit.copies()
         return found
 

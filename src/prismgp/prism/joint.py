@@ -29,7 +29,7 @@ from prismgp.prism.judging import (
     HeldOutRows,
     Judged,
     Refit,
-    WeighedStatistics,
+    WeightedStatistics,
     cross_fit,
     held_out_rows_of,
 )
@@ -57,7 +57,7 @@ _PROBE_ROWS = 2_048  # whose statistics tell how long those of all rows take
 # steps without which a member is given up; the steps that show how long one takes.
 _STACK_SECONDS = 1.5  # for each that the statistics of a member take: its predictions of held-out rows follow
 _NETWORK_SHARE, _LOCAL_SHARE, _LEAST_STEPS = 0.9, 0.35, 0.3
-_PROBE_FROM, _PROBE_STEPS = 10, 20  # a GPU takes its time over the first
+_PROBE_FROM, _PROBE_STEPS = 10, 20  # the first steps on a GPU are slow
 _MEMBER_KINDS = (("input", 0.0), ("constant", 0.0), ("input", 0.05), ("input", 0.0))
 
 
@@ -68,10 +68,10 @@ class JointFit:
     mixture: Mixture  # of experts with the posteriors of all rows
     without: Mixture | None = None  # the same with posteriors that do not know the held-out rows
     predictor: Mixture | LocalMixture | None = None  # the mixture, or with neighbours
-    local: dict[str, Any] = field(default_factory=dict)  # what the local stage says of itself
+    local: dict[str, Any] = field(default_factory=dict)  # status of the local stage
     residuals: Residuals | None = None  # of the predictor at rows that it did not know
-    cross: CrossFit | None = None  # what rows show of a plain SSGP that has not seen them, where they are few
-    copies: Callable[[], Copies | None] = lambda: None  # what rows show that have copies
+    cross: CrossFit | None = None  # of the plain SSGP, where rows are few
+    copies: Callable[[], Copies | None] = lambda: None  # finds residuals at rows that have copies
     networks: dict[int, RevisedMap] = field(default_factory=dict)  # by number, of the members that were trained
     frequencies: list[Array] = field(default_factory=list)  # of the members' posteriors
     members: list[dict[str, Any]] = field(default_factory=list)
@@ -117,7 +117,7 @@ class JointRecipe:
         local = self.local != "never" and enough
         share = _NetworkTime(context.ending.part(_NETWORK_SHARE), self.settings.first_steps, local)
         steps = self.n_members * self.settings.first_steps
-        with context.part("members", "networks", unit="step", total=steps) as part, context.ending.allow():
+        with context.part("members", "networks", unit="step", total=steps) as part, context.ending.catch_end():
             self._train(result, held_out, examples, streams, context, part, share)
         self._stack(result, examples, context)
         result.predictor = result.mixture
@@ -143,9 +143,9 @@ class JointRecipe:
             always=self.local == "always",
         )
         found: LocalResult | None = None
-        with context.ending.allow(), context.part("neighbours", "neighbours", unit="view") as part:
+        with context.ending.catch_end(), context.part("neighbours", "neighbours", unit="view") as part:
             found = stage.fit(streams, part)
-        if found is None:  # the mixture will do
+        if found is None:  # ended early: keep the mixture
             return
         result.predictor, result.local = found.predictor, found.status
         if found.predictor is result.mixture:
@@ -200,19 +200,19 @@ class JointRecipe:
                     checkpoint=checkpoint,
                     ending=share.ending,
                 )
-        finally:  # what an interrupt leaves, too
+        finally:  # also after an interrupt
             rows.close()
-            for course in task.courses:
-                if course not in task.dropped:
-                    self._add(result, course.result)
-        if not any(course.result.early for course in task.courses):
+            for run in task.runs:
+                if run not in task.dropped:
+                    self._add(result, run.result)
+        if not any(run.result.early for run in task.runs):
             state = {
                 f"{number}.{name}": value
                 for number, network in result.networks.items()
                 for name, value in network.state_dict().items()
             }
             checkpoint.drop(STATE_NAME)
-            summaries = [course.result.summary() for course in task.courses]
+            summaries = [run.result.summary() for run in task.runs]
             checkpoint.put(_TRAINED, lambda: (state, {"members": summaries}), now=True)
 
     def _make_member(self, number: int, streams: Streams) -> Member:
@@ -280,7 +280,7 @@ class JointRecipe:
                 "best_step": member.best_step,
                 "held_out_nlpd": member.score if np.isfinite(member.score) else None,
                 "message": member.message,
-                "rows_weighed": False,  # whether rows that it cannot explain count less in its posterior
+                "rows_weighted": False,  # whether rows with large residuals count less in its posterior
             }
         )
         for name, values in {"member": [number] * len(member.records), **member.history}.items():
@@ -298,11 +298,11 @@ class JointRecipe:
         return now.mixture
 
     def _cross_fit(self, held_out: Indices, hashes: Hashes, streams: Streams, context: FitContext) -> CrossFit | None:
-        """What rows show of a plain SSGP that has not seen them, where there are few of them."""
+        """Residuals of the plain SSGP at rows left out of its fit, where rows are few."""
         if self.refit is None or len(hashes) > MOST_ROWS or len(hashes) < self.rows.n_rows:
             return None
         rng = streams.generator("cross-fit")
-        with context.ending.allow(), context.part("cross-fit", "cross-fit", unit="fold") as part:
+        with context.ending.catch_end(), context.part("cross-fit", "cross-fit", unit="fold") as part:
             return cross_fit(self.plain, self.rows, self.sample, held_out, hashes, self.refit, rng, part)
         return None
 
@@ -314,15 +314,15 @@ class JointRecipe:
             # A copy: the training may go on, and is in another precision.
             network = network.with_frequencies(result.frequencies[number])
             network = result.networks[number] = network.to(self.rows.device, self.rows.dtype).eval()
-            last_pass = partial(context.ending.insist, partial(self._statistics, network))
+            last_pass = partial(context.ending.compute_anyway, partial(self._statistics, network))
             (stats,) = context.recall(f"statistics {number}", last_pass, STATISTICS)
             experts.append(Expert.of(f"member {number}", network, network.parameters_now(), stats))
         judged = [self._judge(expert, examples, context) for expert in experts]
-        simple = context.ending.insist(partial(self._judge_plain, result, examples))
+        simple = context.ending.compute_anyway(partial(self._judge_plain, result, examples))
         judged += simple
         experts, seen = [each.expert for each in judged], [each.found for each in judged]
         for number, each in zip(result.networks, judged, strict=False):  # the members come first
-            result.members[number]["rows_weighed"] = each.expert.judge is not None
+            result.members[number]["rows_weighted"] = each.expert.weighted_by is not None
         chosen = stack(target, seen, simple=len(simple), row_weights=examples.weights)
         kept = np.flatnonzero(chosen.weights > 0)
         result.mixture = Mixture(tuple(experts[k] for k in kept), chosen.weights[kept], chosen.temperature)
@@ -333,41 +333,41 @@ class JointRecipe:
             chosen.weights, np.stack([each.mean for each in seen]), np.stack([each.total for each in seen])
         )
         plain = chosen.weights[-1] == 1.0
-        if plain and result.cross is not None:  # more rows say what the plain SSGP's are like
+        if plain and result.cross is not None:  # they are of more rows
             result.residuals = result.cross.residuals
         else:
             values = (target - mean) / np.sqrt(total * chosen.temperature)
             result.residuals = Residuals(values, examples.x, examples.weights, chose=not plain)
 
     def _judge(self, expert: Expert, examples: HeldOutRows, context: FitContext) -> Judged:
-        """Predict the held-out rows by an expert; rows that a member cannot explain count less if that is better."""
-        judged = examples.judge(expert)
-        if context.ending.left <= 0.0 or not examples.are_far(judged):
+        """Predict the held-out rows by an expert; rows with large residuals count less if that is better (W3)."""
+        judged = examples.predict_without(expert)
+        if context.ending.left <= 0.0 or not examples.have_outliers(judged):
             return judged
 
-        def weigh(judge: Expert, name: str) -> Expert:
-            chunks = self.rows.chunks_of(chunk_rows(judge.statistics.width))
-            last_pass = partial(context.ending.insist, lambda: (chunks.reduce(WeighedStatistics(judge)),))
+        def weight(by: Expert, name: str) -> Expert:
+            chunks = self.rows.chunks_of(chunk_rows(by.statistics.width))
+            last_pass = partial(context.ending.compute_anyway, lambda: (chunks.reduce(WeightedStatistics(by)),))
             (found,) = context.recall(name, last_pass, STATISTICS)
-            return judge.with_statistics(found, judge=judge)
+            return by.with_statistics(found, weighted_by=by)
 
-        again = examples.judge(weigh(judged.without, f"weighed by others, {expert.name}"))
+        again = examples.predict_without(weight(judged.without, f"weighted by others, {expert.name}"))
         if not examples.prefer(again, judged):
             return judged
-        weighed = weigh(judged.expert, f"weighed, {expert.name}")
-        return replace(again, expert=replace(weighed, noise_scale=again.expert.noise_scale))
+        weighted = weight(judged.expert, f"weighted, {expert.name}")
+        return replace(again, expert=replace(weighted, noise_scale=again.expert.noise_scale))
 
     def _judge_plain(self, result: JointFit, examples: HeldOutRows) -> list[Judged]:
         """The plain SSGP, last, and before it the same with the noise of the best member that has a noise head."""
         cross = result.cross
         plain, without = (self.plain, None) if cross is None else (cross.plain, cross.without)
-        judged = [examples.judge(plain, scaled=False, without=without)]
+        judged = [examples.predict_without(plain, scaled=False, without=without)]
         noisy = [number for number, network in result.networks.items() if network.noise_head is not None]
         if noisy:  # sometimes that is enough
             best = min(noisy, key=lambda number: result.members[number]["held_out_nlpd"])
             informed, x = result.networks[best], examples.x
             other = None if without is None else without.with_noise_of(informed, x)
-            judged.insert(0, examples.judge(plain.with_noise_of(informed, x), without=other))
+            judged.insert(0, examples.predict_without(plain.with_noise_of(informed, x), without=other))
         return judged
 
     def _time_statistics(self, network: RevisedMap) -> float:

@@ -22,7 +22,7 @@ from prismgp.core.rows import Callback, RowNoise
 from prismgp.core.shape import StudentShape
 from prismgp.core.statistics import Statistics, accumulate_features
 from prismgp.data import Source, StandardisedRows
-from prismgp.prism.experts import TRUST_DEGREES, Expert, weigh_noise
+from prismgp.prism.experts import ROBUST_DEGREES, Expert, weight_noise
 from prismgp.prism.maps import chunk_rows
 from prismgp.prism.stacking import (
     HeldOut,
@@ -43,33 +43,33 @@ _FOLDS = 5  # the held-out rows and four parts of the others
 # Rows with the same inputs are left out together. Where most rows have such copies, new rows will have some too, and
 # predictions at places that a fit has never seen say little about those that it has.
 _MOST_COPIES = 0.5
-_FARTHEST = 10.0  # standard deviations; a row farther away, which no factor can explain, counts as if it were there
+_FARTHEST = 10.0  # standard deviations; larger residuals are clipped to this, as no factor can explain them
 
 
 @dataclass(frozen=True)
-class WeighedStatistics:
+class WeightedStatistics:
     """A pass: statistics of standardised rows and their targets, with the weights that an expert gives the rows."""
 
-    judge: Expert
+    weighted_by: Expert
 
     def over(self, chunks: Iterable[tuple[Tensor, Tensor]], *, rows: int, q: int) -> Statistics:  # noqa: ARG002
-        return replace(self.judge, judge=self.judge).accumulate(chunks, q)
+        return replace(self.weighted_by, weighted_by=self.weighted_by).accumulate(chunks, q)
 
     def merge(self, first: Statistics, second: Statistics) -> Statistics:
         return first.merge(second)
 
 
-def weigh_rows(judge: Expert, pairs: Sequence[tuple[Tensor, Tensor]]) -> tuple[Expert, Tensor]:
-    """The expert with the posterior of all its rows and targets, weighed by a judge, and the weights, (n,)."""
-    trusts = [judge.row_trust(x, y) for x, y in pairs]
+def weight_rows(expert: Expert, pairs: Sequence[tuple[Tensor, Tensor]]) -> tuple[Expert, Tensor]:
+    """The expert with the posterior of all its rows and targets, weighted by its own residuals; the weights, (n,)."""
+    weights = [expert.robust_weights(x, y) for x, y in pairs]
 
-    def weigh_chunks() -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        for (x, y), trust in zip(pairs, trusts, strict=True):
-            phi, log_noise = judge.map.training_features(x)
-            yield phi, weigh_noise(log_noise, trust), y
+    def weight_chunks() -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        for (x, y), own in zip(pairs, weights, strict=True):
+            phi, log_noise = expert.map.training_features(x)
+            yield phi, weight_noise(log_noise, own), y
 
-    stats = accumulate_features(weigh_chunks(), len(judge.noise_scale), float(judge.params.noise[0]))
-    return judge.with_statistics(stats, judge=judge), torch.cat(trusts)
+    stats = accumulate_features(weight_chunks(), len(expert.noise_scale), float(expert.params.noise[0]))
+    return expert.with_statistics(stats, weighted_by=expert), torch.cat(weights)
 
 
 @dataclass(frozen=True)
@@ -107,16 +107,16 @@ class HeldOutRows:
         """Of the rows, (m,), where they have any."""
         return None if self.noise is None else np.asarray(self.noise.weight.cpu().numpy())
 
-    def judge(self, expert: Expert, *, scaled: bool = True, without: Expert | None = None) -> Judged:
+    def predict_without(self, expert: Expert, *, scaled: bool = True, without: Expert | None = None) -> Judged:
         """Predict the rows by an expert after removing them from its posterior; scale its noise to fit them.
 
         ``without`` is the same expert with parameters that have not seen the rows either, where there is one.
         """
         expert = replace(expert, noise_scale=np.ones(self.n_outputs))
-        judged = self.meet(without or expert.without(self._pairs(expert), self.n_outputs), scaled=scaled)
+        judged = self.predict_by(without or expert.without(self._pairs(expert), self.n_outputs), scaled=scaled)
         return replace(judged, expert=replace(expert, noise_scale=judged.without.noise_scale))
 
-    def meet(self, expert: Expert, *, scaled: bool = True) -> Judged:
+    def predict_by(self, expert: Expert, *, scaled: bool = True) -> Judged:
         """Predict the rows by an expert whose posterior does not contain them."""
         expert = replace(expert, noise_scale=np.ones(self.n_outputs))
         parts = []
@@ -143,10 +143,10 @@ class HeldOutRows:
         """Of each row and output under normal distributions, (m, q)."""
         return normal_nlpd(self.targets, found.mean, found.total)
 
-    def are_far(self, judged: Judged) -> bool:
-        """Whether a Student's t suits the rows better than the normal distribution, some being far away."""
+    def have_outliers(self, judged: Judged) -> bool:
+        """Whether a Student's t distribution suits the residuals better than the normal one."""
         std = np.sqrt(judged.found.total)
-        student = StudentShape(TRUST_DEGREES).log_density((self.targets - judged.found.mean) / std) - np.log(std)
+        student = StudentShape(ROBUST_DEGREES).log_density((self.targets - judged.found.mean) / std) - np.log(std)
         return average(self.nlpd(judged.found), self.weights) > average(-student, self.weights)
 
     def prefer(self, other: Judged, first: Judged) -> bool:
@@ -173,11 +173,11 @@ def held_out_rows_of(rows: StandardisedRows, source: Source, index: Indices) -> 
 
 @dataclass(frozen=True)
 class CrossFit:
-    """What rows show of a plain SSGP that has not seen them."""
+    """Residuals of plain SSGPs at rows left out of their fits, and experts corrected by these."""
 
-    plain: Expert  # that of all rows, its variances as large as the residuals say
-    without: Expert  # that of the rows that are not held out, likewise
-    residuals: Residuals  # of all rows that were predicted so, by the corrected variances
+    plain: Expert  # of all rows, with corrected variances
+    without: Expert  # of the rows that are not held out, likewise
+    residuals: Residuals  # of all rows left out, standardised by the corrected variances
 
 
 def cross_fit(
@@ -212,7 +212,7 @@ def cross_fit(
     if context.ending.early:
         return None
     examples = [held_out_rows_of(rows, sample, part) for part in parts]
-    found = [each.meet(expert, scaled=False).found for each, expert in zip(examples, experts, strict=True)]
+    found = [each.predict_by(expert, scaled=False).found for each, expert in zip(examples, experts, strict=True)]
     together, targets = HeldOut.join(found), np.concatenate([each.targets for each in examples])
     weights = None if examples[0].weights is None else np.concatenate([each.weights for each in examples])
     residuals = (targets - together.mean) / np.sqrt(together.total)
@@ -225,7 +225,7 @@ def cross_fit(
 
 
 def _split(held_out: Indices, group: Indices, rng: np.random.Generator) -> list[Indices]:
-    """The other rows in parts of about the same size; rows of the same group, (n,), stay together."""
+    """Split the other rows into parts of about the same size; rows of the same group, (n,), stay together."""
     others = np.setdiff1d(np.arange(len(group)), held_out)
     kinds = rng.permutation(np.unique(group[others]))
     return [others[np.isin(group[others], part)] for part in np.array_split(kinds, _FOLDS - 1) if len(part)]

@@ -22,7 +22,7 @@ _COARSE = 10  # of its points that the first look passes over at a time
 _NOISE_ROWS = 10.0  # pseudo-rows that pull the factor to one
 _WEIGHT_ROWS = 10.0  # pseudo-rows that pull the weights to the prior ones
 TEMPERATURE_ROWS = 50.0  # pseudo-rows that pull the temperature to one
-_CHOSEN = 15.0  # how much larger mean squares of new rows are, times the rows that were held out
+_SELECTION_BIAS = 15.0  # of the mean square at held-out rows, times their number
 _PLAIN_SHARE = 0.05  # prior weight of the plain SSGP; the members share the rest
 _LEAST_WEIGHT = 0.01  # below it an expert is dropped: a wide expert blurs the moments more than it helps
 _MOST_CORNERS = 12  # with more experts than this, only the centre is tried: each start costs as many evaluations
@@ -190,14 +190,14 @@ def find_temperature(squares: Array, row_weights: Array | None) -> Array:
     return np.asarray((total + TEMPERATURE_ROWS) / (count + TEMPERATURE_ROWS))
 
 
-def foresee(row_weights: Array | None, m: int) -> float:
+def selection_factor(row_weights: Array | None, m: int) -> float:
     """The factor by which variances must be larger than m held-out rows say, which may have weights, (m,).      (Z9)
 
     They choose among the checks of a training, the experts and their neighbours, so that new rows are farther from the
     predictions. That is like fitting some numbers to them, so the factor falls as they become more.
     """
     rows = m if row_weights is None else effective_rows(row_weights)
-    return 1.0 + _CHOSEN / (rows + TEMPERATURE_ROWS)
+    return 1.0 + _SELECTION_BIAS / (rows + TEMPERATURE_ROWS)
 
 
 def tail_share(row_weights: Array | None, m: int) -> float:

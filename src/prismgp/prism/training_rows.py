@@ -1,7 +1,7 @@
 """Rows that networks are trained on, read by index: in memory, or from the workers of a cluster.
 
 A step reads a batch of random rows. Which rows that will be is known long before: batches are drawn from streams of
-their own, so a copy of a stream foresees them. Rows on workers are therefore read for several steps at once, while
+their own, so a copy of a stream tells. Rows on workers are therefore read for several steps at once, while
 the steps before are taken; they are the same rows, in the same order and to the last bit, as those of rows in memory.
 """
 
@@ -29,7 +29,7 @@ _WINDOW_BYTES = 2**25  # of rows that are read from the workers at a time; two w
 MOST_STEPS = 50  # that they are for
 _CPU = torch.device("cpu")
 
-Foresee = Callable[[int, int], Sequence[Indices]]
+Upcoming = Callable[[int, int], Sequence[Indices]]
 
 
 @dataclass(frozen=True)
@@ -69,8 +69,8 @@ class TrainingRows(ABC):
         """Draw distinct training rows in random order."""
         return draw_rows(self.n_rows, self.held_out, count, rng)
 
-    def expect(self, step: int, foresee: Foresee) -> None:  # noqa: B027  (rows in memory need no preparation)
-        """Prepare for a step: ``foresee(first, last)`` returns the indices that these steps will read.
+    def expect(self, step: int, upcoming: Upcoming) -> None:  # noqa: B027  (rows in memory need no preparation)
+        """Prepare for a step: ``upcoming(first, last)`` returns the indices that these steps will read.
 
         It is called for consecutive ranges of steps.
         """
@@ -115,13 +115,13 @@ class RowsOnWorkers(TrainingRows):
         wanted, place = np.unique(index, return_inverse=True)
         return self.fetch(wanted)[1].take(torch.as_tensor(place, device=self.device))
 
-    def expect(self, step: int, foresee: Foresee) -> None:
+    def expect(self, step: int, upcoming: Upcoming) -> None:
         while self._windows and self._windows[0][0] < step:
             self._windows.popleft()
         self._end = max(self._end, step - 1)  # a training that is continued begins later
         while self._end < step + self._steps:
             first, self._end = self._end + 1, self._end + self._steps
-            wanted = np.unique(np.concatenate(foresee(first, self._end)))
+            wanted = np.unique(np.concatenate(upcoming(first, self._end)))
             # With the context of this thread, which knows the current client.
             self._windows.append((self._end, self._reader.submit(copy_context().run, self.fetch, wanted)))
 

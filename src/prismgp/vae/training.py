@@ -368,7 +368,7 @@ def run_training(
     ending = ending or Ending()
     if checkpoint is not None:
         checkpoint.recall(STATE_NAME, task.restore)
-    with ending.allow():
+    with ending.catch_end():
         if not task.steps:
             _attempt(task, task.begin)
         while task.running:
@@ -381,7 +381,7 @@ def run_training(
             if values and checkpoint is not None and task.resumable:
                 checkpoint.put(STATE_NAME, task.save, now=not task.running)
     if task.running and task.steps and not ending.interrupted:
-        with ending.allow():
+        with ending.catch_end():
             _attempt(task, partial(task.make_checks, last=True))
     for result in task.running:
         after = f"after {result.steps} steps" if result.steps else "before the first step"
