@@ -146,7 +146,7 @@ class SSGPFit:
     def no_better_than_noise(self) -> bool:
         """Whether the gain is below what as many parameters gain from noise, one each (Akaike's criterion).
 
-        Of a few rows, priors say more than the evidence does, so that nothing is said of them.
+        False with few rows, for which priors matter more than the evidence.
         """
         params = self.model.params
         learned = len(params.log_lengthscale) + len(params.log_signal)
@@ -244,7 +244,7 @@ class _Fit:
         """Starting points of the race, the most promising ones first, and what it took to find them.
 
         Several draws of the frequencies are tried at several multiples of the length-scales. The best ones take part
-        in the race; of the best draw also length-scales that owe nothing to the exact GP, which may be wrong. Where
+        in the race; of the best draw also length-scales that do not depend on the exact GP, which may be wrong. Where
         inputs have long tails, the best ones also take part with limits.
         """
         settings = self.settings

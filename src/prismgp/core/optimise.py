@@ -285,7 +285,7 @@ def _finish(
     max_iter: int,
     monitor: Monitor,
 ) -> tuple[Parameters, dict[str, Any]]:
-    """BFGS on all rows, from the inverse Hessian (per row) that a subsample has taught.
+    """BFGS on all rows, from the inverse Hessian (per row) of a subsample.
 
     A step that promises little is checked by the value alone, which takes one pass instead of two,
     and is the last.

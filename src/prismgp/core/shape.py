@@ -123,7 +123,7 @@ class SkewedShape(NoiseShape):
         return np.asarray(peak - (self.degrees + 1.0) * np.log(np.hypot(1.0, t / math.sqrt(self.degrees))))
 
     def cdf(self, z: Array) -> Array:
-        # Imported here for the weight of start-up: normal noise does without.
+        # Imported here, as it is slow to import and normal noise does not need it.
         from scipy.special import stdtr
 
         x = self._raw(z)
@@ -133,7 +133,7 @@ class SkewedShape(NoiseShape):
         return np.asarray(np.where(x < 0.0, left * tail, 1.0 - (1.0 - left) * tail))
 
     def quantile(self, u: Array) -> Array:
-        # Imported here for the weight of start-up: normal noise does without.
+        # Imported here, as it is slow to import and normal noise does not need it.
         from scipy.special import stdtrit
 
         u = np.asarray(u, dtype=np.float64)
@@ -342,7 +342,7 @@ def _log_peak(degrees: float) -> float:
 
 def _student_moments_below(degrees: float, b: float) -> Array:
     """Integrals of 1, t and t^2 times the density of Student's t, from minus infinity to b, (3,)."""
-    # Imported here for the weight of start-up: normal noise does without.
+    # Imported here, as it is slow to import and normal noise does not need it.
     from scipy.special import stdtr
 
     zero = float(stdtr(degrees, b))

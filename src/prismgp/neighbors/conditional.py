@@ -72,8 +72,8 @@ class _Solved:
 def scaled_distances(offsets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Squared distances between the neighbours, (m, k, k), and to the point, (m, k), of scaled offsets (m, k, D).
 
-    The product form loses digits where rows are far from the origin, so that lies amid the neighbours: the point may be
-    far from all of them. Also returns the offsets from there. Distances between neighbours do not depend on the point.
+    The product form loses digits where rows are far from the origin. So the origin is moved to the mean of the
+    neighbours, not to the point, which may be far from all of them. Also returns the offsets from that mean.
     """
     apart = offsets.detach()
     centred = apart - apart.mean(1, keepdim=True)
@@ -157,7 +157,7 @@ def conditionals(
     *,
     misfit: bool = False,
 ) -> Conditionals:
-    """The targets of the points given their neighbours; ``misfit``: beta is wanted also of a GP.
+    """The targets of the points given their neighbours; ``misfit``: compute beta also for a GP.
 
     ``solver`` returns ``A^-1 B`` and what it was found by, from A, (m, k, k), and B, (m, k, c).
     """

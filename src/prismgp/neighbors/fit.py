@@ -86,7 +86,7 @@ def fit_local(
     callback: Callback | None = None,
     model: Callable[[LocalGP], Any] = lambda gp: gp,
 ) -> LocalGP:
-    """Learn length-scales, signal and noise; the given length-scales say what the metric is like at the start.
+    """Learn length-scales, signal and noise, from the given length-scales on.
 
     ``starts`` are further starting points, which compete with those made from the length-scales. ``callback`` is told
     of every evaluation, and of every step with what ``model`` makes of it.

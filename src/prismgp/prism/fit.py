@@ -51,8 +51,8 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "patience": None,
     },
 }
-# What small batches cannot show, a network does not learn; and with many rows members hardly differ by chance. There,
-# the time of four members is better spent on one that sees more rows (docs/what-was-tried.md).
+# With many rows, small batches limit what a network learns, and members hardly differ by chance. There, one member with
+# larger batches is a better use of the time of four (docs/what-was-tried.md).
 MANY_ROWS = 100_000
 MANY_ROWS_DEFAULTS: dict[str, dict[str, Any]] = {
     "joint": {"n_members": 1, "batch_size": 4_096, "max_steps": 1_500, "patience": 450},
@@ -149,7 +149,7 @@ class PrismFit:
     shapes: tuple[NoiseShape, ...] | None = None  # of the noise of each output; None: normal
     copy_shapes: tuple[NoiseShape, ...] | None = None  # of rows that are copies of known ones; None: as of others
     tail_share: float = 0.0  # of the tails beside them
-    residuals: Residuals | None = None  # at rows that it did not know
+    residuals: Residuals | None = None  # at held-out rows
 
 
 def fit_prism(

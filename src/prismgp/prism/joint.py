@@ -52,10 +52,10 @@ _LOG_LENGTHSCALES = (float(np.log(1e-3)), float(np.log(1e4)))  # as in the core
 _SKIP_LENGTHSCALE = 1.5  # the latent columns carry part of what the exact GP explained by the inputs
 _START_NOISE = (1e-4, 1.0)
 _START_SIGNAL = (0.4, 8.0)
-_PROBE_ROWS = 2_048  # whose statistics tell how long those of all rows take
+_PROBE_ROWS = 2_048  # to time the statistics of all rows
 # Under a time limit: what the networks may take of the time left, and what neighbours get of that; the share of its
 # steps without which a member is given up; the steps that show how long one takes.
-_STACK_SECONDS = 1.5  # for each that the statistics of a member take: its predictions of held-out rows follow
+_STACK_SECONDS = 1.5  # for each second of the statistics of a member, whose predictions of held-out rows follow
 _NETWORK_SHARE, _LOCAL_SHARE, _LEAST_STEPS = 0.9, 0.35, 0.3
 _PROBE_FROM, _PROBE_STEPS = 10, 20  # the first steps on a GPU are slow
 _MEMBER_KINDS = (("input", 0.0), ("constant", 0.0), ("input", 0.05), ("input", 0.0))
@@ -168,7 +168,7 @@ class JointRecipe:
         """Train the members and add them to a result."""
         members = [self._make_member(number, streams) for number in range(self.n_members)]
         result.frequencies = [member.frequencies for member in members]
-        # The checkpoint is for a fit that is done: if the SSGP has ended early, members start elsewhere.
+        # If the plain SSGP has ended early, members start elsewhere than in a complete fit: no checkpoint.
         checkpoint = Checkpoint() if context.ending.early else part.checkpoint
 
         def restore(saved: Saved) -> list[TrainingResult]:
@@ -243,7 +243,7 @@ class JointRecipe:
         context.bar.total = task.expected_steps
         context.bar.update(sum(each.steps for each in task.results) - context.bar.n)
         if share.ending.limited and task.steps in (_PROBE_FROM, _PROBE_STEPS) and self.rows.device.type == "cuda":
-            torch.cuda.synchronize(self.rows.device)  # or nothing but the time to launch steps would be seen
+            torch.cuda.synchronize(self.rows.device)  # else only the launch of the steps would be timed
         if task.steps == _PROBE_FROM:
             share.watch()
         if task.steps == _PROBE_STEPS:

@@ -151,7 +151,7 @@ class LocalStage:
         found: list[list[HeldOut]] = []  # of each view with each of the degrees of freedom
 
         def may_join(first: HeldOut) -> bool:
-            """Whether the exact GP could join the views found so far, from how it predicts before it has learned."""
+            """Whether the exact GP could join the views so far, by its predictions before learning."""
             trial, _ = find_weights([*found, [first.at_rows(noise)]])
             alone = average(normal_nlpd(target, first.mean, first.total).sum(1), weights)
             return self.always or trial.weights[-2] > 0.0 or alone < trial.nlpd + HOPELESS * self.rows.n_outputs
@@ -321,8 +321,8 @@ class LocalStage:
     ) -> tuple[Parameters, _JudgedView]:
         """Parameters by the evidence of rows that are no examples, and predictions of the examples given these.
 
-        The parameters that the plain SSGP started from stay as they are if learning others takes long and the
-        predictions with these say that the exact GP will not join.
+        Nothing is learned if that takes long and the predictions with the parameters that the plain SSGP started from
+        show that the exact GP will not join.
         """
         free = torch.as_tensor(np.setdiff1d(np.arange(gp.n_rows), held.cpu().numpy()), device=held.device)
         known = gp.take(free)

@@ -43,7 +43,8 @@ _FEATURE_BYTES = 64 * 2**20  # of the features of one chunk
 class FeatureMap(Protocol):
     """Features of standardised rows, and the logarithms of their relative noise or None.
 
-    For predictions, and for training: the two differ where the posterior does not know of the noise.
+    ``training_features`` are for the posterior, ``features`` for predictions. They differ where predictions
+    have noise that the posterior does not have.
     """
 
     def features(self, x: Tensor) -> tuple[Tensor, Tensor | None]: ...
@@ -265,7 +266,7 @@ def _linear(fan_in: int, fan_out: int, generator: torch.Generator | None) -> tor
 
 @dataclass(frozen=True)
 class InformedMap:
-    """The plain SSGP, and noise that depends on the inputs as a trained network knows it.
+    """The plain SSGP, with noise that depends on the inputs as a trained network predicts it.
 
     The posterior is the plain one, so that the predicted mean is too; only the noise of predictions differs, from
     row to row, ``level`` being the logarithm of its average.                                             (V6)
@@ -291,7 +292,7 @@ class InformedMap:
 
 @dataclass(frozen=True)
 class ReconfiguredMap:
-    """Of the paper's and of the released recipe: trigonometric features of what an auto-encoder makes of the inputs."""
+    """Trigonometric features of the output of an auto-encoder; for the paper's and the released recipe."""
 
     vae: MixtureVAE | ReleasedVAE
     output: str

@@ -52,7 +52,7 @@ class HeldOut:
         return self.variance + self.noise
 
     def at_rows(self, noise: RowNoise | None) -> HeldOut:
-        """Of these rows' targets, which may be less noisy or more than others (W1); known noise is in the variance."""
+        """The same for targets whose noise differs from row to row (W1); known noise is added to the variance."""
         if noise is None:
             return self
         columns = noise.columns.cpu().numpy()
@@ -67,7 +67,7 @@ class Residuals:
     values: Array  # (m, q)
     x: Tensor  # these rows, standardised, (m, d)
     row_weights: Array | None  # of these rows, (m,), where rows have any
-    chose: bool = True  # whether the rows chose the model from others, so that new rows are farther away
+    chose: bool = True  # whether the model was selected by these rows, so that residuals of new rows are larger
 
 
 @dataclass(frozen=True)
@@ -193,8 +193,8 @@ def find_temperature(squares: Array, row_weights: Array | None) -> Array:
 def selection_factor(row_weights: Array | None, m: int) -> float:
     """The factor by which variances must be larger than m held-out rows say, which may have weights, (m,).      (Z9)
 
-    They choose among the checks of a training, the experts and their neighbours, so that new rows are farther from the
-    predictions. That is like fitting some numbers to them, so the factor falls as they become more.
+    They select among the checks of a training, the experts and their neighbours, so that residuals of new rows are
+    larger. That is like fitting a few parameters to them: the factor falls as the rows become more.
     """
     rows = m if row_weights is None else effective_rows(row_weights)
     return 1.0 + _SELECTION_BIAS / (rows + TEMPERATURE_ROWS)
