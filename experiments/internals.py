@@ -32,11 +32,12 @@ from prismgp.datasets.gas_simulation import CAMPAIGN_SECONDS, Order, simulate, s
 from prismgp.neighbors import NeighborModel
 from prismgp.neighbors.shards import PointShards
 from prismgp.plots import FAINT, INK, drawing_style
-from prismgp.prism import Expert, InformedMap, MapStatistics, Mixture, NetworkSizes, ReconfiguredMap, RevisedMap
+from prismgp.prism import Expert, InformedMap, Mixture, NetworkSizes, ReconfiguredMap, RevisedMap
 from prismgp.prism.fit import MANY_ROWS
-from prismgp.prism.local import LocalMixture, SurveyRows, read_coordinates
+from prismgp.prism.local import LeaveOneOut, LocalMixture, read_coordinates
+from prismgp.prism.maps import MapStatistics
 from prismgp.prism.members import Member, MemberSettings
-from prismgp.prism.stacking import foresee
+from prismgp.prism.stacking import selection_factor
 from prismgp.prism.train import MemberTraining
 from prismgp.prism.training_rows import hash_inputs, held_out_rows, open_rows
 from prismgp.vae import torch_generator
@@ -54,6 +55,7 @@ __all__ = [
     "ArraySource",
     "Chunks",
     "Expert",
+    "LeaveOneOut",
     "MapStatistics",
     "Member",
     "MemberSettings",
@@ -68,7 +70,6 @@ __all__ = [
     "SpectralEvidence",
     "StandardisedRows",
     "Streams",
-    "SurveyRows",
     "auto_chunk_rows",
     "check_count",
     "check_memory",
@@ -138,7 +139,7 @@ def without_neighbours(model: PrismGPRegressor) -> PrismGPRegressor | None:
     if not isinstance(fitted.predictor, LocalMixture):
         return None
     base, m = fitted.predictor.base, status["held_out_rows"]
-    factor = 1.0 if status["weights"]["ssgp"] == 1.0 else foresee(None, m)
+    factor = 1.0 if status["weights"]["ssgp"] == 1.0 else selection_factor(None, m)
     return _copy_with(model, replace(fitted, predictor=replace(base, temperature=base.temperature * factor)))
 
 

@@ -37,13 +37,11 @@ __all__ = [
     "stale_table",
 ]
 
-# The shape of the noise and its tails are learned by the joint recipe alone.
-_CORE = [
-    path for path in sorted((ROOT / "src/prismgp/core").glob("*.py")) if not path.stem.startswith(("shape", "tails"))
-]
+# The shape of the noise is learned by the joint recipe alone.
+_CORE = [path for path in sorted((ROOT / "src/prismgp/core").glob("*.py")) if not path.stem.startswith("shape")]
 _LINEAR = tuple(path.relative_to(ROOT).as_posix() for path in _CORE)
 _STAGES = (*_LINEAR, "src/prismgp/vae", *(f"src/prismgp/prism/{name}.py" for name in ("maps", "experts", "fit")))
-_PRISM = tuple(f"src/prismgp/{name}" for name in ("core", "prism", "vae", "neighbors"))
+_PRISM = tuple(f"src/prismgp/{name}" for name in ("core", "prism", "vae", "neighbors", "model/row_shapes.py"))
 # The regressors of PrismGP: where their mathematics is, and what their defaults are.
 _MODELS: dict[str, tuple[tuple[str, ...], type]] = {
     "exact": (_LINEAR, ExactGPRegressor),

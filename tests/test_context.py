@@ -220,7 +220,7 @@ def test_a_result_replaces_what_was_kept_on_the_way_to_it(tmp_path: Path, monkey
     assert kept.get("view/0/evaluations") is None
     assert FitContext(checkpoint=kept).recall("view", lambda: pytest.fail("known"), codec) == 3.0
     ended = FitContext(checkpoint=kept, ending=Ending(0.0))
-    with ended.ending.allow():
+    with ended.ending.catch_end():
         ended.ending.check()
     assert ended.recall("view", lambda: 4.0, codec) == 4.0  # at other parameters, and not to be stored
     assert FitContext(checkpoint=kept).recall("view", lambda: pytest.fail("known"), codec) == 3.0

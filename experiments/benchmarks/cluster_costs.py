@@ -28,6 +28,7 @@ import torch
 from experiments.benchmarks.cost_model import PASSES, QUERIES, TINY_SHARDS, describe_model, tables
 from experiments.internals import (
     Expert,
+    LeaveOneOut,
     MapStatistics,
     Member,
     MemberSettings,
@@ -39,7 +40,6 @@ from experiments.internals import (
     SpectralEvidence,
     StandardisedRows,
     Streams,
-    SurveyRows,
     default_start,
     draw_frequencies,
     fit_standardiser,
@@ -137,7 +137,7 @@ class Phases:
         """Predict all rows by the mixture, each left out, and keep coordinates and predictions on the workers."""
         expert = Expert.of("member", self.network, self.network.parameters_now(), self.statistics)
         mixture = Mixture.from_expert(expert)
-        self.surveyed = self.rows.chunks_of(8_192).keep(SurveyRows(mixture))
+        self.surveyed = self.rows.chunks_of(8_192).keep(LeaveOneOut(mixture))
         self.surveyed.reduce(_count, _add)
 
     def collect(self) -> None:

@@ -34,6 +34,7 @@ import torch
 
 Array: TypeAlias = npt.NDArray[np.float64]
 AnyArray: TypeAlias = npt.NDArray[Any]
+Indices: TypeAlias = npt.NDArray[np.int64]
 Tensor: TypeAlias = torch.Tensor
 RandomState: TypeAlias = int | np.random.RandomState | None
 Saved: TypeAlias = tuple[dict[str, Tensor], dict[str, Any]]  # a result of a fit: numbers, and what JSON can hold

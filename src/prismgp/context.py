@@ -175,7 +175,7 @@ class FitContext(Callback):
         now = time.perf_counter()
         self.iteration = self.iteration + (stage not in ("start", "final")) if iteration is None else iteration
         seconds = now - self._began - self._in_callback
-        with self.ending.allow():
+        with self.ending.catch_end():
             self._callback(FitEvent(stage, self.iteration, seconds, rows, log_evidence, model))
         self._in_callback += time.perf_counter() - now
 

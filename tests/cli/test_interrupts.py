@@ -39,7 +39,7 @@ MOMENTS = [
     ("prismgp.prism.joint:run_training", 1),
     ("prismgp.prism.experts:MapStatistics.over", 1),
     ("prismgp.prism.joint:stack", 1),
-    ("prismgp.prism.local_fit:survey", 1),
+    ("prismgp.prism.local_fit:evaluate", 1),
     ("prismgp.prism.local_fit:fit_local", 1),
     ("prismgp.prism.local_fit:fit_local", 3),
     ("prismgp.prism.shapes:fit_shape", 1),

@@ -58,7 +58,7 @@ def test_parts_have_a_share_of_the_time_left(clock):
     part = whole.part(0.25)
     assert part.left == 2.0
     clock.seconds += 2.5
-    with part.allow():
+    with part.catch_end():
         part.check()
         pytest.fail("the time of the part is over")
     assert part.over
@@ -73,11 +73,11 @@ def test_parts_have_a_share_of_the_time_left(clock):
 
 
 def test_interrupts_are_raised_or_end_everything():
-    with pytest.raises(KeyboardInterrupt), Ending().allow():
+    with pytest.raises(KeyboardInterrupt), Ending().catch_end():
         raise KeyboardInterrupt
     whole = Ending(keep=True)
     part = whole.part(0.5)
-    with part.allow():
+    with part.catch_end():
         raise KeyboardInterrupt
     assert whole.over
     assert whole.interrupted
@@ -85,9 +85,9 @@ def test_interrupts_are_raised_or_end_everything():
     assert whole.reason == "interrupted"
     with pytest.raises(FitEndedError):
         whole.check()
-    with pytest.raises(KeyboardInterrupt), whole.allow():  # the second one is meant
+    with pytest.raises(KeyboardInterrupt), whole.catch_end():  # the second one is meant
         raise KeyboardInterrupt
-    with pytest.raises(ValueError, match="another"), whole.allow():
+    with pytest.raises(ValueError, match="another"), whole.catch_end():
         raise ValueError("another error")
 
 
@@ -101,10 +101,10 @@ def test_what_is_needed_is_repeated_after_an_interrupt_that_is_kept():
         return 7
 
     with pytest.raises(KeyboardInterrupt):
-        Ending().insist(compute)
+        Ending().compute_anyway(compute)
     calls.clear()
     ending = Ending(keep=True)
-    assert ending.insist(compute) == 7
+    assert ending.compute_anyway(compute) == 7
     assert ending.interrupted
 
 

@@ -12,8 +12,8 @@ from scipy import stats
 import prismgp
 from prismgp import ExactGPRegressor, SSGPRegressor
 from prismgp.core.shape import NormalShape, SkewedShape, SplineShape, StudentShape
-from prismgp.core.tails import tailed_log_density, tailed_quantiles
 from prismgp.exceptions import DataError, ModelFileError
+from prismgp.model.row_shapes import tailed_log_density, tailed_quantiles
 from tests.model.test_io import rewritten
 
 SPLINE = SplineShape(5.0, 1.3, (0.1, 0.4, 0.6, 0.9), (0.3, -0.5, 0.7, 0.1))

@@ -12,8 +12,8 @@ from scipy import integrate
 from scipy.stats import multivariate_t
 
 from prismgp.core.kernels import KERNELS, Parameters
+from prismgp.core.parallel import Workers
 from prismgp.core.rows import RowNoise
-from prismgp.core.threads import Workers
 from prismgp.exceptions import TooLargeError
 from prismgp.neighbors import local
 from prismgp.neighbors.conditional import conditionals
@@ -120,11 +120,11 @@ def test_many_degrees_are_the_gp(rng):
     expected, found = gp.predict(points), replace(gp, degrees=1e300).predict(points)
     for a, b in zip(found[:3], expected[:3], strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-12)
-    assert expected.surprise is None
-    with_surprise = gp.predict_from(points, gp.search.query(points, gp.k), surprise=True)
-    np.testing.assert_array_equal(with_surprise.noise, expected.noise)
-    np.testing.assert_allclose(with_surprise.variance, expected.variance, rtol=1e-12)
-    np.testing.assert_allclose(with_surprise.surprise, found.surprise, rtol=1e-12)
+    assert expected.misfit is None
+    with_misfit = gp.predict_from(points, gp.search.query(points, gp.k), misfit=True)
+    np.testing.assert_array_equal(with_misfit.noise, expected.noise)
+    np.testing.assert_allclose(with_misfit.variance, expected.variance, rtol=1e-12)
+    np.testing.assert_allclose(with_misfit.misfit, found.misfit, rtol=1e-12)
 
 
 def test_spread_where_rows_differ_in_their_noise(rng):

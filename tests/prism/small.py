@@ -8,7 +8,8 @@ import torch
 
 from prismgp import PrismGPRegressor
 from prismgp.core.kernels import Parameters
-from prismgp.prism import LocalMixture, NetworkSizes, RevisedMap, batch_log_evidence
+from prismgp.prism import LocalMixture, NetworkSizes, RevisedMap
+from prismgp.prism.batch import batch_log_evidence
 from tests import reference
 
 GATINGS = ["none", "soft", "hard"]

@@ -15,15 +15,14 @@ from scipy.integrate import simpson
 import prismgp
 from prismgp.cli import main
 from prismgp.core.shape import NormalShape, SkewedShape, StudentShape
-from prismgp.core.tails import tailed_log_density
 from prismgp.data import ArraySource, StandardisedRows
 from prismgp.exceptions import ModelFileError, PrismGPWarning
 from prismgp.metrics import coverage
-from prismgp.prism import copies as copies_module
-from prismgp.prism.copies import Copies, KnownRows, find_copies, group_duplicates
-from prismgp.prism.local import survey
+from prismgp.model.row_shapes import tailed_log_density
+from prismgp.prism import shapes as shapes_module
+from prismgp.prism.local import evaluate
 from prismgp.prism.local_fit import _EXACT
-from prismgp.prism.shapes import find_shapes
+from prismgp.prism.shapes import Copies, find_copies, find_shapes, group_duplicates, mark_copies
 from prismgp.prism.stacking import Residuals
 from tests import reference
 from tests.model.test_io import rewritten
@@ -74,14 +73,13 @@ def mixed_rows(x):
 def test_copies_are_found_again(local):
     fit, x, _ = local
     rows, known = mixed_rows(x)
-    found = KnownRows.of(fit.model_.predictor, x.shape[1])
-    np.testing.assert_array_equal(found.mark_copies(fit.model_.to_model(rows)), known)
-    assert KnownRows.of(fit.model_.predictor.base, x.shape[1]) is None
+    hashes = fit.model_.predictor.near[0].gp.sorted_hashes(x.shape[1])
+    np.testing.assert_array_equal(mark_copies(hashes, fit.model_.to_model(rows)), known)
 
 
 def test_zero_has_no_sign():
-    known = KnownRows(np.unique(copies_module._hash(torch.tensor([[0.0, 1.0], [2.0, 3.0]]))))
-    np.testing.assert_array_equal(known.mark_copies(torch.tensor([[-0.0, 1.0], [1.0, 0.0]])), [True, False])
+    known = np.unique(shapes_module._hash(torch.tensor([[0.0, 1.0], [2.0, 3.0]])))
+    np.testing.assert_array_equal(mark_copies(known, torch.tensor([[-0.0, 1.0], [1.0, 0.0]])), [True, False])
 
 
 def test_rows_of_an_update_are_known(shaped):
@@ -100,8 +98,8 @@ def test_rows_are_predicted_without_themselves(local):
     fit, x, y = local
     whole, predictor = fit.model_, fit.model_.predictor
     inputs, targets, index = whole.to_model(x), whole.target_to_model(y), np.arange(0, len(x), 7)
-    seen = survey(predictor.base, inputs[index], targets[index])
-    there = survey(predictor.base, inputs[index]).coordinates.double().numpy()
+    seen = evaluate(predictor.base, inputs[index], targets[index])
+    there = evaluate(predictor.base, inputs[index]).coordinates.double().numpy()
     m, v, noise = (each.numpy() for each in (seen.mean, seen.variance, seen.noise))
     means, variances, noises = [m], [v], [noise]
     for near in predictor.near:
@@ -138,7 +136,7 @@ def find(fit, x, y, *, held_out, n_noise=0):
 
 
 def test_residuals_are_those_of_rows_with_copies(local, monkeypatch):
-    monkeypatch.setattr(copies_module, "LEAST_COPIES", 2 * COPIED)
+    monkeypatch.setattr(shapes_module, "LEAST_COPIES", 2 * COPIED)
     fit, x, y = local
     whole, held_out = fit.model_, np.array([0, COPIED, len(x) - 1])
     found = find(fit, x, y, held_out=held_out)
@@ -148,19 +146,19 @@ def test_residuals_are_those_of_rows_with_copies(local, monkeypatch):
     targets = whole.target_to_model(y)[index]
     mean, variance, noise = whole.predictor.leave_one_out(whole.to_model(x)[index], targets, torch.as_tensor(index))
     np.testing.assert_allclose(found.residuals, (targets - mean) / (variance + noise).sqrt(), rtol=1e-6, atol=1e-6)
-    monkeypatch.setattr(copies_module, "LEAST_COPIES", 2 * COPIED + 1)
+    monkeypatch.setattr(shapes_module, "LEAST_COPIES", 2 * COPIED + 1)
     assert find(fit, x, y, held_out=held_out) is None
 
 
 def test_rows_are_drawn_if_they_are_many(local, monkeypatch):
-    monkeypatch.setattr(copies_module, "LEAST_COPIES", 2)
-    monkeypatch.setattr(copies_module, "MOST_COPIES", 30)
+    monkeypatch.setattr(shapes_module, "LEAST_COPIES", 2)
+    monkeypatch.setattr(shapes_module, "MOST_COPIES", 30)
     fit, x, y = local
     assert len(find(fit, x, y, held_out=np.arange(5)).residuals) == 30
 
 
 def test_an_exact_gp_has_no_copies(local, monkeypatch):
-    monkeypatch.setattr(copies_module, "LEAST_COPIES", 2)
+    monkeypatch.setattr(shapes_module, "LEAST_COPIES", 2)
     fit, x, y = local
     near = replace(fit.model_.predictor.near[-1], view=_EXACT)
     other = copy(fit)
@@ -418,7 +416,7 @@ def test_every_row_has_neighbours_beside_its_duplicates(monkeypatch):
     order = np.append(np.zeros(100, dtype=int), np.arange(1, 33))
     assert len(np.unique(grouped(x[order], y[order]))) == 33
     np.testing.assert_array_equal(grouped(x[order[:-1]], y[order[:-1]]), np.arange(131))
-    monkeypatch.setattr(copies_module, "MOST_DUPLICATES", 99)
+    monkeypatch.setattr(shapes_module, "MOST_DUPLICATES", 99)
     np.testing.assert_array_equal(grouped(x[order], y[order]), np.arange(132))
 
 

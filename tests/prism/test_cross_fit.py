@@ -12,8 +12,8 @@ import torch
 import prismgp
 from prismgp.context import FitContext
 from prismgp.data import ArraySource, StandardisedRows, fit_standardiser
-from prismgp.prism.cross_fit import cross_fit
 from prismgp.prism.experts import Expert
+from prismgp.prism.judging import cross_fit
 from prismgp.prism.training_rows import hash_inputs
 from tests.prism.small import model
 
@@ -91,7 +91,7 @@ def test_weights_of_rows_count_in_the_factor():
 
 
 def test_with_more_rows_only_held_out_ones_are_predicted(monkeypatch):
-    monkeypatch.setattr("prismgp.prism.cross_fit._FOLDED_ROWS", 40)
+    monkeypatch.setattr("prismgp.prism.judging._FOLDED_ROWS", 40)
     x, y = wide(60, 2, d=2)
     calls = []
 

@@ -17,11 +17,12 @@ import prismgp
 from prismgp.core.kernels import KERNELS, Parameters
 from prismgp.data import from_parquet
 from prismgp.exceptions import PrismGPWarning
-from prismgp.prism import Expert, MapStatistics, Mixture, PlainMap, local_fit
+from prismgp.prism import Expert, Mixture, PlainMap, local_fit
 from prismgp.prism import fit as recipes
-from prismgp.prism.local import LocalMixture, Near, View, make_local, start_lengthscales, survey
+from prismgp.prism.local import LocalMixture, NeighborExpert, View, evaluate, make_local, start_lengthscales
 from prismgp.prism.local_fit import _EXACT, _INPUTS, _TARGET, LocalStage
-from prismgp.prism.stacking import foresee
+from prismgp.prism.maps import MapStatistics
+from prismgp.prism.stacking import selection_factor
 from prismgp.prism.train import MemberTraining
 from tests import reference, short
 from tests.prism.small import assert_same_predictions, data, make_map, model, nightly_seeds, rows
@@ -97,13 +98,13 @@ def beside(mixture, *, k, views=VIEWS, weights=WEIGHTS):
     """The mixture with neighbour GPs on its rows, k neighbours each, with parameters of no fit."""
     whole, x, y = mixture
     base, y = whole.predictor, whole.target_to_model(y)
-    seen = survey(base, whole.to_model(x), y)
+    seen = evaluate(base, whole.to_model(x), y)
     near = []
     for view, noise in zip(views, NOISE, strict=False):
         gp = make_local(view, seen, y, KERNELS["matern32"], start_lengthscales(base, np.full(2, 0.7), view), k)
         q = y.shape[1]
         params = replace(gp.params, log_noise=np.log(np.full(q, noise)), log_signal=np.linspace(-0.3, 0.2, q))
-        near.append(Near(view, gp.with_parameters(params)))
+        near.append(NeighborExpert(view, gp.with_parameters(params)))
     return LocalMixture(base, tuple(near), np.array(weights), TEMPERATURE[: y.shape[1]])
 
 
@@ -259,7 +260,7 @@ def test_more_rows(q):
             expert.predict(inputs, variance=True), expected.predict(inputs, variance=True), strict=True
         ):
             np.testing.assert_allclose(got, value, rtol=PREDICTION, atol=PREDICTION)
-    new = survey(after.base, inputs[old.sum() :], targets[old.sum() :])
+    new = evaluate(after.base, inputs[old.sum() :], targets[old.sum() :])
     for near, kept in zip(after.near, before.near, strict=True):
         gp, n = near.gp, kept.gp.n_rows
         assert (n, gp.n_rows) == (old.sum(), len(x))
@@ -461,9 +462,9 @@ def test_never_is_the_model_without_neighbours(monkeypatch, fitted_near):
     assert without.fit_status_["local"] == {}
     assert without.fit_status_["weights"] == fit.fit_status_["weights"]
     assert without.log_evidence_ == fit.log_evidence_
-    foreseen = base.temperature * foresee(None, fit.fit_status_["held_out_rows"])
-    np.testing.assert_allclose(without.model_.predictor.temperature, foreseen)
-    assert_same_predictions(without, _with(fit, replace(base, temperature=foreseen)), x)
+    expected = base.temperature * selection_factor(None, fit.fit_status_["held_out_rows"])
+    np.testing.assert_allclose(without.model_.predictor.temperature, expected)
+    assert_same_predictions(without, _with(fit, replace(base, temperature=expected)), x)
 
 
 def test_always_uses_neighbours():

@@ -23,7 +23,7 @@ from prismgp.exceptions import ModelFileError, PrismGPError
 from prismgp.model import FittedModel, file_bytes, load_model, save_model
 from prismgp.neighbors.local import LocalGP
 from prismgp.neighbors.model import NeighborModel
-from prismgp.prism.local import LocalMixture, Near, View, make_local, start_lengthscales, survey
+from prismgp.prism.local import LocalMixture, NeighborExpert, View, evaluate, make_local, start_lengthscales
 from tests.model.test_io import rewritten
 from tests.prism.small import assert_same_predictions, data, model
 
@@ -59,12 +59,12 @@ def beside(fit, x, y, *, rows=ROWS, weights=(0.0, 0.4, 0.3, 0.2, 0.1)):
     """The mixture of a fit, with four neighbour GPs on some of its rows."""
     whole = fit.model_
     base, y = whole.predictor, whole.target_to_model(np.atleast_2d(y.T).T[:rows])
-    seen = survey(base, whole.to_model(x[:rows]))
+    seen = evaluate(base, whole.to_model(x[:rows]))
     near = []
     for k, view in enumerate(VIEWS):
         gp = make_local(view, seen, y, KERNELS["rbf"], start_lengthscales(base, np.ones(x.shape[1]), view), 5 + k)
         gp = gp.with_parameters(replace(gp.params, log_noise=gp.params.log_noise - k))
-        near.append(Near(view, replace(gp, degrees=np.inf if view.residual else 3.0 + k)))
+        near.append(NeighborExpert(view, replace(gp, degrees=np.inf if view.residual else 3.0 + k)))
     predictor = LocalMixture(base, tuple(near), np.array(weights), np.full(y.shape[1], 1.3))
     return replace(whole, predictor=predictor, arguments=fit.get_params())
 
@@ -137,7 +137,7 @@ def test_coordinates_that_differ_are_kept_apart(tmp_path, fitted):
     near = list(saved.predictor.near)
     moved = near[3].gp.coordinates.clone()
     moved[0, 0] += 1.0
-    near[3] = Near(near[3].view, replace(near[3].gp, coordinates=moved))
+    near[3] = NeighborExpert(near[3].view, replace(near[3].gp, coordinates=moved))
     saved = replace(saved, predictor=replace(saved.predictor, near=tuple(near)))
     save_model(saved, tmp_path / "m")
     assert_same(load_model(tmp_path / "m"), saved, fitted[1])

@@ -12,7 +12,9 @@ from scipy import stats as distributions
 
 from prismgp.core.features import gated_features, spectral_features
 from prismgp.core.statistics import accumulate_features, solve_outputs
-from prismgp.prism import Expert, NetworkOutput, batch_log_evidence, batch_predict
+from prismgp.prism import Expert
+from prismgp.prism.batch import batch_log_evidence, batch_predict
+from prismgp.prism.maps import NetworkOutput
 from tests import reference
 from tests.prism.small import GATINGS, NOISES, dense, evidence, make_map, rows
 from tests.tolerances import EVIDENCE, GRADIENT, PREDICTION

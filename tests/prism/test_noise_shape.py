@@ -141,7 +141,7 @@ def test_interrupted_fits_are_normal(monkeypatch):
 
     def interrupted(self, streams, context):
         found = original(self, streams, context)
-        with context.ending.allow():
+        with context.ending.catch_end():
             raise KeyboardInterrupt
         return found
 

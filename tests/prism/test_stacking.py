@@ -6,8 +6,15 @@ import numpy as np
 import pytest
 from scipy import stats as distributions
 
-from prismgp.prism import HeldOut, mixture_moments, noise_scale, stack
-from prismgp.prism.stacking import foresee, stack_forward
+from prismgp.prism.stacking import (
+    HeldOut,
+    mixture_moments,
+    noise_scale,
+    selection_factor,
+    stack,
+    stack_forward,
+    tail_share,
+)
 from tests import reference
 
 
@@ -250,11 +257,18 @@ def test_temperature_is_per_output(rng):
 
 def test_choices_cost_less_the_more_rows_make_them():
     """(Z9)."""
-    factors = [foresee(None, m) for m in (0, 50, 1_000, 100_000)]
+    factors = [selection_factor(None, m) for m in (0, 50, 1_000, 100_000)]
     np.testing.assert_allclose(factors, [1.3, 1.15, 1.0 + 15 / 1_050, 1.0 + 15 / 100_050])
 
 
 def test_unequal_weights_are_fewer_rows():
     """A row of weight one among rows of weight zero is one row."""
-    assert foresee(np.ones(80), 80) == foresee(None, 80)
-    assert foresee(np.eye(80)[0], 80) == foresee(None, 1)
+    assert selection_factor(np.ones(80), 80) == selection_factor(None, 80)
+    assert selection_factor(np.eye(80)[0], 80) == selection_factor(None, 1)
+
+
+def test_one_row_more_than_were_held_out_may_be_far_away():
+    """(Z6)."""
+    assert tail_share(None, 99) == 0.01
+    assert tail_share(np.full(99, 7.0), 99) == pytest.approx(0.01)
+    assert tail_share(np.append(np.ones(49), np.zeros(50)), 99) == pytest.approx(0.02)

@@ -15,11 +15,13 @@ from sklearn.exceptions import NotFittedError
 import prismgp
 from prismgp._system import Streams
 from prismgp.core.numerics import hash_rows
+from prismgp.core.parallel import Workers
 from prismgp.core.rows import Ending
-from prismgp.core.threads import Workers
 from prismgp.exceptions import PrismGPWarning
-from prismgp.prism import MapStatistics, RevisedMap, batch_log_evidence
+from prismgp.prism import RevisedMap
+from prismgp.prism.batch import batch_log_evidence
 from prismgp.prism.judging import HeldOutRows
+from prismgp.prism.maps import MapStatistics
 from prismgp.prism.members import ELBO_EVERY, Member, MemberObjective, MemberSettings
 from prismgp.prism.train import MemberTraining
 from prismgp.prism.training_rows import RowsInMemory, held_out_rows
@@ -101,7 +103,7 @@ def test_steps_are_those_of_torch(learn_kernel, noise):
             loss.backward()
             torch.nn.utils.clip_grad_norm_(trained, 10.0)
             for group in optimiser.param_groups:
-                group["lr"] = task._learning_rate(task.courses[m], step)
+                group["lr"] = task._learning_rate(task.runs[m], step)
             optimiser.step()
             for name, value in network.state_dict().items():
                 average[name].lerp_(value, 1.0 - min(0.98, step / (9 + step)))
@@ -158,10 +160,10 @@ def test_a_member_that_diverges_leaves_the_others_alone():
 def test_learning_rates_rise_and_fall():
     """Linearly over fifty steps, times half a cosine over all of them."""
     task = MemberTraining(make_members(), make_rows(), SETTINGS)
-    (course,) = task.courses
+    (run,) = task.runs
     for step in range(1, 12):
         expected = 1e-2 * (step / 50) * 0.5 * (1 + math.cos(math.pi * (step - 1) / 11))
-        assert task._learning_rate(course, step) == pytest.approx(expected, rel=1e-12)
+        assert task._learning_rate(run, step) == pytest.approx(expected, rel=1e-12)
         task.step(step)
 
 
@@ -179,26 +181,26 @@ def test_kernel_parameters_are_trained_if_asked(learn_kernel):
 
 
 @pytest.fixture
-def weighing(monkeypatch):
+def weighting(monkeypatch):
     """Let every check find that rows far away should count less."""
-    monkeypatch.setattr(HeldOutRows, "are_far", lambda *_: True)
+    monkeypatch.setattr(HeldOutRows, "have_outliers", lambda *_: True)
     monkeypatch.setattr(HeldOutRows, "prefer", lambda *_: True)
 
 
-@pytest.mark.parametrize(("stop", "weighed"), [(5, False), (6, True), (9, False)])
-def test_members_go_on_where_they_were(monkeypatch, request, stop, weighed):
-    """Bit for bit, with averages, dropout, trust and the terms of the last ELBO, whatever step the interrupt hit.
+@pytest.mark.parametrize(("stop", "weighted"), [(5, False), (6, True), (9, False)])
+def test_members_go_on_where_they_were(monkeypatch, request, stop, weighted):
+    """Bit for bit, with averages, dropout, row weights and the terms of the last ELBO, whatever step the interrupt hit.
 
     One member is over before the others.
     """
     monkeypatch.setattr(MemberTraining, "check_every", 5)
-    if weighed:
-        request.getfixturevalue("weighing")
+    if weighted:
+        request.getfixturevalue("weighting")
 
     def train(store, monitor=None):
         ending = Ending(keep=True)
         task = MemberTraining(make_members(*KINDS), make_rows(), SETTINGS, ending)
-        task.courses[1].end = 5
+        task.runs[1].end = 5
         return run_training(task, monitor=monitor, checkpoint=store, ending=ending)
 
     steps = iter(range(1, 100))
@@ -223,25 +225,25 @@ def test_members_go_on_where_they_were(monkeypatch, request, stop, weighed):
 
 
 @pytest.mark.parametrize("noise", [0, 2])
-@pytest.mark.usefixtures("weighing")
+@pytest.mark.usefixtures("weighting")
 def test_rows_count_in_steps_as_the_last_check_says(monkeypatch, noise):
     """Weights of a member's rows are those of its own network, and held-out rows have none."""
     monkeypatch.setattr(MemberTraining, "check_every", 5)
     rows = make_rows(noise)
     task = MemberTraining(make_members(*KINDS), rows, SETTINGS)
     train_steps(task, 5)
-    for course in task.courses:
-        trust = course.trust.numpy()
-        np.testing.assert_array_equal(trust[rows.held_out], 1.0)
-        assert 0.0 < trust.min() < 0.9
-    assert not torch.equal(task.courses[0].trust, task.courses[1].trust)
+    for run in task.runs:
+        found = run.row_weights.numpy()
+        np.testing.assert_array_equal(found[rows.held_out], 1.0)
+        assert 0.0 < found.min() < 0.9
+    assert not torch.equal(task.runs[0].row_weights, task.runs[1].row_weights)
     given = []
     monkeypatch.setattr(task.members, "step", lambda draw: given.append(draw(range(len(KINDS)))))
-    draws = [copy.deepcopy(course.draws["batches"]) for course in task.courses]
+    draws = [copy.deepcopy(run.draws["batches"]) for run in task.runs]
     task.step(6)
-    for m, (course, draw) in enumerate(zip(task.courses, draws, strict=True)):
+    for m, (run, draw) in enumerate(zip(task.runs, draws, strict=True)):
         index = rows.draw(SETTINGS.batch_size, draw)
-        weights = course.trust[torch.as_tensor(index)].numpy()
+        weights = run.row_weights[torch.as_tensor(index)].numpy()
         own = given[0].row_noise[m].numpy()
         np.testing.assert_array_equal(own[:, 0], weights if not noise else weights * rows.noise[index, 0])
         np.testing.assert_array_equal(own[:, 1:], np.empty((20, 0)) if not noise else rows.noise[index, 1:])
@@ -252,8 +254,8 @@ def train_steps(task, steps):
     for number in range(1, steps + 1):
         task.step(number)
         task.steps = number
-    for course in task.active:
-        task.check([course])
+    for run in task.active:
+        task.check([run])
 
 
 def test_the_default_dtype_of_torch_does_not_matter():

@@ -22,7 +22,7 @@ from prismgp.data import Source, merge_copies
 from prismgp.exceptions import DataError
 from prismgp.model import FittedModel
 from prismgp.neighbors import NeighborModel
-from prismgp.prism import Expert, LocalMixture, Mixture, ReconfiguredMap, RevisedMap, clip_inputs, weigh_noise
+from prismgp.prism import Expert, LocalMixture, Mixture, ReconfiguredMap, RevisedMap, clip_inputs, weight_noise
 
 REFERENCES = ("auto", "gated", "full")
 _ROWS = 16_384  # of the networks and features at a time
@@ -159,8 +159,8 @@ def _expert_problem(expert: Expert, data: _Data, *, gated: bool) -> Problem:
                 points = (kind.reconfigure(rows) - kind.shift) / kind.scale
         features = Features(phi.double(), None if gates is None else gates.double())
         log_noise = None if log_noise is None else log_noise.double()
-        if training is not None and expert.judge is not None:  # some rows count less in the posterior
-            log_noise = weigh_noise(log_noise, expert.judge.row_trust(rows, columns[training]))
+        if training is not None and expert.weighted_by is not None:  # some rows count less in the posterior
+            log_noise = weight_noise(log_noise, expert.weighted_by.robust_weights(rows, columns[training]))
         return _Seen(points / lengthscale, features, log_noise)
 
     prefix = (

@@ -16,10 +16,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
-from typing import IO, TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet
 
@@ -32,11 +31,11 @@ from prismgp.data.text import TextWriter, check_encoding, open_writer
 from prismgp.exceptions import DataError
 
 if TYPE_CHECKING:
+    from prismgp._types import Indices
     from prismgp.model import FittedModel
 
 
 N = TypeVar("N", int, float)
-Indices: TypeAlias = npt.NDArray[np.int64]
 
 GROUP_BYTES = 2**21  # size in memory at which rows become a row group of a Parquet file
 

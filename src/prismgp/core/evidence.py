@@ -95,7 +95,7 @@ class SpectralEvidence:
         self.store = FeatureStore() if small and gate is None and chunks.device.type == "cpu" else None
 
     def statistics(self, params: Parameters) -> Statistics:
-        """Pass one. A few results are kept: the posterior is wanted where the optimiser has just been."""
+        """Pass one. A few results are kept, as the posterior is computed where the optimiser has just been."""
         w = self._projection(params)
         precise = self.precise or self._needs_float64(params)
         # Known variances of rows are relative to the noise, so that the statistics depend on it.
@@ -113,7 +113,7 @@ class SpectralEvidence:
         """Whether rounding of float32 products would show.
 
         ``A = I + (S / s2) G`` magnifies errors of G, which grow like the square root of the rows, by the ratio
-        of signal to noise; against the one that theory puts below every eigenvalue of A they must be small.
+        of signal to noise. They must be small compared with one, the lower bound of the eigenvalues of A.
         """
         if self.chunks.dtype == torch.float64:
             return False
@@ -334,7 +334,7 @@ class _Rotated:
     def of(cls, stats: Statistics) -> _Rotated:
         values, vectors = torch.linalg.eigh(stats.gram)
         targets, ones = vectors.T @ stats.feature_target, vectors.T @ stats.feature_sum
-        # Theory has no negative ones.
+        # Negative ones are rounding.
         return cls(stats, values.clamp_min(0.0).cpu().numpy(), targets.cpu().numpy(), ones.cpu().numpy())
 
 

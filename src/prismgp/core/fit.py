@@ -29,9 +29,9 @@ from prismgp.core.kernels import (
 )
 from prismgp.core.models import SpectralModel, spectral_objective
 from prismgp.core.optimise import Monitor, Objective, maximise, race, screen
+from prismgp.core.parallel import use_one_thread
 from prismgp.core.rows import Callback, Rows
 from prismgp.core.statistics import STATISTICS, noise_log_evidence
-from prismgp.core.threads import use_one_thread
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def fit_exact(
     monitor = Monitor(callback, lambda _, params: ExactModel.solve(objective, params), objective.work)
     callback.report("start", rows.n_rows, lambda: ExactModel.solve(objective, start))
     if not optimize:
-        return callback.ending.insist(lambda: ExactModel.solve(objective, start)), []
+        return callback.ending.compute_anyway(lambda: ExactModel.solve(objective, start)), []
     n = rows.n_rows
     plan = EXACT_STAGES
     sizes = [min(plan.race_rows, n), *([plan.main_rows] if n > plan.main_rows * _LARGER else [])]
@@ -86,7 +86,7 @@ def fit_exact(
     if not monitor.ending.over:
         params, done = maximise([*parts, objective], params, boxes, max_iter=max_iter, finish=bool(parts), **common)
         tried += done
-    return callback.ending.insist(lambda: ExactModel.solve(objective, widen(params, n))), tried
+    return callback.ending.compute_anyway(lambda: ExactModel.solve(objective, widen(params, n))), tried
 
 
 def start_rows(n: int, d: int) -> int:
@@ -146,7 +146,7 @@ class SSGPFit:
     def no_better_than_noise(self) -> bool:
         """Whether the gain is below what as many parameters gain from noise, one each (Akaike's criterion).
 
-        Of a few rows, priors say more than the evidence does, so that nothing is said of them.
+        False with few rows, for which priors matter more than the evidence.
         """
         params = self.model.params
         learned = len(params.log_lengthscale) + len(params.log_signal)
@@ -190,13 +190,15 @@ class _Fit:
         if samples is not None and self.settings.find_start:
             start, stage = exact_start(samples[0], start, self.settings.kernel, self.monitor)
             report.append(stage)
-        self.gating = self.callback.ending.insist(lambda: gate(start))
+        self.gating = self.callback.ending.compute_anyway(lambda: gate(start))
         params, objective = start, None
         if samples is not None:
             params, objective, stages = self._learn(samples, start)
             report += stages
         objective = objective or self._objective(self.rows)
-        last_pass = partial(self.callback.ending.insist, lambda: objective.statistics(objective.complete(params)))
+        last_pass = partial(
+            self.callback.ending.compute_anyway, lambda: objective.statistics(objective.complete(params))
+        )
         blocks = self.callback.recall("statistics", last_pass, STATISTICS)
         if self.kind is ProfiledEvidence:
             params = profile(blocks, params, self.settings.dtype)
@@ -242,7 +244,7 @@ class _Fit:
         """Starting points of the race, the most promising ones first, and what it took to find them.
 
         Several draws of the frequencies are tried at several multiples of the length-scales. The best ones take part
-        in the race; of the best draw also length-scales that owe nothing to the exact GP, which may be wrong. Where
+        in the race; of the best draw also length-scales that do not depend on the exact GP, which may be wrong. Where
         inputs have long tails, the best ones also take part with limits.
         """
         settings = self.settings

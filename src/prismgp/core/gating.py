@@ -150,7 +150,7 @@ class ClusterMoments:
         n = self.counts.sum()
         centre = (self.counts @ self.means) / n
         between = self.counts @ ((self.means - centre) / lengthscale).square()
-        # The inputs that matter: those of long length-scales have no spread here, and say nothing.
+        # The effective number of inputs: those of long length-scales have hardly any spread here.
         spread = squares.sum(0) + between
         shares = spread / spread.sum().clamp_min(torch.finfo(spread.dtype).tiny)
         dims = 1.0 / max(float(shares.square().sum()), 1.0 / len(shares))

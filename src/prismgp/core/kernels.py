@@ -150,7 +150,7 @@ def squared_distance(a: Tensor, b: Tensor | None = None) -> Tensor:
 
     By one matrix product, so no (n, m, d) array exists. Rows are centred first, because the
     product form loses digits when the rows are far from the origin. Batches, (..., n, d), give (..., n, m).
-    Near rows are subtracted: of their product hardly a digit would be left, and other ones for other numbers of rows.
+    Near rows are subtracted instead, as the product form would leave hardly a digit of their distances.
     """
     centre = a.mean(-2, keepdim=True)
     left = a - centre

@@ -80,7 +80,7 @@ def factor(a: Tensor) -> Factor:
 def factor_all(a: Tensor) -> Tensor:
     """Factor matrices as :func:`factor` does, (M, k, k) float64; one with NaN or infinity has a factor of NaN.
 
-    While the steps of a GPU are recorded nobody can look at a matrix: there, every one that fails has a factor of NaN.
+    While the steps of a GPU are recorded, values cannot be read: there, every matrix that fails has a factor of NaN.
     """
     lower: Tensor
     lower, info = torch.linalg.cholesky_ex(a)

@@ -19,8 +19,8 @@ from scipy.optimize import LbfgsInvHessProduct, OptimizeResult, minimize
 
 from prismgp._types import Array
 from prismgp.core.kernels import Parameters, Prior
+from prismgp.core.parallel import use_one_thread
 from prismgp.core.rows import Callback, Ending
-from prismgp.core.threads import use_one_thread
 
 _MEMORY = 20  # pairs kept by L-BFGS
 _FTOL = 1e-7  # change of the evidence per row, in nats, at which L-BFGS stops
@@ -148,7 +148,7 @@ def screen(
     """
     began = time.perf_counter()
     values, reason = np.full(len(runners), np.inf), "the best starting points take part in the race"
-    with monitor.ending.allow(), use_one_thread(all(objective.small for objective, _ in runners)):
+    with monitor.ending.catch_end(), use_one_thread(all(objective.small for objective, _ in runners)):
         for index, (objective, params) in enumerate(runners):
             values[index] = _Negated(objective, params, "screen", monitor, prior).value(params.pack())
     known = np.isfinite(values)
@@ -259,7 +259,7 @@ def _lbfgs(
         iterations += 1
         target.report(intermediate_result.x, float(intermediate_result.fun))
 
-    with monitor.ending.allow(), use_one_thread(objective.small):
+    with monitor.ending.catch_end(), use_one_thread(objective.small):
         result = minimize(
             target,
             begin,
@@ -285,7 +285,7 @@ def _finish(
     max_iter: int,
     monitor: Monitor,
 ) -> tuple[Parameters, dict[str, Any]]:
-    """BFGS on all rows, from the inverse Hessian (per row) that a subsample has taught.
+    """BFGS on all rows, from the inverse Hessian (per row) of a subsample.
 
     A step that promises little is checked by the value alone, which takes one pass instead of two,
     and is the last.
@@ -295,7 +295,7 @@ def _finish(
     target = _Negated(objective, start, "quasi-newton", monitor, None)
     vector, value = np.clip(start.pack(), low, high), None
     accepted, converged, message = 0, False, ""
-    with monitor.ending.allow():
+    with monitor.ending.catch_end():
         value, gradient = target(vector)
         while accepted < max_iter:
             # Parameters held by a bound they push against do not move.

@@ -1,4 +1,4 @@
-"""What the mathematics sees of the world: rows to pass over, wherever they are, how noisy they are, and a callback.
+"""Interfaces of the mathematics: rows, wherever they are, and their noise; time limits; and callbacks.
 
 The package ``data`` implements the protocols of rows for arrays, files and clusters; ``context`` the callback.
 
@@ -14,9 +14,9 @@ learn that there is no noise. With ``Q`` the covariance of the targets, r their 
 - (W2) ``d log evidence / d log s2 = 1/2 sum_i (alpha_i^2 - (Q^-1)_ii) D_i / e_i``.
 
 A fit may end before it is done: at a time limit, or by an interrupt after which the best state so far is kept. A stage
-runs inside :meth:`Ending.allow` and calls :meth:`Ending.check` before everything that takes time. When the end has
+runs inside :meth:`Ending.catch_end` and calls :meth:`Ending.check` before everything that takes time. When the end has
 come, the check leaves the block, and the stage continues with the best state it has reached. What every model needs,
-such as the last pass over the rows, is done in :meth:`Ending.insist`, whatever the clock says.
+such as the last pass over the rows, is done in :meth:`Ending.compute_anyway`, whatever the clock says.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ class RowNoise:
 
 
 class FitEndedError(Exception):
-    """The fit is to end with the best state so far; :meth:`Ending.allow` catches it."""
+    """The fit is to end with the best state so far; :meth:`Ending.catch_end` catches it."""
 
 
 def time_twice(work: Callable[[], object]) -> float:
@@ -281,11 +281,11 @@ class Ending:
         if self.over:
             raise FitEndedError
 
-    def allow(self) -> _Block:
-        """Return a context manager that the end of the stage leaves, so that the code after it runs."""
+    def catch_end(self) -> _Block:
+        """Return a context manager that catches the end of the stage and a kept interrupt; the code after it runs."""
         return _Block(self)
 
-    def insist(self, compute: Callable[[], T]) -> T:
+    def compute_anyway(self, compute: Callable[[], T]) -> T:
         """Compute a result that the model needs; if an interrupt is to keep the model, compute it again."""
         try:
             return compute()
@@ -302,7 +302,7 @@ class Ending:
 
 
 class _Block:
-    """What :meth:`Ending.allow` returns; a class, so that type checkers know that it stops exceptions."""
+    """What :meth:`Ending.catch_end` returns; a class, so that type checkers know that it stops exceptions."""
 
     def __init__(self, ending: Ending) -> None:
         self._ending = ending

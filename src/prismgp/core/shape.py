@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, ClassVar
@@ -123,7 +123,7 @@ class SkewedShape(NoiseShape):
         return np.asarray(peak - (self.degrees + 1.0) * np.log(np.hypot(1.0, t / math.sqrt(self.degrees))))
 
     def cdf(self, z: Array) -> Array:
-        # Imported here for the weight of start-up: normal noise does without.
+        # Imported here, as it is slow to import and normal noise does not need it.
         from scipy.special import stdtr
 
         x = self._raw(z)
@@ -133,7 +133,7 @@ class SkewedShape(NoiseShape):
         return np.asarray(np.where(x < 0.0, left * tail, 1.0 - (1.0 - left) * tail))
 
     def quantile(self, u: Array) -> Array:
-        # Imported here for the weight of start-up: normal noise does without.
+        # Imported here, as it is slow to import and normal noise does not need it.
         from scipy.special import stdtrit
 
         u = np.asarray(u, dtype=np.float64)
@@ -175,7 +175,7 @@ class SkewedShape(NoiseShape):
 
 
 @dataclass(frozen=True)
-class StudentShape(NoiseShape):
+class StudentShape(SkewedShape):
     """Student's t, scaled to variance 1 (Z3).
 
     Parameters
@@ -184,22 +184,9 @@ class StudentShape(NoiseShape):
         Degrees of freedom, above 2.
     """
 
-    degrees: float
+    skew: float = field(default=1.0, init=False, repr=False)
 
     kind: ClassVar[str] = "student"
-
-    @cached_property
-    def _symmetric_shape(self) -> SkewedShape:
-        return SkewedShape(self.degrees, 1.0)
-
-    def log_density(self, z: Array) -> Array:
-        return self._symmetric_shape.log_density(z)
-
-    def cdf(self, z: Array) -> Array:
-        return self._symmetric_shape.cdf(z)
-
-    def quantile(self, u: Array) -> Array:
-        return self._symmetric_shape.quantile(u)
 
     def to_dict(self) -> dict[str, Any]:
         return {"kind": self.kind, "degrees": self.degrees}
@@ -355,7 +342,7 @@ def _log_peak(degrees: float) -> float:
 
 def _student_moments_below(degrees: float, b: float) -> Array:
     """Integrals of 1, t and t^2 times the density of Student's t, from minus infinity to b, (3,)."""
-    # Imported here for the weight of start-up: normal noise does without.
+    # Imported here, as it is slow to import and normal noise does not need it.
     from scipy.special import stdtr
 
     zero = float(stdtr(degrees, b))

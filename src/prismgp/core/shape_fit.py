@@ -27,8 +27,8 @@ from prismgp.core.shape import (
 )
 from prismgp.exceptions import DataError
 
-_MIN_VALUES = 20  # fewer values say nothing about a shape
-_MIN_FLEXIBLE = 200  # fewer values say nothing about skewness or lumps
+_MIN_VALUES = 20  # fewer cannot show a shape
+_MIN_FLEXIBLE = 200  # fewer cannot show skewness or lumps
 _FARTHEST = 1e4  # residuals beyond are broken predictions, not noise
 _FOLDS = 5
 _WIDTH = 0.005  # of the narrowest spike, in standard deviations: repeated values must not have an infinite density

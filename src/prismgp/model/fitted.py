@@ -15,13 +15,13 @@ from prismgp._types import AnyArray, Array, Tensor
 from prismgp.core.features import NO_LIMIT
 from prismgp.core.models import Marginals, Predictor, Standardiser, central_levels, normal_quantile, standardise
 from prismgp.core.shape import NoiseShape, NormalShape
-from prismgp.core.tails import add_tail_density, add_tails, tailed_quantiles
 from prismgp.data import StandardisedRows, TableEncoder
 from prismgp.exceptions import DataError
 from prismgp.model.conformal import Conformal
-from prismgp.model.row_shapes import RowShapes
+from prismgp.model.row_shapes import RowShapes, add_tail_density, add_tails, tailed_quantiles
 from prismgp.model.unknown import DRAWS, Compute, Taught, by_rows, fill_ignored, marginals_of_unknown
-from prismgp.prism.copies import KnownRows, Mask
+from prismgp.prism import LocalMixture
+from prismgp.prism.shapes import Mask
 
 _CPU = torch.device("cpu")
 
@@ -333,7 +333,9 @@ class FittedModel:
 
     @cached_property
     def _row_shapes(self) -> RowShapes:
-        known = None if self.copy_shapes is None else KnownRows.of(self.predictor, self.n_inputs)
+        known = None
+        if self.copy_shapes is not None and isinstance(self.predictor, LocalMixture):
+            known = self.predictor.near[0].gp.sorted_hashes(self.n_inputs)
         return RowShapes.of(self.shapes, self.copy_shapes, self.tail_share, known)
 
     def sample(self, x: AnyArray, count: int, rng: np.random.Generator) -> Array:

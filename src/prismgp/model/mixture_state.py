@@ -47,9 +47,9 @@ def mixture_tensors(mixture: Mixture) -> dict[str, Tensor]:
     for k, expert in enumerate(mixture.experts):
         own = {"moments": expert.statistics.moments, "noise_scale": torch.as_tensor(expert.noise_scale)}
         own |= {name: getattr(expert.posterior, name) for name in _POSTERIOR}
-        if expert.judge is not None:
-            own |= {f"judge.{name}": getattr(expert.judge.posterior, name) for name in _POSTERIOR}
-            own["judge.noise_scale"] = torch.as_tensor(expert.judge.noise_scale)
+        if expert.weighted_by is not None:
+            own |= {f"judge.{name}": getattr(expert.weighted_by.posterior, name) for name in _POSTERIOR}
+            own["judge.noise_scale"] = torch.as_tensor(expert.weighted_by.noise_scale)
         own |= {name: torch.as_tensor(getattr(expert.params, name)) for name in PARAMETERS}
         own |= {f"map.{name}": value for name, value in _map_tensors(expert.map).items()}
         tensors |= {f"e{k}.{name}": value for name, value in own.items()}
@@ -95,7 +95,7 @@ def _build_expert(own: dict[str, Tensor], entry: dict[str, Any], *, d: int, q: i
     if not judge:
         return found
     posterior, noise_scale = _build_posterior(judge, *known_by)
-    return replace(found, judge=replace(found, posterior=posterior, noise_scale=noise_scale))
+    return replace(found, weighted_by=replace(found, posterior=posterior, noise_scale=noise_scale))
 
 
 def _build_posterior(own: dict[str, Tensor], params: Parameters, width: int, q: int) -> tuple[WeightPosterior, Array]:

@@ -24,7 +24,7 @@ from prismgp.neighbors.conditional import conditionals
 from prismgp.neighbors.local import LocalGP
 from prismgp.neighbors.model import NeighborModel
 from prismgp.prism import Mixture, RevisedMap
-from prismgp.prism.local import LocalMixture, Near, View
+from prismgp.prism.local import LocalMixture, NeighborExpert, View
 
 _COORDINATES = re.compile(r"near\.coordinates\.\d+")
 _MOST_NEAR = 100  # neighbour GPs of a model
@@ -114,7 +114,7 @@ def build_local(tensors: dict[str, Tensor], config: dict[str, Any], mixture: Mix
     gps = _build_gps(tensors, entries, params, widths)
     if any(gp.n_rows > mixture.n_rows for gp in gps):
         raise ModelFileError("there are more neighbours than rows of the model")
-    near = tuple(Near(view, gp) for view, gp in zip(views, gps, strict=True))
+    near = tuple(NeighborExpert(view, gp) for view, gp in zip(views, gps, strict=True))
     return LocalMixture(mixture, near, weights, temperature)
 
 

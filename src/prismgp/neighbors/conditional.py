@@ -60,7 +60,7 @@ class _Solved:
     lower: Tensor  # factor of A, (m, k, k)
     residuals: Tensor  # t_N - m, (m, k)
     roots: Tensor | None  # of V, (m, k), where rows differ in their noise
-    surprise: Tensor | None = None  # beta of (N6), (m,), where that is asked for
+    misfit: Tensor | None = None  # beta of (N6), (m,), where that is asked for
 
     def solve(self, b: Tensor) -> Tensor:
         """``V^-1/2 A^-1 V^-1/2 b``, (m, k)."""
@@ -72,8 +72,8 @@ class _Solved:
 def scaled_distances(offsets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Squared distances between the neighbours, (m, k, k), and to the point, (m, k), of scaled offsets (m, k, D).
 
-    The product form loses digits where rows are far from the origin, so that lies amid the neighbours: the point may be
-    far from all of them. Also returns the offsets from there. Distances between neighbours do not depend on the point.
+    The product form loses digits where rows are far from the origin. So the origin is moved to the mean of the
+    neighbours, not to the point, which may be far from all of them. Also returns the offsets from that mean.
     """
     apart = offsets.detach()
     centred = apart - apart.mean(1, keepdim=True)
@@ -111,7 +111,7 @@ def solve_output(
     k: int,
     solver: Solver = _solve_by_factors,
     *,
-    surprise: bool = False,
+    misfit: bool = False,
 ) -> _Solved:
     """(N1) and (N2) for output k; and beta of (N6), if asked for."""
     signal, noise, mean = float(params.signal[k]), float(params.noise[k]), float(params.mean[k])
@@ -122,14 +122,14 @@ def solve_output(
         a.div_(roots[:, :, None]).div_(roots[:, None, :])
     a += torch.eye(a.shape[1], dtype=a.dtype, device=a.device)
     residuals = near.targets[:, :, k] - mean
-    right = torch.stack([r, residuals], 2) if surprise else r[:, :, None]
+    right = torch.stack([r, residuals], 2) if misfit else r[:, :, None]
     if roots is not None:
         right = right / roots[:, :, None]
     solution, lower = solver(a, right)
     found = solution[:, :, 0]
     weights = ratio * (found if roots is None else found / roots)
     variance = signal * (1.0 - (weights * r).sum(1)).clamp_min(VARIANCE_FLOOR)
-    beta = (right[:, :, 1] * solution[:, :, 1]).sum(1) / noise if surprise else None
+    beta = (right[:, :, 1] * solution[:, :, 1]).sum(1) / noise if misfit else None
     return _Solved(weights, mean + (weights * residuals).sum(1), variance, lower, residuals, roots, beta)
 
 
@@ -139,12 +139,12 @@ class Conditionals(NamedTuple):
     mean: Tensor
     variance: Tensor  # of the function
     noise: Tensor  # variance
-    surprise: Tensor | None = None  # beta of (N6)
+    misfit: Tensor | None = None  # beta of (N6)
 
     @classmethod
     def join(cls, parts: Sequence[Conditionals]) -> Conditionals:
         first, *_ = parts
-        given = cls._fields if first.surprise is not None else cls._fields[:3]
+        given = cls._fields if first.misfit is not None else cls._fields[:3]
         return cls(*(torch.cat([getattr(part, name) for part in parts]) for name in given))
 
 
@@ -155,19 +155,19 @@ def conditionals(
     degrees: float = math.inf,
     solver: Solver = _solve_by_factors,
     *,
-    surprise: bool = False,
+    misfit: bool = False,
 ) -> Conditionals:
-    """The targets of the points given their neighbours; ``surprise``: beta is wanted also of a GP.
+    """The targets of the points given their neighbours; ``misfit``: compute beta also for a GP.
 
     ``solver`` returns ``A^-1 B`` and what it was found by, from A, (m, k, k), and B, (m, k, c).
     """
     inner, r = _correlations(kernel, params, near)
-    surprise = surprise or math.isfinite(degrees)
+    misfit = misfit or math.isfinite(degrees)
     outputs = range(near.targets.shape[2])
-    solved = [solve_output(inner, r, near, params, k, solver, surprise=surprise) for k in outputs]
+    solved = [solve_output(inner, r, near, params, k, solver, misfit=misfit) for k in outputs]
     mean, variance = torch.stack([each.mean for each in solved], 1), torch.stack([each.variance for each in solved], 1)
     noise = torch.as_tensor(params.noise).to(mean).expand_as(mean)
-    found = [each.surprise for each in solved if each.surprise is not None]
+    found = [each.misfit for each in solved if each.misfit is not None]
     if not found:
         return Conditionals(mean, variance, noise)
     beta = torch.stack(found, 1)
@@ -182,11 +182,11 @@ def _correlations(kernel: Kernel, params: Parameters, near: Neighborhoods) -> tu
     return kernel.value(between), kernel.value(squares)
 
 
-def spread_factor(surprise: Tensor, k: int, degrees: float) -> Tensor:
+def spread_factor(misfit: Tensor, k: int, degrees: float) -> Tensor:
     """(N6), for k neighbours."""
     if math.isinf(degrees):
-        return torch.ones_like(surprise)
-    return (degrees - 2.0 + surprise) / (degrees - 2.0 + k)
+        return torch.ones_like(misfit)
+    return (degrees - 2.0 + misfit) / (degrees - 2.0 + k)
 
 
 def weights_of(kernel: Kernel, params: Parameters, near: Neighborhoods) -> Tensor:

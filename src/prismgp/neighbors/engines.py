@@ -52,7 +52,7 @@ class ScaledPoints:
             raise DataError(f"scale must hold {points.shape[1]} finite numbers, one for each coordinate")
         kept = scale.nonzero()[:, 0]
         if len(kept) == 0:
-            kept = torch.zeros_like(scale[:1], dtype=torch.int64)  # one coordinate that counts nothing
+            kept = torch.zeros_like(scale[:1], dtype=torch.int64)  # one coordinate, of scale zero
         self.width = len(scale)
         self.kept = None if len(kept) == self.width else kept
         self.points = self._columns(points.detach())
@@ -276,7 +276,7 @@ class Tree:
     attempts = 3
 
     def __init__(self, space: ScaledPoints) -> None:
-        # Imported here for the weight of start-up: brute force does without.
+        # Imported here, as it is slow to import and brute force does not need it.
         from scipy.spatial import cKDTree
 
         self.space = space

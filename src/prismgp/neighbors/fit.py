@@ -23,8 +23,8 @@ import torch
 from prismgp._types import Array, Tensor
 from prismgp.core.kernels import Kernel, Parameters, Prior
 from prismgp.core.models import normal_log_density
+from prismgp.core.parallel import Workers
 from prismgp.core.rows import Callback, RowNoise
-from prismgp.core.threads import Workers
 from prismgp.neighbors.conditional import Conditionals, Neighborhoods, scaled_distances, solve_output
 from prismgp.neighbors.local import LocalGP
 
@@ -86,7 +86,7 @@ def fit_local(
     callback: Callback | None = None,
     model: Callable[[LocalGP], Any] = lambda gp: gp,
 ) -> LocalGP:
-    """Learn length-scales, signal and noise; the given length-scales say what the metric is like at the start.
+    """Learn length-scales, signal and noise, from the given length-scales on.
 
     ``starts`` are further starting points, which compete with those made from the length-scales. ``callback`` is told
     of every evaluation, and of every step with what ``model`` makes of it.
@@ -120,7 +120,7 @@ class _Fit:
         adam = _Adam(len(self.params.pack()))
         every = -(-training.steps // training.searches)
         batch = min(training.batch_rows, m)
-        with ending.allow():
+        with ending.catch_end():
             for step in range(training.steps):
                 if step % every == 0:
                     drawn = self._draw(min(m, max(batch, training.search_rows)))
@@ -208,7 +208,7 @@ class _Fit:
         ]
         limited = [self._limit(each) for each in (*starts, *tried)]
         values: list[float] = []
-        with self.callback.ending.allow():
+        with self.callback.ending.catch_end():
             for each in limited:
                 values.append(self._evaluate(near, each)[0])
         return limited[int(np.argmax(values))] if values else self.gp.params
@@ -326,9 +326,9 @@ def _split(total: int, count: int) -> list[slice]:
     return [slice(*ends) for ends in pairwise(k * total // count for k in range(count + 1))]
 
 
-def predict_examples(gp: LocalGP, examples: Examples, *, surprise: bool = False) -> Conditionals:
-    """The targets of examples given their neighbours among the others; ``surprise``: with beta of (N6)."""
-    return gp.predict_from(examples.points, neighbors_of(gp, examples), surprise=surprise)
+def predict_examples(gp: LocalGP, examples: Examples, *, misfit: bool = False) -> Conditionals:
+    """The targets of examples given their neighbours among the others; ``misfit``: with beta of (N6)."""
+    return gp.predict_from(examples.points, neighbors_of(gp, examples), misfit=misfit)
 
 
 def draw_examples(gp: LocalGP, rng: np.random.Generator) -> Examples:

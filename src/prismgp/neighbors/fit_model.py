@@ -23,7 +23,7 @@ from prismgp.neighbors.model import NeighborModel, keep_rows
 
 MOST_ROWS = 4_000_000
 _STEPS_PER_SEARCH = 50
-_PROBE_ROWS = 512  # whose predictions tell how long those of all examples take
+_PROBE_ROWS = 512  # to time the predictions of all examples
 _LEAST_NOISE = {torch.float64: 1e-6, torch.float32: 1e-5}
 _LEARNED = "neighbors"  # entry of the checkpoint
 

@@ -173,8 +173,8 @@ class LocalGP:
             return Conditionals(mean, variance, torch.as_tensor(self.params.noise).to(mean).expand_as(mean))
         return self.predict_from(points, self.search.query(points, self.k))
 
-    def predict_from(self, points: Tensor, rows: Tensor, *, surprise: bool = False) -> Conditionals:
-        """The targets at points given these rows, (m, k); ``surprise`` as of :func:`conditionals`."""
+    def predict_from(self, points: Tensor, rows: Tensor, *, misfit: bool = False) -> Conditionals:
+        """The targets at points given these rows, (m, k); ``misfit`` as of :func:`conditionals`."""
         return Conditionals.join(
             [
                 conditionals(
@@ -182,7 +182,7 @@ class LocalGP:
                     self.params,
                     self.gather(points[block], rows[block]),
                     self.degrees,
-                    surprise=surprise,
+                    misfit=misfit,
                 )
                 for block in self._blocks(len(points))
             ]
@@ -234,8 +234,8 @@ class LocalGP:
 
     def _spread(self, found: Conditionals) -> Tensor:
         """Roots of the factors (N6) on variances, (m, q)."""
-        assert found.surprise is not None
-        return spread_factor(found.surprise, self.k, self.degrees).sqrt()
+        assert found.misfit is not None
+        return spread_factor(found.misfit, self.k, self.degrees).sqrt()
 
     def draw(self, count: int, rng: np.random.Generator) -> Callable[[Tensor], Tensor]:
         """Functions drawn from the posterior, which take points, (m, D), and return values, (m, q, count).

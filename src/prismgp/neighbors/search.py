@@ -97,7 +97,7 @@ class NeighborSearch:
     def extend(self, points: Tensor) -> NeighborSearch:
         """Search among more points, whose rows follow those of this search."""
         joined = torch.cat([self._points, points.to(self._points.device)])
-        # Engines agree, so an old choice costs time only, and choosing costs time too.
+        # All exact engines return the same, so an outdated choice costs only time, as choosing again does.
         keep = self._asked != "auto" or len(joined) < _GROWN * self._chosen_for
         search = NeighborSearch(joined, self._scale, engine=self.engine if keep else "auto")
         search._asked = self._asked
@@ -126,7 +126,7 @@ class NeighborSearch:
         return (brute, "brute") if tree is None else (tree, "tree")
 
     def _brute(self) -> Products:
-        # On CUDA float64 keeps clear of TF32. On the CPU float32 takes half the time, and doubts are rare.
+        # float64 on CUDA, because of TF32. On the CPU float32 takes half the time; few queries are repeated in float64.
         single = not self._space.points.is_cuda and single_is_single()
         return Products(self._space, torch.float32 if single else torch.float64)
 
@@ -143,11 +143,11 @@ class NeighborSearch:
         k = _PILOT_NEIGHBORS
         self._search(brute, x[:2], k, None, None)  # first calls start threads
         start = perf_counter()
-        self._search(brute, x, k, None, None)  # with what is repeated: ties and tight clusters cost engines differently
+        self._search(brute, x, k, None, None)  # with repeated queries: ties and tight clusters cost engines differently
         limit = perf_counter() - start
         tree = Tree(self._space)
         taken = 0.0
-        for part in (x[:2], x[2:8], x[8:]):  # a tree in many dimensions shows soon that it is slow
+        for part in (x[:2], x[2:8], x[8:]):  # a slow tree is given up early
             start = perf_counter()
             self._search(tree, part, k, None, None)
             taken += perf_counter() - start
@@ -165,7 +165,7 @@ class NeighborSearch:
             return lists
         groups = torch.arange(self.n)
         true = self._search(self._brute(), x, k, groups, pilots)
-        # By distances: another of several points at the same distance is as good.
+        # By distances, as points at the same distance are equally good.
         reach = space.distances(x, true)[:, -1:]
         while True:
             found, _ = lists.find_nearest(space.place(x), min(k + 1, self.n))

@@ -25,10 +25,10 @@ from prismgp.neighbors.search import NeighborSearch
 class PointShards:
     """Points in shards, each in the memory of some worker."""
 
-    kept: Kept[Any]  # what the workers have of the rows
+    kept: Kept[Any]  # data of the rows on the workers
     n: int  # points of all shards
-    read: Callable[[Any], Tensor]  # the points, (n, D), of what is kept of a shard
-    changed: tuple[Tensor, Tensor] | None = None  # rows, increasing, whose points are others than those, and which
+    read: Callable[[Any], Tensor]  # from the data of a shard to its points, (n, D)
+    changed: tuple[Tensor, Tensor] | None = None  # rows, increasing, that have changed since, and their points
 
     def change(self, rows: Tensor, points: Tensor) -> PointShards:
         """With other points in some rows."""
@@ -57,7 +57,7 @@ class ShardSearch:
         if k == 0 or len(x) == 0:
             return torch.empty((len(x), k), dtype=torch.int64, device=x.device)
         if groups is not None and torch.equal(groups.cpu(), torch.arange(shards.n)):
-            groups = None  # every row is a group of its own, which the shards know without them
+            groups = None  # every row is a group of its own, as shards assume
         tensors = (None if each is None else each.cpu() for each in (groups, own))
         task = _Task(shards.read, shards.changed, self.scale.cpu(), x.cpu(), k, *tensors)
         distances, rows = shards.kept.reduce(task.find, task.merge)

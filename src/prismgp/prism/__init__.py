@@ -2,44 +2,41 @@
 
 The data flow of the joint recipe:
 
-- ``network.py``: inputs to latent inputs, gates, features and relative noise (V1 to V4);
+- ``maps.py``: from inputs to features and relative noise, for a network by latent inputs and gates (V1 to V4);
 - ``batch.py``: log evidence of mini-batches (B1 to B4);
-- ``members.py``: the members' networks and their optimiser in one tensor, and a step of all of them (T1), which
-  ``replay.py`` records on a GPU;
-- ``train.py``: the training of the members, checked on held-out rows;
-- ``maps.py``: features of rows; ``experts.py``: these with the exact posterior of their weights, and their mixture;
-- ``judging.py``: what an expert says of held-out rows, and how much each row counts in its posterior (W3);
+- ``members.py``: the members' networks and their optimiser in one tensor, and a step of all of them (T1);
+- ``training_rows.py``: their batches; ``train.py``: their training, checked on held-out rows;
+- ``experts.py``: features with the exact posterior of their weights, and the mixture of these;
+- ``judging.py``: predictions of held-out rows by an expert, and how much each row counts in its posterior (W3);
 - ``stacking.py``: noise, weights and temperature of the mixture, by the density of the held-out rows;
+- ``local.py``: neighbour GPs beside the mixture (L1 to L3); ``local_fit.py``: how they are learned;
+- ``shapes.py``: shapes of the noise, by the residuals at held-out rows and at copies (Z7, Z8);
 - ``joint.py``: all of it, in order; ``fit.py``: the settings and recipes of the estimator;
 - ``released.py``: what the authors' released code does instead (T2).
 """
 
-from prismgp.prism.batch import batch_log_evidence, batch_predict
-from prismgp.prism.experts import Expert, Mixture, weigh_noise
+from prismgp.prism.experts import Expert, Mixture, weight_noise
 from prismgp.prism.local import LocalMixture
-from prismgp.prism.maps import FeatureMap, InformedMap, MapStatistics, PlainMap, ReconfiguredMap
-from prismgp.prism.network import NetworkOutput, NetworkSizes, RevisedMap, clip_inputs
-from prismgp.prism.stacking import HeldOut, Stack, mixture_moments, noise_scale, stack
+from prismgp.prism.maps import (
+    FeatureMap,
+    InformedMap,
+    NetworkSizes,
+    PlainMap,
+    ReconfiguredMap,
+    RevisedMap,
+    clip_inputs,
+)
 
 __all__ = [
     "Expert",
     "FeatureMap",
-    "HeldOut",
     "InformedMap",
     "LocalMixture",
-    "MapStatistics",
     "Mixture",
-    "NetworkOutput",
     "NetworkSizes",
     "PlainMap",
     "ReconfiguredMap",
     "RevisedMap",
-    "Stack",
-    "batch_log_evidence",
-    "batch_predict",
     "clip_inputs",
-    "mixture_moments",
-    "noise_scale",
-    "stack",
-    "weigh_noise",
+    "weight_noise",
 ]

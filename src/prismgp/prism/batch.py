@@ -34,7 +34,7 @@ from prismgp._types import Tensor
 from prismgp.core.kernels import Parameters
 from prismgp.core.numerics import Factor, factor, factor_all, invert_lower
 from prismgp.core.rows import RowNoise
-from prismgp.prism.network import NetworkOutput
+from prismgp.prism.maps import NetworkOutput
 
 # Rows times the largest ratio of signal to noise. Rounding to float32 moves eigenvalues, which are at least one, by
 # 1e-7 of it. At this limit the errors of gradients are up to a fifth of their deviation from batch to batch.

@@ -19,11 +19,9 @@ from prismgp.core.process import Functions
 from prismgp.core.rows import RowNoise
 from prismgp.core.statistics import Statistics, accumulate_features, solve_outputs
 from prismgp.data import StandardisedRows
-from prismgp.prism.maps import FeatureMap, InformedMap, MapStatistics, PlainMap, ReconfiguredMap
-from prismgp.prism.network import RevisedMap
-from prismgp.prism.stacking import HeldOut
+from prismgp.prism.maps import FeatureMap, InformedMap, MapStatistics, PlainMap, ReconfiguredMap, RevisedMap
 
-TRUST_DEGREES = 3.0  # of the Student's t that rows are thought to come from where some are far away
+ROBUST_DEGREES = 3.0  # of the Student's t distribution assumed when residuals have outliers
 _LEAST_NOISE_SHARE = 1e-6  # of the noise that a row's own variance leaves, below which rounding decides
 
 
@@ -39,8 +37,8 @@ class Expert:
     noise_scale: Array  # (q,), factor on the noise variance at prediction, from held-out rows
     log_evidence: float
     factors: tuple[Factor, ...]  # how the factorisations went; the matrices are in the posterior
-    # The same with another posterior, which has weighed the rows of this one (W3); None: all of them count the same.
-    judge: Expert | None = None
+    # The expert whose residuals weighted the rows of this posterior (W3); None: all of them count the same.
+    weighted_by: Expert | None = None
 
     @classmethod
     def of(cls, name: str, feature_map: FeatureMap, params: Parameters, statistics: Statistics) -> Expert:
@@ -87,12 +85,12 @@ class Expert:
         )
         return Expert.of(self.name, self.map, params, self.statistics)
 
-    def with_statistics(self, statistics: Statistics, *, judge: Expert | None = None) -> Expert:
+    def with_statistics(self, statistics: Statistics, *, weighted_by: Expert | None = None) -> Expert:
         """The same expert with the posterior of other rows."""
         solved = Expert.of(self.name, self.map, self.params, statistics)
-        return replace(solved, noise_scale=self.noise_scale, judge=judge)
+        return replace(solved, noise_scale=self.noise_scale, weighted_by=weighted_by)
 
-    def row_trust(self, x: Tensor, y: Tensor) -> Tensor:
+    def robust_weights(self, x: Tensor, y: Tensor) -> Tensor:
         """Compute weights of rows of the posterior, (n,): rows far from what the others predict for them count less.
 
         ``w = min(1, (t + 1) / (t + z^2))``, z the standardised leave-one-out residual and t the degrees of freedom of a
@@ -104,12 +102,14 @@ class Expert:
             log_noise = self.map.training_features(x)[1]
             noise = _row_noise(self.params.noise * self.noise_scale, log_noise, rows, mean)
         square = ((targets - mean).square() / (variance + noise)).mean(1)
-        return ((TRUST_DEGREES + 1.0) / (TRUST_DEGREES + square)).clamp(max=1.0)
+        return ((ROBUST_DEGREES + 1.0) / (ROBUST_DEGREES + square)).clamp(max=1.0)
 
     def _training_features(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor | None]:
         """Features and logarithms of the relative noise of rows in training, with their weights."""
         phi, log_noise = self.map.training_features(x)
-        return phi, log_noise if self.judge is None else weigh_noise(log_noise, self.judge.row_trust(x, y))
+        if self.weighted_by is not None:
+            log_noise = weight_noise(log_noise, self.weighted_by.robust_weights(x, y))
+        return phi, log_noise
 
     def accumulate(self, chunks: Iterable[tuple[Tensor, Tensor]], q: int) -> Statistics:
         """Statistics of more rows under this expert's features."""
@@ -118,13 +118,17 @@ class Expert:
 
     def without(self, chunks: Iterable[tuple[Tensor, Tensor]], q: int) -> Expert:
         """The same expert with the posterior of its other rows."""
-        return self.with_statistics(self.statistics.without(self.accumulate(chunks, q)), judge=self.judge)
+        return self.with_statistics(self.statistics.without(self.accumulate(chunks, q)), weighted_by=self.weighted_by)
 
     def to(self, device: torch.device) -> Expert:
         moved = replace(self.statistics, moments=self.statistics.moments.to(device))
-        judge = None if self.judge is None else self.judge.to(device)
+        weighted_by = None if self.weighted_by is None else self.weighted_by.to(device)
         return replace(
-            self, map=self.map.to(device), posterior=self.posterior.to(device), statistics=moved, judge=judge
+            self,
+            map=self.map.to(device),
+            posterior=self.posterior.to(device),
+            statistics=moved,
+            weighted_by=weighted_by,
         )
 
     def predict(self, x: Tensor, *, variance: bool) -> tuple[Tensor, Tensor | None, Tensor]:
@@ -138,7 +142,7 @@ class Expert:
         phi, log_noise = _of_batches(self.map.training_features, x)
         if noise is None:
             noise = _noise(self.params.noise, log_noise, y)
-        return replace(self, posterior=self.posterior.condition(phi, y, noise), judge=None)
+        return replace(self, posterior=self.posterior.condition(phi, y, noise), weighted_by=None)
 
     def leave_one_out(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """As :meth:`predict`, at rows of the posterior with targets y, (n, q), each without its own row (L3).
@@ -155,12 +159,6 @@ class Expert:
         # In exact arithmetic the variance is below the noise.
         grow = known / (known - torch.minimum(variance, (1.0 - _LEAST_NOISE_SHARE) * known))
         return y - (y - mean) * grow, variance * grow, noise
-
-    def predict_held_out(self, x: Tensor) -> HeldOut:
-        """Predictions at rows the posterior does not know."""
-        mean, variance, noise = self.predict(x, variance=True)
-        assert variance is not None
-        return HeldOut.of(mean, variance, noise)
 
     def functions(self, x: Tensor, weights: Tensor) -> Tensor:
         """Values at x of functions with the given weights, (k, q, s): (n, q, s)."""
@@ -189,9 +187,9 @@ def _noise(level: Array, log_noise: Tensor | None, like: Tensor) -> Tensor:
     return noise
 
 
-def weigh_noise(log_noise: Tensor | None, trust: Tensor) -> Tensor:
-    """Logarithms of the relative noise of rows that have weights, both (n,); None: they are alike but for these."""
-    return -trust.log() if log_noise is None else log_noise.double() - trust.log()
+def weight_noise(log_noise: Tensor | None, weights: Tensor) -> Tensor:
+    """Logarithms of the relative noise of rows with weights, both (n,); None: the rows differ in their weights only."""
+    return -weights.log() if log_noise is None else log_noise.double() - weights.log()
 
 
 def _row_noise(level: Array, log_noise: Tensor | None, rows: RowNoise, like: Tensor) -> Tensor:

@@ -19,20 +19,17 @@ from prismgp.core.kernels import Kernel, Parameters
 from prismgp.core.models import SpectralModel, Standardiser, standardise
 from prismgp.core.rows import Callback
 from prismgp.core.shape import NoiseShape
-from prismgp.core.tails import tail_share
 from prismgp.data import MappedSource, Source, StandardisedRows, fit_standardiser
-from prismgp.prism.copies import Copies
-from prismgp.prism.cross_fit import Refit
 from prismgp.prism.experts import Expert, Mixture
 from prismgp.prism.joint import LOCAL_ROWS, JointFit, JointRecipe
+from prismgp.prism.judging import Refit
 from prismgp.prism.local import LocalMixture
-from prismgp.prism.maps import PlainMap, ReconfiguredMap
+from prismgp.prism.maps import NetworkSizes, PlainMap, ReconfiguredMap
 from prismgp.prism.members import MemberSettings
-from prismgp.prism.network import NetworkSizes
 from prismgp.prism.released import PASS_BATCHES, PASSES, ReleasedSettings, fit_released
-from prismgp.prism.shapes import find_shapes
-from prismgp.prism.stacking import Residuals, foresee
-from prismgp.vae import TRAINING_ROWS, VAESettings, fit_vae
+from prismgp.prism.shapes import Copies, find_shapes
+from prismgp.prism.stacking import Residuals, selection_factor, tail_share
+from prismgp.vae import TRAINING_ROWS, TrainingResult, VAESettings, fit_vae
 
 # What parameters left at None become, by recipe. Tests make them smaller.
 DEFAULTS: dict[str, dict[str, Any]] = {
@@ -54,8 +51,8 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "patience": None,
     },
 }
-# What small batches cannot show, a network does not learn; and with many rows members hardly differ by chance. There,
-# the time of four members is better spent on one that sees more rows (docs/what-was-tried.md).
+# With many rows, small batches limit what a network learns, and members hardly differ by chance. There, one member with
+# larger batches is a better use of the time of four (docs/what-was-tried.md).
 MANY_ROWS = 100_000
 MANY_ROWS_DEFAULTS: dict[str, dict[str, Any]] = {
     "joint": {"n_members": 1, "batch_size": 4_096, "max_steps": 1_500, "patience": 450},
@@ -152,7 +149,7 @@ class PrismFit:
     shapes: tuple[NoiseShape, ...] | None = None  # of the noise of each output; None: normal
     copy_shapes: tuple[NoiseShape, ...] | None = None  # of rows that are copies of known ones; None: as of others
     tail_share: float = 0.0  # of the tails beside them
-    residuals: Residuals | None = None  # at rows that it did not know
+    residuals: Residuals | None = None  # at held-out rows
 
 
 def fit_prism(
@@ -225,9 +222,9 @@ class _Fit:
         status["noise_shape"] = found.status
         predictor, factor = fit.predictor, found.factors
         if seen is not None and seen.chose:
-            factor = factor * foresee(seen.row_weights, len(seen.values))
+            factor = factor * selection_factor(seen.row_weights, len(seen.values))
         predictor = replace(predictor, temperature=predictor.temperature * factor)
-        share = 0.0 if learned is None else tail_share(len(learned.values), learned.row_weights)
+        share = 0.0 if learned is None else tail_share(learned.row_weights, len(learned.values))
         lengthscale = ssgp.model.params.lengthscale
         shapes = found.shapes, found.copy_shapes
         if self.context.ending.interrupted:
@@ -237,7 +234,7 @@ class _Fit:
     def _find_copies(self, fit: JointFit) -> Copies | None:
         ending, found = self.context.ending, None
         if self.settings.noise_shape != "normal" and not ending.over and ending.left > 0.0:
-            with ending.allow():
+            with ending.catch_end():
                 found = fit.copies()
         return found
 
@@ -280,14 +277,7 @@ class _Fit:
 
         inner_rows = replace(rows, source=source, standardiser=replace(inner, y_shift=s.y_shift, y_scale=s.y_scale))
         ssgp = self._fit_plain(inner_rows, {**self.start, "lengthscale": None}, as_mixture)
-        mixture = as_mixture(ssgp.model)
-        status = {
-            "recipe": "paper",
-            "message": training.message,
-            "weights": {mixture.leader.name: 1.0},
-            "noise_shape": find_shapes(None, rows.n_outputs).status,
-        }
-        return PrismFit(mixture, status, ssgp.stages, training.history, max(1, training.steps), None)
+        return self._finish(as_mixture(ssgp.model), training, ssgp.stages)
 
     def released(self) -> PrismFit:
         """What the authors' released code does: one auto-encoder and one SSGP, trained together."""
@@ -309,13 +299,17 @@ class _Fit:
             self.streams,
             self.context,
         )
+        return self._finish(mixture, training, [])
+
+    def _finish(self, mixture: Mixture, training: TrainingResult, stages: list[dict[str, Any]]) -> PrismFit:
+        """The result of a recipe with one auto-encoder, whose noise is normal."""
         status = {
-            "recipe": "released",
+            "recipe": self.settings.recipe,
             "message": training.message,
             "weights": {mixture.leader.name: 1.0},
-            "noise_shape": find_shapes(None, rows.n_outputs).status,
+            "noise_shape": find_shapes(None, self.rows.n_outputs).status,
         }
-        return PrismFit(mixture, status, [], training.history, max(1, training.steps), None)
+        return PrismFit(mixture, status, stages, training.history, max(1, training.steps), None)
 
     def _fit_plain(
         self,

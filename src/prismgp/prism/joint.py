@@ -13,28 +13,35 @@ import numpy.typing as npt
 import torch
 
 from prismgp._system import Streams
-from prismgp._types import Array, Saved
+from prismgp._types import Array, Indices, Saved
 from prismgp.checkpoint import Checkpoint
 from prismgp.context import FitContext
 from prismgp.core.kernels import Kernel, Parameters, draw_frequencies, get_kernel
 from prismgp.core.numerics import Hashes
+from prismgp.core.parallel import Workers
 from prismgp.core.rows import Ending, time_twice
 from prismgp.core.statistics import STATISTICS, Statistics
-from prismgp.core.threads import Workers
 from prismgp.data import Source, StandardisedRows
-from prismgp.prism.copies import Copies
-from prismgp.prism.cross_fit import MOST_ROWS, CrossFit, Refit, cross_fit, held_out_rows_of
 from prismgp.prism.experts import Expert, Mixture
-from prismgp.prism.judging import HeldOutRows, Judged, WeighedStatistics, chunk_rows
+from prismgp.prism.judging import (
+    MOST_ROWS,
+    CrossFit,
+    HeldOutRows,
+    Judged,
+    Refit,
+    WeightedStatistics,
+    cross_fit,
+    held_out_rows_of,
+)
 from prismgp.prism.local import LocalMixture
 from prismgp.prism.local_fit import LEAST_EXAMPLES, LocalResult, LocalStage
-from prismgp.prism.maps import MapStatistics
+from prismgp.prism.maps import NetworkSizes, RevisedMap, chunk_rows, collect_statistics
 from prismgp.prism.members import Member, MemberSettings
-from prismgp.prism.network import NetworkSizes, RevisedMap
+from prismgp.prism.shapes import Copies
 from prismgp.prism.stacking import Residuals, average, mixture_moments, normal_nlpd, stack
 from prismgp.prism.train import MemberTraining
 from prismgp.prism.training_rows import hash_inputs, held_out_rows, open_rows
-from prismgp.vae import STATE_NAME, Indices, TrainingResult, run_training, select_tensors, torch_generator
+from prismgp.vae import STATE_NAME, TrainingResult, run_training, select_tensors, torch_generator
 
 _MOST_HELD_OUT = 10_000
 LOCAL_ROWS = 4_000_000  # that may be neighbours, at most
@@ -45,12 +52,12 @@ _LOG_LENGTHSCALES = (float(np.log(1e-3)), float(np.log(1e4)))  # as in the core
 _SKIP_LENGTHSCALE = 1.5  # the latent columns carry part of what the exact GP explained by the inputs
 _START_NOISE = (1e-4, 1.0)
 _START_SIGNAL = (0.4, 8.0)
-_PROBE_ROWS = 2_048  # whose statistics tell how long those of all rows take
+_PROBE_ROWS = 2_048  # to time the statistics of all rows
 # Under a time limit: what the networks may take of the time left, and what neighbours get of that; the share of its
 # steps without which a member is given up; the steps that show how long one takes.
-_STACK_SECONDS = 1.5  # for each that the statistics of a member take: its predictions of held-out rows follow
+_STACK_SECONDS = 1.5  # for each second of the statistics of a member, whose predictions of held-out rows follow
 _NETWORK_SHARE, _LOCAL_SHARE, _LEAST_STEPS = 0.9, 0.35, 0.3
-_PROBE_FROM, _PROBE_STEPS = 10, 20  # a GPU takes its time over the first
+_PROBE_FROM, _PROBE_STEPS = 10, 20  # the first steps on a GPU are slow
 _MEMBER_KINDS = (("input", 0.0), ("constant", 0.0), ("input", 0.05), ("input", 0.0))
 
 
@@ -61,10 +68,10 @@ class JointFit:
     mixture: Mixture  # of experts with the posteriors of all rows
     without: Mixture | None = None  # the same with posteriors that do not know the held-out rows
     predictor: Mixture | LocalMixture | None = None  # the mixture, or with neighbours
-    local: dict[str, Any] = field(default_factory=dict)  # what the local stage says of itself
+    local: dict[str, Any] = field(default_factory=dict)  # status of the local stage
     residuals: Residuals | None = None  # of the predictor at rows that it did not know
-    cross: CrossFit | None = None  # what rows show of a plain SSGP that has not seen them, where they are few
-    copies: Callable[[], Copies | None] = lambda: None  # what rows show that have copies
+    cross: CrossFit | None = None  # of the plain SSGP, where rows are few
+    copies: Callable[[], Copies | None] = lambda: None  # finds residuals at rows that have copies
     networks: dict[int, RevisedMap] = field(default_factory=dict)  # by number, of the members that were trained
     frequencies: list[Array] = field(default_factory=list)  # of the members' posteriors
     members: list[dict[str, Any]] = field(default_factory=list)
@@ -110,7 +117,7 @@ class JointRecipe:
         local = self.local != "never" and enough
         share = _NetworkTime(context.ending.part(_NETWORK_SHARE), self.settings.first_steps, local)
         steps = self.n_members * self.settings.first_steps
-        with context.part("members", "networks", unit="step", total=steps) as part, context.ending.allow():
+        with context.part("members", "networks", unit="step", total=steps) as part, context.ending.catch_end():
             self._train(result, held_out, examples, streams, context, part, share)
         self._stack(result, examples, context)
         result.predictor = result.mixture
@@ -136,9 +143,9 @@ class JointRecipe:
             always=self.local == "always",
         )
         found: LocalResult | None = None
-        with context.ending.allow(), context.part("neighbours", "neighbours", unit="view") as part:
+        with context.ending.catch_end(), context.part("neighbours", "neighbours", unit="view") as part:
             found = stage.fit(streams, part)
-        if found is None:  # the mixture will do
+        if found is None:  # ended early: keep the mixture
             return
         result.predictor, result.local = found.predictor, found.status
         if found.predictor is result.mixture:
@@ -161,7 +168,7 @@ class JointRecipe:
         """Train the members and add them to a result."""
         members = [self._make_member(number, streams) for number in range(self.n_members)]
         result.frequencies = [member.frequencies for member in members]
-        # The checkpoint is for a fit that is done: if the SSGP has ended early, members start elsewhere.
+        # If the plain SSGP has ended early, members start elsewhere than in a complete fit: no checkpoint.
         checkpoint = Checkpoint() if context.ending.early else part.checkpoint
 
         def restore(saved: Saved) -> list[TrainingResult]:
@@ -193,19 +200,19 @@ class JointRecipe:
                     checkpoint=checkpoint,
                     ending=share.ending,
                 )
-        finally:  # what an interrupt leaves, too
+        finally:  # also after an interrupt
             rows.close()
-            for course in task.courses:
-                if course not in task.dropped:
-                    self._add(result, course.result)
-        if not any(course.result.early for course in task.courses):
+            for run in task.runs:
+                if run not in task.dropped:
+                    self._add(result, run.result)
+        if not any(run.result.early for run in task.runs):
             state = {
                 f"{number}.{name}": value
                 for number, network in result.networks.items()
                 for name, value in network.state_dict().items()
             }
             checkpoint.drop(STATE_NAME)
-            summaries = [course.result.summary() for course in task.courses]
+            summaries = [run.result.summary() for run in task.runs]
             checkpoint.put(_TRAINED, lambda: (state, {"members": summaries}), now=True)
 
     def _make_member(self, number: int, streams: Streams) -> Member:
@@ -236,7 +243,7 @@ class JointRecipe:
         context.bar.total = task.expected_steps
         context.bar.update(sum(each.steps for each in task.results) - context.bar.n)
         if share.ending.limited and task.steps in (_PROBE_FROM, _PROBE_STEPS) and self.rows.device.type == "cuda":
-            torch.cuda.synchronize(self.rows.device)  # or nothing but the time to launch steps would be seen
+            torch.cuda.synchronize(self.rows.device)  # else only the launch of the steps would be timed
         if task.steps == _PROBE_FROM:
             share.watch()
         if task.steps == _PROBE_STEPS:
@@ -273,7 +280,7 @@ class JointRecipe:
                 "best_step": member.best_step,
                 "held_out_nlpd": member.score if np.isfinite(member.score) else None,
                 "message": member.message,
-                "rows_weighed": False,  # whether rows that it cannot explain count less in its posterior
+                "rows_weighted": False,  # whether rows with large residuals count less in its posterior
             }
         )
         for name, values in {"member": [number] * len(member.records), **member.history}.items():
@@ -291,11 +298,11 @@ class JointRecipe:
         return now.mixture
 
     def _cross_fit(self, held_out: Indices, hashes: Hashes, streams: Streams, context: FitContext) -> CrossFit | None:
-        """What rows show of a plain SSGP that has not seen them, where there are few of them."""
+        """Residuals of the plain SSGP at rows left out of its fit, where rows are few."""
         if self.refit is None or len(hashes) > MOST_ROWS or len(hashes) < self.rows.n_rows:
             return None
         rng = streams.generator("cross-fit")
-        with context.ending.allow(), context.part("cross-fit", "cross-fit", unit="fold") as part:
+        with context.ending.catch_end(), context.part("cross-fit", "cross-fit", unit="fold") as part:
             return cross_fit(self.plain, self.rows, self.sample, held_out, hashes, self.refit, rng, part)
         return None
 
@@ -307,15 +314,15 @@ class JointRecipe:
             # A copy: the training may go on, and is in another precision.
             network = network.with_frequencies(result.frequencies[number])
             network = result.networks[number] = network.to(self.rows.device, self.rows.dtype).eval()
-            last_pass = partial(context.ending.insist, partial(self._statistics, network))
+            last_pass = partial(context.ending.compute_anyway, partial(self._statistics, network))
             (stats,) = context.recall(f"statistics {number}", last_pass, STATISTICS)
             experts.append(Expert.of(f"member {number}", network, network.parameters_now(), stats))
         judged = [self._judge(expert, examples, context) for expert in experts]
-        simple = context.ending.insist(partial(self._judge_plain, result, examples))
+        simple = context.ending.compute_anyway(partial(self._judge_plain, result, examples))
         judged += simple
         experts, seen = [each.expert for each in judged], [each.found for each in judged]
         for number, each in zip(result.networks, judged, strict=False):  # the members come first
-            result.members[number]["rows_weighed"] = each.expert.judge is not None
+            result.members[number]["rows_weighted"] = each.expert.weighted_by is not None
         chosen = stack(target, seen, simple=len(simple), row_weights=examples.weights)
         kept = np.flatnonzero(chosen.weights > 0)
         result.mixture = Mixture(tuple(experts[k] for k in kept), chosen.weights[kept], chosen.temperature)
@@ -326,41 +333,41 @@ class JointRecipe:
             chosen.weights, np.stack([each.mean for each in seen]), np.stack([each.total for each in seen])
         )
         plain = chosen.weights[-1] == 1.0
-        if plain and result.cross is not None:  # more rows say what the plain SSGP's are like
+        if plain and result.cross is not None:  # they are of more rows
             result.residuals = result.cross.residuals
         else:
             values = (target - mean) / np.sqrt(total * chosen.temperature)
             result.residuals = Residuals(values, examples.x, examples.weights, chose=not plain)
 
     def _judge(self, expert: Expert, examples: HeldOutRows, context: FitContext) -> Judged:
-        """Predict the held-out rows by an expert; rows that a member cannot explain count less if that is better."""
-        judged = examples.judge(expert)
-        if context.ending.left <= 0.0 or not examples.are_far(judged):
+        """Predict the held-out rows by an expert; rows with large residuals count less if that is better (W3)."""
+        judged = examples.predict_without(expert)
+        if context.ending.left <= 0.0 or not examples.have_outliers(judged):
             return judged
 
-        def weigh(judge: Expert, name: str) -> Expert:
-            chunks = self.rows.chunks_of(chunk_rows(judge.statistics.width))
-            last_pass = partial(context.ending.insist, lambda: (chunks.reduce(WeighedStatistics(judge)),))
+        def weight(by: Expert, name: str) -> Expert:
+            chunks = self.rows.chunks_of(chunk_rows(by.statistics.width))
+            last_pass = partial(context.ending.compute_anyway, lambda: (chunks.reduce(WeightedStatistics(by)),))
             (found,) = context.recall(name, last_pass, STATISTICS)
-            return judge.with_statistics(found, judge=judge)
+            return by.with_statistics(found, weighted_by=by)
 
-        again = examples.judge(weigh(judged.without, f"weighed by others, {expert.name}"))
+        again = examples.predict_without(weight(judged.without, f"weighted by others, {expert.name}"))
         if not examples.prefer(again, judged):
             return judged
-        weighed = weigh(judged.expert, f"weighed, {expert.name}")
-        return replace(again, expert=replace(weighed, noise_scale=again.expert.noise_scale))
+        weighted = weight(judged.expert, f"weighted, {expert.name}")
+        return replace(again, expert=replace(weighted, noise_scale=again.expert.noise_scale))
 
     def _judge_plain(self, result: JointFit, examples: HeldOutRows) -> list[Judged]:
         """The plain SSGP, last, and before it the same with the noise of the best member that has a noise head."""
         cross = result.cross
         plain, without = (self.plain, None) if cross is None else (cross.plain, cross.without)
-        judged = [examples.judge(plain, scaled=False, without=without)]
+        judged = [examples.predict_without(plain, scaled=False, without=without)]
         noisy = [number for number, network in result.networks.items() if network.noise_head is not None]
         if noisy:  # sometimes that is enough
             best = min(noisy, key=lambda number: result.members[number]["held_out_nlpd"])
             informed, x = result.networks[best], examples.x
             other = None if without is None else without.with_noise_of(informed, x)
-            judged.insert(0, examples.judge(plain.with_noise_of(informed, x), without=other))
+            judged.insert(0, examples.predict_without(plain.with_noise_of(informed, x), without=other))
         return judged
 
     def _time_statistics(self, network: RevisedMap) -> float:
@@ -372,8 +379,7 @@ class JointRecipe:
 
     def _statistics(self, network: RevisedMap) -> tuple[Statistics]:
         """Of all rows under a network's features."""
-        chunks = self.rows.chunks_of(chunk_rows(network.sizes.width))
-        return (chunks.reduce(MapStatistics(network, float(network.parameters_now().noise[0]))),)
+        return (collect_statistics(self.rows, network, network.parameters_now(), network.sizes.width),)
 
 
 class _NetworkTime:

@@ -1,4 +1,4 @@
-"""Neighbours beside the mixture: what few frequencies cannot see, a GP on nearest rows can.
+"""Neighbours beside the mixture: a GP on nearest rows, for detail that few frequencies miss.
 
 The mixture of experts has mean m(x), variance of the function V(x) and noise N(x), ``s^2 = V + N``. A neighbour GP
 (:mod:`prismgp.neighbors.local`) models either
@@ -22,7 +22,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -37,12 +37,12 @@ from prismgp.data import StandardisedRows
 from prismgp.neighbors.fit import examples_of, predict_examples
 from prismgp.neighbors.local import LocalGP, check_observations
 from prismgp.prism.experts import Mixture, combine_covariances, combine_moments
-from prismgp.prism.network import RevisedMap
+from prismgp.prism.maps import RevisedMap
 
 
 @dataclass(frozen=True)
 class View:
-    """What a neighbour GP sees of a row."""
+    """What a neighbour GP learns from: its targets and coordinates."""
 
     residual: bool  # its target is the mixture's standardised residual (L1), else the target itself (L2)
     latent: bool  # coordinates include latent columns and means of the experts
@@ -56,8 +56,7 @@ class View:
         return f"neighbours in {where}" + (" on the residuals" if self.residual else " alone")
 
 
-@dataclass(frozen=True)
-class Survey:
+class MixtureOutput(NamedTuple):
     """The mixture's predictions at some rows, (n, q), and the coordinates of the rows, all of them, (n, D)."""
 
     mean: Tensor
@@ -71,40 +70,40 @@ class Survey:
         return (self.variance + self.noise).sqrt()
 
     @classmethod
-    def join(cls, parts: Sequence[Survey]) -> Survey:
-        names = ("mean", "variance", "noise", "coordinates")
-        return cls(*(torch.cat([getattr(part, name) for part in parts]) for name in names))
+    def join(cls, parts: Iterable[MixtureOutput]) -> MixtureOutput:
+        return cls(*map(torch.cat, zip(*parts, strict=True)))
 
-    def take(self, index: Tensor) -> Survey:
-        return Survey(self.mean[index], self.variance[index], self.noise[index], self.coordinates[index])
+    def take(self, index: Tensor) -> MixtureOutput:
+        return MixtureOutput(*(each[index] for each in self))
 
-    def replace_rows(self, index: Tensor, other: Survey) -> Survey:
-        """With the rows of another survey at these indices."""
-        pairs = ((getattr(self, name).clone(), getattr(other, name)) for name in self.__dataclass_fields__)
-        return Survey(*(own.index_copy_(0, index, new) for own, new in pairs))
+    def replace_rows(self, index: Tensor, other: MixtureOutput) -> MixtureOutput:
+        """With the rows of another output at these indices."""
+        return MixtureOutput(*(own.index_copy(0, index, new) for own, new in zip(self, other, strict=True)))
 
 
-def survey(mixture: Mixture, x: Tensor, y: Tensor | None = None) -> Survey:
-    """Predict rows x, and find their coordinates; with y, the rows are those of the posterior, each left out (L3)."""
+Evaluated = tuple[MixtureOutput, Tensor]  # of rows, and their targets with the noise columns behind
+
+
+def evaluate(mixture: Mixture, x: Tensor, y: Tensor | None = None) -> MixtureOutput:
+    """Predict rows x, and compute their coordinates; with y, they are rows of the posterior, each left out (L3)."""
     experts = mixture.experts
     found = [each.predict(x, variance=True) if y is None else each.leave_one_out(x, y) for each in experts]
     means = [mean for mean, _, _ in found]
     latent = [expert.map.latent(x) for expert in experts if isinstance(expert.map, RevisedMap)]
     mean, variance, noise = mixture.combine(found)
     assert variance is not None
-    return Survey(mean, variance, noise, torch.cat([each.float() for each in (x, *latent, *means)], 1))
+    return MixtureOutput(mean, variance, noise, torch.cat([each.float() for each in (x, *latent, *means)], 1))
 
 
-def survey_batches(mixture: Mixture, x: Tensor) -> Survey:
+def evaluate_batches(mixture: Mixture, x: Tensor) -> MixtureOutput:
     """The same of batches of rows, (..., n, d)."""
-    found = survey(mixture, x.reshape(-1, x.shape[-1]))
-    fields = (found.mean, found.variance, found.noise, found.coordinates)
-    return Survey(*(each.reshape(*x.shape[:-1], -1) for each in fields))
+    found = evaluate(mixture, x.reshape(-1, x.shape[-1]))
+    return MixtureOutput(*(each.reshape(*x.shape[:-1], -1) for each in found))
 
 
 @dataclass(frozen=True)
-class SurveyRows:
-    """A pass: all rows, surveyed one by one left out; and their targets, with the noise columns of the rows."""
+class LeaveOneOut:
+    """A pass: the output of the mixture at all rows, each left out; and their targets, with noise columns behind."""
 
     mixture: Mixture
 
@@ -114,12 +113,19 @@ class SurveyRows:
         *,
         rows: int,  # noqa: ARG002
         q: int,  # noqa: ARG002
-    ) -> tuple[Survey, Tensor]:
-        found = [(survey(self.mixture, x, y.double()), y.double()) for x, y in chunks]
-        return Survey.join([each for each, _ in found]), torch.cat([y for _, y in found])
+    ) -> Evaluated:
+        return join([(evaluate(self.mixture, x, y.double()), y.double()) for x, y in chunks])
 
-    def merge(self, first: tuple[Survey, Tensor], second: tuple[Survey, Tensor]) -> tuple[Survey, Tensor]:
-        return Survey.join([first[0], second[0]]), torch.cat([first[1], second[1]])
+    def merge(self, first: Evaluated, second: Evaluated) -> Evaluated:
+        return join([first, second])
+
+
+def join(parts: Sequence[Evaluated]) -> Evaluated:
+    """The results of :class:`LeaveOneOut` for parts of the rows, as one."""
+    if len(parts) == 1:  # not copied
+        return parts[0]
+    found, targets = zip(*parts, strict=True)
+    return MixtureOutput.join(found), torch.cat(targets)
 
 
 def start_lengthscales(mixture: Mixture, inputs: Array, view: View) -> Array:
@@ -133,58 +139,58 @@ def start_lengthscales(mixture: Mixture, inputs: Array, view: View) -> Array:
 
 
 @dataclass(frozen=True)
-class Near:
+class NeighborExpert:
     """A neighbour GP beside a mixture."""
 
     view: View
     gp: LocalGP
 
-    def to(self, device: torch.device) -> Near:
-        return Near(self.view, self.gp.to(device))
+    def to(self, device: torch.device) -> NeighborExpert:
+        return NeighborExpert(self.view, self.gp.to(device))
 
-    def predict(self, seen: Survey) -> tuple[Tensor, Tensor, Tensor]:
-        """Mean, variance of the function and noise variance at surveyed rows, (..., n, q)."""
-        points = self._coordinates(seen)
+    def predict(self, output: MixtureOutput) -> tuple[Tensor, Tensor, Tensor]:
+        """Mean, variance of the function and noise variance at rows, (..., n, q)."""
+        points = self._coordinates(output)
         mean, variance, noise, _ = self.gp.predict(points.reshape(-1, points.shape[-1]))
-        return combine(self.view, seen, *(each.reshape(seen.mean.shape) for each in (mean, variance, noise)))
+        return combine(self.view, output, *(each.reshape(output.mean.shape) for each in (mean, variance, noise)))
 
-    def leave_one_out(self, seen: Survey, new: Survey, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def leave_one_out(self, output: MixtureOutput, new: MixtureOutput, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The same at rows of these numbers, (n,), that are not their own neighbours.
 
-        ``seen`` is the survey of the rows left out, ``new`` as if they were new, which says where they are: where the
-        mean is without a row depends on its target.
+        ``output`` is that of the mixture with the rows left out, ``new`` that of the same rows as if they were new, for
+        their coordinates: without a row, the mean there would depend on its target.
         """
         points = self.gp.round(self._coordinates(new))
         examples = examples_of(self.gp, rows, torch.arange(self.gp.n_rows, device=rows.device))
-        return combine(self.view, seen, *predict_examples(self.gp, replace(examples, points=points))[:3])
+        return combine(self.view, output, *predict_examples(self.gp, replace(examples, points=points))[:3])
 
-    def covariance(self, seen: Survey, base: Tensor) -> Tensor:
+    def covariance(self, output: MixtureOutput, base: Tensor) -> Tensor:
         """Of the function, (..., n, n, q); ``base`` is that of the mixture."""
-        local = self.gp.covariance(self._coordinates(seen))
+        local = self.gp.covariance(self._coordinates(output))
         if not self.view.residual:
             return local
         nu = torch.as_tensor(self.gp.params.noise).to(local)
-        return seen.scale[..., :, None, :] * seen.scale[..., None, :, :] * local + nu * base
+        return output.scale[..., :, None, :] * output.scale[..., None, :, :] * local + nu * base
 
-    def functions(self, seen: Survey, drawn: Tensor, base: Tensor) -> Tensor:
-        """Functions of the whole, (n, q, s), from those of the neighbour GP and of the mixture."""
+    def functions(self, output: MixtureOutput, drawn: Tensor, base: Tensor) -> Tensor:
+        """Functions of mixture and neighbours together, (n, q, s), from those of each."""
         if not self.view.residual:
             return drawn
         root = torch.as_tensor(self.gp.params.noise).to(drawn).sqrt()[:, None]
-        mean = seen.mean[:, :, None]
-        return mean + seen.scale[:, :, None] * drawn + root * (base - mean)
+        mean = output.mean[:, :, None]
+        return mean + output.scale[:, :, None] * drawn + root * (base - mean)
 
-    def extend(self, seen: Survey, y: Tensor) -> Near:
-        """With further rows, surveyed."""
-        return Near(self.view, self.gp.extend(*view_rows(self.view, seen, y, self.gp.coordinates.shape[1])))
+    def extend(self, output: MixtureOutput, y: Tensor) -> NeighborExpert:
+        """With further rows."""
+        return NeighborExpert(self.view, self.gp.extend(*view_rows(self.view, output, y, self.gp.coordinates.shape[1])))
 
-    def draw(self, count: int, rng: np.random.Generator) -> Callable[[Survey], Tensor]:
-        """Functions of the neighbour GP, which take surveyed rows: (n, q, count)."""
+    def draw(self, count: int, rng: np.random.Generator) -> Callable[[MixtureOutput], Tensor]:
+        """Functions of the neighbour GP, which take the output of the mixture: (n, q, count)."""
         functions = self.gp.draw(count, rng)
-        return lambda seen: functions(self._coordinates(seen))
+        return lambda output: functions(self._coordinates(output))
 
-    def _coordinates(self, seen: Survey) -> Tensor:
-        return seen.coordinates[..., : self.gp.coordinates.shape[1]]
+    def _coordinates(self, output: MixtureOutput) -> Tensor:
+        return output.coordinates[..., : self.gp.coordinates.shape[1]]
 
 
 @dataclass(frozen=True)
@@ -192,7 +198,7 @@ class LocalMixture(Predictor):
     """A mixture of experts, and neighbour GPs on its residuals or beside it; predicts by the moments of them all."""
 
     base: Mixture
-    near: tuple[Near, ...]
+    near: tuple[NeighborExpert, ...]
     weights: Array  # of the mixture, which may be zero, and of the neighbour GPs, (1 + K,)
     temperature: Array  # (q,), factor on all variances
 
@@ -234,41 +240,44 @@ class LocalMixture(Predictor):
 
     def predict(self, x: Tensor, *, variance: bool) -> tuple[Tensor, Tensor | None, Tensor]:  # noqa: ARG002
         """Mean, variance of the function and noise variance, (..., n, q), in the model's units."""
-        return self._combine(self._survey(x))
+        return self._combine(self._evaluate(x))
 
     def leave_one_out(self, x: Tensor, y: Tensor, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The same of rows of these numbers, (n,), among the neighbours, and of their targets, each left out (L3)."""
-        seen, new = survey(self.base, x, y), survey(self.base, x)
-        found = [(seen.mean, seen.variance, seen.noise), *(each.leave_one_out(seen, new, rows) for each in self.near)]
+        output, new = evaluate(self.base, x, y), evaluate(self.base, x)
+        found = [
+            (output.mean, output.variance, output.noise),
+            *(each.leave_one_out(output, new, rows) for each in self.near),
+        ]
         mean, variance, noise = combine_moments(found, self.weights, self.temperature)
         assert variance is not None
         return mean, variance, noise
 
-    def _combine(self, seen: Survey) -> tuple[Tensor, Tensor | None, Tensor]:
-        found = [(seen.mean, seen.variance, seen.noise), *(each.predict(seen) for each in self.near)]
+    def _combine(self, output: MixtureOutput) -> tuple[Tensor, Tensor | None, Tensor]:
+        found = [(output.mean, output.variance, output.noise), *(each.predict(output) for each in self.near)]
         return combine_moments(found, self.weights, self.temperature)
 
-    def _survey(self, x: Tensor) -> Survey:
+    def _evaluate(self, x: Tensor) -> MixtureOutput:
         if self.weights[0] > 0 or any(each.view.residual or each.view.latent for each in self.near):
-            return survey_batches(self.base, x)
-        # The neighbours see inputs alone.
+            return evaluate_batches(self.base, x)
+        # The neighbours use the inputs alone.
         nothing = x.new_zeros(*x.shape[:-1], len(self.temperature), dtype=torch.float64)
-        return Survey(nothing, nothing, nothing, x.float())
+        return MixtureOutput(nothing, nothing, nothing, x.float())
 
     def covariance(self, x: Tensor) -> Tensor:
         """Joint covariance of the function, (..., n, n, q)."""
-        seen = self._survey(x)
+        output = self._evaluate(x)
         base = self.base.covariance(x)
-        means = [seen.mean, *(each.predict(seen)[0] for each in self.near)]
-        covariances = itertools.chain([base], (each.covariance(seen, base) for each in self.near))
+        means = [output.mean, *(each.predict(output)[0] for each in self.near)]
+        covariances = itertools.chain([base], (each.covariance(output, base) for each in self.near))
         return combine_covariances(means, covariances, self.weights, self.temperature)
 
     def condition(self, x: Tensor, y: Tensor, noise: Tensor | None = None) -> LocalMixture:
         """The same as :meth:`update`, for one set of rows; statistics and evidence stay those of the fit."""
         check_observations(x, y, noise)
         base = self.base.condition(x, y)
-        seen = survey(base, x, y)
-        return replace(self, base=base, near=tuple(each.extend(seen, y) for each in self.near))
+        output = evaluate(base, x, y)
+        return replace(self, base=base, near=tuple(each.extend(output, y) for each in self.near))
 
     def to_float64(self) -> LocalMixture:
         return replace(self, base=self.base.to_float64())
@@ -281,14 +290,14 @@ class LocalMixture(Predictor):
         base_draw = self.base.draw(count, below)
 
         def functions(x: Tensor) -> Tensor:
-            seen = self._survey(x)
-            mean = self._combine(seen)[0][:, :, None]
+            output = self._evaluate(x)
+            mean = self._combine(output)[0][:, :, None]
             base = base_draw(x)
             values = base.clone()
             for k, (each, draw) in enumerate(zip(self.near, draws, strict=True), start=1):
                 own = torch.as_tensor(owners == k, device=x.device)
                 if bool(own.any()):
-                    values[:, :, own] = each.functions(seen, draw(seen), base)[:, :, own]
+                    values[:, :, own] = each.functions(output, draw(output), base)[:, :, own]
             root = torch.as_tensor(self.temperature).to(mean).sqrt()[:, None]
             return mean + root * (values - mean)
 
@@ -297,35 +306,39 @@ class LocalMixture(Predictor):
     def update(self, rows: StandardisedRows) -> LocalMixture:  # type: ignore[override]
         """The posteriors of the experts know more rows, exactly; the neighbours get these rows, and keep the others."""
         base = self.base.update(rows)
-        seen, y = rows.chunks_of(self.prediction_rows(rows.device)).reduce(SurveyRows(base))
-        return replace(self, base=base, near=tuple(each.to(y.device).extend(seen, y) for each in self.near))
+        output, y = rows.chunks_of(self.prediction_rows(rows.device)).reduce(LeaveOneOut(base))
+        return replace(self, base=base, near=tuple(each.to(y.device).extend(output, y) for each in self.near))
 
 
-def combine(view: View, seen: Survey, mean: Tensor, variance: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean, variance of the function and noise of the whole from those of the neighbour GP, all (..., n, q)."""
+def combine(
+    view: View, output: MixtureOutput, mean: Tensor, variance: Tensor, noise: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean, variance of the function and noise of mixture and neighbours together, all (..., n, q)."""
     if not view.residual:
         return mean, variance, noise
-    scale = seen.scale
-    return seen.mean + scale * mean, scale.square() * variance + noise * seen.variance, noise * seen.noise
+    scale = output.scale
+    return output.mean + scale * mean, scale.square() * variance + noise * output.variance, noise * output.noise
 
 
-def view_rows(view: View, seen: Survey, y: Tensor, width: int) -> tuple[Tensor, Tensor, RowNoise | None]:
-    """Coordinates, targets and noise of surveyed rows, as the neighbour GP takes them."""
-    y, noise = RowNoise.split(y, seen.mean.shape[1])
-    targets = (y - seen.mean) / seen.scale if view.residual else y
+def view_rows(view: View, output: MixtureOutput, y: Tensor, width: int) -> tuple[Tensor, Tensor, RowNoise | None]:
+    """Coordinates, targets and noise of rows, as the neighbour GP takes them."""
+    y, noise = RowNoise.split(y, output.mean.shape[1])
+    targets = (y - output.mean) / output.scale if view.residual else y
     if view.residual and noise is not None and noise.variance is not None:
-        noise = replace(noise, variance=noise.variance / seen.scale[:, 0].square())
-    return seen.coordinates[:, :width].contiguous(), targets.double(), noise
+        noise = replace(noise, variance=noise.variance / output.scale[:, 0].square())
+    return output.coordinates[:, :width].contiguous(), targets.double(), noise
 
 
-def read_coordinates(surveyed: tuple[Survey, Tensor], width: int) -> Tensor:
-    """The first coordinates, (n, width), of what :class:`SurveyRows` returns."""
-    return surveyed[0].coordinates[:, :width].contiguous()
+def read_coordinates(evaluated: Evaluated, width: int) -> Tensor:
+    """The first coordinates, (n, width), of what :class:`LeaveOneOut` returns."""
+    return evaluated[0].coordinates[:, :width].contiguous()
 
 
-def make_local(view: View, seen: Survey, y: Tensor, kernel: Kernel, lengthscale: Array, n_neighbors: int) -> LocalGP:
-    """A neighbour GP on surveyed rows, with parameters to start from."""
-    q = seen.mean.shape[1]
+def make_local(
+    view: View, output: MixtureOutput, y: Tensor, kernel: Kernel, lengthscale: Array, n_neighbors: int
+) -> LocalGP:
+    """A neighbour GP on rows, with parameters to start from."""
+    q = output.mean.shape[1]
     params = Parameters(np.log(lengthscale), np.zeros(q), np.zeros(q), np.zeros(q))
-    coordinates, targets, noise = view_rows(view, seen, y, len(lengthscale))
+    coordinates, targets, noise = view_rows(view, output, y, len(lengthscale))
     return LocalGP(kernel, params, coordinates, targets, n_neighbors, noise)

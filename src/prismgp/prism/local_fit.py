@@ -11,11 +11,10 @@ from itertools import count
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from prismgp._system import Streams
-from prismgp._types import Array, Saved, Tensor
+from prismgp._types import Array, Indices, Saved, Tensor
 from prismgp.context import FitContext
 from prismgp.core.fit import start_rows
 from prismgp.core.kernels import Kernel, Parameters, bounds, default_start
@@ -26,23 +25,22 @@ from prismgp.neighbors.conditional import Conditionals, spread_factor
 from prismgp.neighbors.fit import Examples, LocalTraining, examples_of, fit_local, predict_examples
 from prismgp.neighbors.local import LocalGP
 from prismgp.neighbors.shards import PointShards
-from prismgp.prism.copies import Copies, find_copies, group_duplicates
 from prismgp.prism.experts import Mixture
 from prismgp.prism.local import (
+    LeaveOneOut,
     LocalMixture,
-    Near,
-    Survey,
-    SurveyRows,
+    MixtureOutput,
+    NeighborExpert,
     View,
     combine,
+    evaluate,
+    join,
     make_local,
     read_coordinates,
     start_lengthscales,
-    survey,
 )
+from prismgp.prism.shapes import Copies, find_copies, group_duplicates
 from prismgp.prism.stacking import MARGIN, HeldOut, average, mixture_moments, normal_nlpd, stack_forward
-
-Indices = npt.NDArray[np.int64]
 
 _RESIDUAL, _TARGET = View(residual=True, latent=True), View(residual=False, latent=True)
 _PLAIN_RESIDUAL, _INPUTS = View(residual=True, latent=False), View(residual=False, latent=False)
@@ -54,9 +52,9 @@ EXACT_ROUNDS = (15, 60)  # iterations of the race between starts
 # Beyond the first number of rows, learning them would take longer than the rest of a fit to many inputs. It is left out
 # if the exact GP does not join with the parameters of the start, and is this much behind in held-out log density.
 CHEAP_ROWS, HOPELESS = 1_000, 0.1
-_ALL = 2**14  # neighbours: as many as a model file may ask for
-# With few held-out rows residuals of rows that the networks remember would be taken for those of new ones. With more,
-# neighbours in the latent space are worth it on the residuals only.
+_ALL = 2**14  # neighbours: the most that a model file allows
+# With fewer held-out rows, neighbours in the latent space model the targets, since residuals of rows that the networks
+# remember are smaller than those of new rows; with more, the residuals.
 _FEW_EXAMPLES = 300
 # Student's t, so that the metric is not that of a few rows far away; with few examples, quickly.
 FEW = LocalTraining(steps=200, searches=4, batch_rows=256, degrees=10.0, coarse=True)
@@ -65,8 +63,8 @@ LEAST_NOISE = {True: 0.05, False: 1e-5}  # of the residuals, whose variance is a
 LEAST_EXAMPLES, _MOST_EXAMPLES = 20, 10_000
 _CROSS_ROWS, _FOLDS = 2_000, 5  # with fewer examples each part is judged by parameters learned on the others
 _MARGIN = 0.5 * MARGIN  # a neighbour GP that adds nothing has a small weight and does little harm
-_MANY_ROWS = 200_000  # from here on residuals of the mixture without the held-out rows do
-_LAST_SURVEYS = 1.5  # times as long as the first survey, under a time limit, for the last one and the search
+_MANY_ROWS = 200_000  # with more rows, the mixture without the held-out rows is good enough
+_LAST_PASSES = 1.5  # times as long as the first pass of the mixture, under a time limit, for the last and the search
 _BASE_SHARE = 0.4  # prior weight of the mixture; the neighbour GPs share the rest
 _MOMENTS = ("mean", "total")
 _LENGTHSCALES = (1e-2, 1e3)
@@ -77,22 +75,22 @@ DEGREES = (math.inf, 34.0, 10.0, 4.0)
 
 
 class _JudgedView(NamedTuple):
-    """A view at the examples, all (m, q); its neighbours a GP."""
+    """Predictions of a neighbour GP at the examples, all (m, q), with infinite degrees of freedom."""
 
     mean: Array
     variance: Array
     noise: Array
-    surprise: Array  # beta of (N6)
+    misfit: Array  # beta of (N6)
 
     @classmethod
-    def of(cls, view: View, seen: Survey, near: Conditionals) -> _JudgedView:
+    def of(cls, view: View, output: MixtureOutput, near: Conditionals) -> _JudgedView:
         nothing = torch.zeros_like(near.mean)
-        parts = *combine(view, seen, *near[:3]), nothing if near.surprise is None else near.surprise
+        parts = *combine(view, output, *near[:3]), nothing if near.misfit is None else near.misfit
         return cls(*(each.cpu().numpy() for each in parts))
 
     def spread(self, gp: LocalGP, degrees: float) -> HeldOut:
-        """Return the same with this number of degrees of freedom."""
-        factor = spread_factor(torch.as_tensor(self.surprise), gp.k, degrees).numpy()
+        """The same with another number of degrees of freedom."""
+        factor = spread_factor(torch.as_tensor(self.misfit), gp.k, degrees).numpy()
         return HeldOut(self.mean, factor * self.variance, factor * self.noise)
 
 
@@ -106,7 +104,7 @@ class LocalResult:
     targets: Array  # of the examples, (m, q)
     weights: Array | None  # of the examples, (m,), where rows have any
     status: dict[str, Any]
-    copies: Callable[[], Copies | None] = lambda: None  # what rows show that have copies, where it is wanted
+    copies: Callable[[], Copies | None] = lambda: None  # finds residuals at rows that have copies
 
 
 @dataclass(frozen=True)
@@ -127,57 +125,57 @@ class LocalStage:
     always: bool  # use neighbours even if the mixture alone is no worse
 
     def fit(self, streams: Streams, context: FitContext) -> LocalResult:
-        """Learn the neighbour GPs, and weigh them and the mixture by the density of the examples."""
+        """Learn the neighbour GPs, and find weights of them and the mixture by the density of the examples."""
         pool, own = self._pool(streams.generator("neighbours"))
         if len(own) < LEAST_EXAMPLES:
             raise ValueError(f"{len(own)} examples are too few")
         began, ending = time.perf_counter(), context.ending
         ending.check()
-        seen, y, on_workers = self._keep_survey(pool, self.without)
-        if ending.limited:  # rows are surveyed again at the end, and searched
-            ending.reserve(_LAST_SURVEYS * (time.perf_counter() - began))
+        output, y, on_workers = self._keep_outputs(pool, self.without)
+        if ending.limited:  # there is another pass at the end, and a search
+            ending.reserve(_LAST_PASSES * (time.perf_counter() - began))
             ending.check()
         held = torch.as_tensor(own, device=y.device)
         if self.whole:
-            seen = seen.replace_rows(held, self._predict_unknown(pool, own))
-        changed = held if self.whole else held[:0]  # what workers know of these rows is no longer true
+            output = output.replace_rows(held, self._predict_unknown(pool, own))
+        changed = held if self.whole else held[:0]  # the workers' copies of these rows are stale
         targets, noise = RowNoise.split(y[held], self.rows.n_outputs)
         target, weights = targets.cpu().numpy(), None if noise is None else noise.weight.cpu().numpy()
-        inputs = seen.coordinates[:, : self.rows.n_inputs]
+        inputs = output.coordinates[:, : self.rows.n_inputs]
         groups = group_duplicates(inputs, y[:, : self.rows.n_outputs], self.n_neighbors)
-        known = seen.take(held)
+        known = output.take(held)
         base = HeldOut.of(known.mean, known.variance, known.noise).at_rows(noise)
         margin = -np.inf if self.always else _MARGIN
-        weigh = partial(stack_forward, target, base=base, share=_BASE_SHARE, margin=margin, row_weights=weights)
+        find_weights = partial(stack_forward, target, base=base, share=_BASE_SHARE, margin=margin, row_weights=weights)
         learned: list[tuple[View, Parameters]] = []
         found: list[list[HeldOut]] = []  # of each view with each of the degrees of freedom
 
         def may_join(first: HeldOut) -> bool:
-            """Whether the exact GP could join the views found so far, from how it predicts before it has learned."""
-            trial, _ = weigh([*found, [first.at_rows(noise)]])
+            """Whether the exact GP could join the views so far, by its predictions before learning."""
+            trial, _ = find_weights([*found, [first.at_rows(noise)]])
             alone = average(normal_nlpd(target, first.mean, first.total).sum(1), weights)
             return self.always or trial.weights[-2] > 0.0 or alone < trial.nlpd + HOPELESS * self.rows.n_outputs
 
-        views = self.choose_views(seen, len(held))
+        views = self.choose_views(output, len(held))
         context.bar.total = len(views)
         for done, view in enumerate(views):
             context.bar.set_postfix_str(view.name, refresh=False)
             context.bar.update()
             part = context.part(view.name, share=1.0 / (len(views) - done))
-            gp = self._make(view, seen, y, self._start(view))
+            gp = self._make(view, output, y, self._start(view))
             if on_workers is not None:
                 gp = replace(gp, shards=_shard(on_workers, gp, changed))
             rng = streams.generator(view.name)
             if view.whole:
-                learn = partial(self._judge_exact, view, gp, seen, held, may_join, rng, part)
+                learn = partial(self._judge_exact, view, gp, output, held, may_join, rng, part)
             else:
-                learn = partial(self._judge, view, gp, seen, held, groups, rng, part)
+                learn = partial(self._judge, view, gp, output, held, groups, rng, part)
             params, judged = context.recall(view.name, learn, _judged_codec(gp.params))
             if ending.interrupted:
                 ending.check()
             learned.append((view, params))
             found.append([judged.spread(gp, each).at_rows(noise) for each in self._degrees(view, gp)])
-        chosen, variants = weigh(found)
+        chosen, variants = find_weights(found)
         kept, degrees = np.flatnonzero(chosen.weights[:-1] > 0), [DEGREES[k] for k in variants]
         status = {
             "weights": {
@@ -192,10 +190,10 @@ class LocalStage:
             status["duplicates"] = duplicates
         if not len(kept):
             return LocalResult(self.mixture, inputs[held], base, target, weights, status)
-        survey_again = any(learned[k][0].residual or learned[k][0].latent for k in kept)
-        if survey_again and self.whole and len(y) <= _MANY_ROWS:  # with more, the held-out rows make no difference
-            seen, y = self._survey(pool, self.mixture)
-        near = tuple(self._make_near(*learned[k], degrees[k], seen, y) for k in kept)
+        evaluate_again = any(learned[k][0].residual or learned[k][0].latent for k in kept)
+        if evaluate_again and self.whole and len(y) <= _MANY_ROWS:  # with more, the held-out rows make no difference
+            output, y = self._keep_outputs(pool, self.mixture)[:2]
+        near = tuple(self._make_near(*learned[k], degrees[k], output, y) for k in kept)
         shares = chosen.weights[[len(learned), *kept]]
         predictor = LocalMixture(self.mixture, near, shares, chosen.temperature)
         used = [base, *(found[k][variants[k]] for k in kept)]
@@ -205,23 +203,25 @@ class LocalStage:
         final = HeldOut(mean, total, np.zeros_like(total))
         return LocalResult(predictor, inputs[held], final, target, weights, status, copies)
 
-    def _make_near(self, view: View, params: Parameters, degrees: float, seen: Survey, y: Tensor) -> Near:
-        gp = self._make(view, seen, y, params.lengthscale).with_parameters(params)
-        return Near(view, replace(gp, degrees=degrees))
+    def _make_near(
+        self, view: View, params: Parameters, degrees: float, output: MixtureOutput, y: Tensor
+    ) -> NeighborExpert:
+        gp = self._make(view, output, y, params.lengthscale).with_parameters(params)
+        return NeighborExpert(view, replace(gp, degrees=degrees))
 
-    def _make(self, view: View, seen: Survey, y: Tensor, lengthscale: Array) -> LocalGP:
+    def _make(self, view: View, output: MixtureOutput, y: Tensor, lengthscale: Array) -> LocalGP:
         kernel, count = (self.exact_kernel, _ALL) if view.whole else (self.kernel, self.n_neighbors)
-        return make_local(view, seen, y, kernel, lengthscale, count)
+        return make_local(view, output, y, kernel, lengthscale, count)
 
     def _degrees(self, view: View, gp: LocalGP) -> Sequence[float]:
         return DEGREES[:1] if view.residual or gp.whole_rows else DEGREES
 
-    def choose_views(self, seen: Survey, examples: int) -> list[View]:
-        exact = [_EXACT] if len(seen.mean) <= MOST_WHOLE_ROWS else []
-        return [*self.near_views(seen, examples), *exact]
+    def choose_views(self, output: MixtureOutput, examples: int) -> list[View]:
+        exact = [_EXACT] if len(output.mean) <= MOST_WHOLE_ROWS else []
+        return [*self.near_views(output, examples), *exact]
 
-    def near_views(self, seen: Survey, examples: int) -> list[View]:
-        if seen.coordinates.shape[1] == self.rows.n_inputs + self.rows.n_outputs:
+    def near_views(self, output: MixtureOutput, examples: int) -> list[View]:
+        if output.coordinates.shape[1] == self.rows.n_inputs + self.rows.n_outputs:
             return [_PLAIN_RESIDUAL, _INPUTS]  # no expert has latent columns
         return [_TARGET if examples < _FEW_EXAMPLES else _RESIDUAL, _INPUTS]
 
@@ -250,19 +250,16 @@ class LocalStage:
         count = min(_MOST_EXAMPLES, max(LEAST_EXAMPLES, rows.n_rows // 10))
         return rows, np.sort(rng.choice(rows.n_rows, count, replace=False))
 
-    def _survey(self, pool: StandardisedRows, mixture: Mixture) -> tuple[Survey, Tensor]:
-        return self._keep_survey(pool, mixture)[:2]
+    def _keep_outputs(self, pool: StandardisedRows, mixture: Mixture) -> tuple[MixtureOutput, Tensor, Kept[Any] | None]:
+        """The output of the mixture at all rows, their targets, and both as workers keep them, for the search."""
+        kept = pool.chunks_of(mixture.prediction_rows(pool.device)).keep(LeaveOneOut(mixture))
+        return *join(kept.load()), kept if kept.distributed else None
 
-    def _keep_survey(self, pool: StandardisedRows, mixture: Mixture) -> tuple[Survey, Tensor, Kept[Any] | None]:
-        """The survey of all rows, and what the workers keep of it, if there are any, to search it."""
-        kept = pool.chunks_of(mixture.prediction_rows(pool.device)).keep(SurveyRows(mixture))
-        return *_join(kept.load()), kept if kept.distributed else None
-
-    def _predict_unknown(self, pool: StandardisedRows, own: Indices) -> Survey:
-        """The examples as rows that the posterior does not know: nothing is left out."""
+    def _predict_unknown(self, pool: StandardisedRows, own: Indices) -> MixtureOutput:
+        """The output at the examples, which are not in the posterior: nothing is left out."""
         x, _ = replace(pool, source=pool.source.take(own)).tensors()
         x, step = x.to(pool.dtype), self.without.prediction_rows(pool.device)
-        return Survey.join([survey(self.without, x[start : start + step]) for start in range(0, len(x), step)])
+        return MixtureOutput.join([evaluate(self.without, x[start : start + step]) for start in range(0, len(x), step)])
 
     def _start(self, view: View) -> Array:
         silent = self.rows.standardiser.constant_inputs
@@ -273,7 +270,7 @@ class LocalStage:
         self,
         view: View,
         gp: LocalGP,
-        seen: Survey,
+        output: MixtureOutput,
         held: Tensor,
         groups: Tensor,
         rng: np.random.Generator,
@@ -290,13 +287,13 @@ class LocalStage:
             least, callback = LEAST_NOISE[view.residual], context.part(next(names), share=share)
             return fit_local(gp, given, rng, training, least_noise=least, callback=callback)
 
-        if not (view.residual or view.latent):  # no network has seen the rows, so that others can be the examples
+        if not (view.residual or view.latent):  # no network has seen the rows: learn from others
             free = np.setdiff1d(np.arange(gp.n_rows), held.cpu().numpy())
             drawn = rng.choice(free, min(_MOST_EXAMPLES, len(free)), replace=False)
             these = torch.as_tensor(np.sort(drawn), device=held.device)
             learned = learn(examples_of(gp, these, groups), 1.0)
             return learned.params, _JudgedView.of(
-                view, seen.take(held), predict_examples(learned, examples, surprise=True)
+                view, output.take(held), predict_examples(learned, examples, misfit=True)
             )
         order = torch.as_tensor(rng.permutation(m), device=held.device)
         parts = [order] if m >= _CROSS_ROWS else list(order.chunk(_FOLDS))
@@ -306,18 +303,17 @@ class LocalStage:
             others = [torch.cat([*parts[:k], *parts[k + 1 :]]) for k in range(len(parts))]
             judges = [learn(examples.take(each), 1.0 / (len(parts) - k)) for k, each in enumerate(others)]
         near = [
-            predict_examples(judge, examples.take(part), surprise=True)
-            for part, judge in zip(parts, judges, strict=True)
+            predict_examples(judge, examples.take(part), misfit=True) for part, judge in zip(parts, judges, strict=True)
         ]
         index = torch.cat(parts)
         back = Conditionals(*(each[index.argsort()] for each in Conditionals.join(near) if each is not None))
-        return learned.params, _JudgedView.of(view, seen.take(held), back)
+        return learned.params, _JudgedView.of(view, output.take(held), back)
 
     def _judge_exact(
         self,
         view: View,
         gp: LocalGP,
-        seen: Survey,
+        output: MixtureOutput,
         held: Tensor,
         may_join: Callable[[HeldOut], bool],
         rng: np.random.Generator,
@@ -325,14 +321,14 @@ class LocalStage:
     ) -> tuple[Parameters, _JudgedView]:
         """Parameters by the evidence of rows that are no examples, and predictions of the examples given these.
 
-        The parameters that the plain SSGP started from stay as they are if learning others takes long and the
-        predictions with these say that the exact GP will not join.
+        Nothing is learned if that takes long and the predictions with the parameters that the plain SSGP started from
+        show that the exact GP will not join.
         """
         free = torch.as_tensor(np.setdiff1d(np.arange(gp.n_rows), held.cpu().numpy()), device=held.device)
         known = gp.take(free)
 
         def judge(params: Parameters) -> _JudgedView:
-            return _JudgedView.of(view, seen.take(held), known.with_parameters(params).predict(gp.coordinates[held]))
+            return _JudgedView.of(view, output.take(held), known.with_parameters(params).predict(gp.coordinates[held]))
 
         rows = min(len(free), _EXACT_ROWS, 2 * start_rows(len(free), self.rows.n_inputs))
         if rows > CHEAP_ROWS:
@@ -364,14 +360,7 @@ def _judged_codec(layout: Parameters) -> Codec[tuple[Parameters, _JudgedView]]:
     return Codec(write, read)
 
 
-def _join(parts: list[tuple[Survey, Tensor]]) -> tuple[Survey, Tensor]:
-    """What was found for parts of the rows, as one."""
-    if len(parts) == 1:
-        return parts[0]
-    return Survey.join([seen for seen, _ in parts]), torch.cat([y for _, y in parts])
-
-
 def _shard(kept: Kept[Any], gp: LocalGP, changed: Tensor) -> PointShards:
-    """The coordinates of a neighbour GP on the workers; some rows are no longer as these know them."""
+    """The coordinates of a neighbour GP on the workers, with some rows changed since."""
     shards = PointShards(kept, gp.n_rows, partial(read_coordinates, width=gp.coordinates.shape[1]))
     return shards.change(changed, gp.coordinates[changed])

@@ -10,7 +10,7 @@ memorised the rows. A batch has to be explained by features made from other rows
 
 Row m of every tensor here is about member m, and nothing is computed across rows: the result of a member does not
 depend on the other members. A GPU takes the step of all members at once; on a CPU members are computed one by one,
-several of them side by side (:class:`prismgp.core.threads.Workers`).
+several of them side by side (:class:`prismgp.core.parallel.Workers`).
 """
 
 from __future__ import annotations
@@ -27,11 +27,10 @@ from torch.func import functional_call
 
 from prismgp._system import Streams
 from prismgp._types import Array, Tensor
+from prismgp.core.parallel import Replay, Workers
 from prismgp.core.rows import RowNoise
-from prismgp.core.threads import Workers
 from prismgp.prism.batch import batch_log_evidence
-from prismgp.prism.network import NetworkOutput, NetworkSizes, RevisedMap, clip_inputs
-from prismgp.prism.replay import Replay
+from prismgp.prism.maps import NetworkOutput, NetworkSizes, RevisedMap, clip_inputs
 from prismgp.vae import ElboTerms, GaussianMixture, GaussianMixtureNet, elbo_terms
 
 ELBO_ROWS = 128  # rows of a batch that enter the ELBO, whose weight is small
@@ -139,27 +138,22 @@ class Members:
         self,
         networks: Sequence[RevisedMap],
         generators: Sequence[torch.Generator],
-        *,
-        alpha: float,
-        beta: float,
-        elbo_weight: float,
-        learn_kernel: bool,
-        workers: Workers | None = None,
+        settings: MemberSettings,
+        workers: Workers,
     ) -> None:
-        self.alpha, self.beta, self.elbo_weight = alpha, beta, elbo_weight
-        self._workers = workers or Workers()
+        self.settings, self._workers = settings, workers
         wholes = [
             MemberObjective(copy.deepcopy(network), own) for network, own in zip(networks, generators, strict=True)
         ]
         wholes = [whole.to(networks[0].mean.device) for whole in wholes]
-        self._like = max(wholes, key=lambda whole: len(list(whole.parameters())))  # one with all heads there are
-        # Of a CPU: a module can be lent to one thread at a time.
+        self._like = max(wholes, key=lambda whole: len(list(whole.parameters())))  # one with every head
+        # On a CPU one for each member: two threads must not use a module at the same time.
         self._copies = [] if self._like.log_var.is_cuda else [copy.deepcopy(self._like) for _ in networks]
         self._sizes: list[NetworkSizes] = [network.sizes for network in networks]
         self._shapes = {name: value.shape for name, value in self._like.named_parameters()}
         self._limits = self._vector(lambda name: _LOG_RANGE if name in _LIMITED else (-math.inf, math.inf))
         self._decay = self._vector(lambda name: (_WEIGHT_DECAY if len(self._shapes[name]) > 1 else 0.0,))[0]
-        values, trained = zip(*(self._pack(whole, learn_kernel) for whole in wholes), strict=True)
+        values, trained = zip(*(self._pack(whole) for whole in wholes), strict=True)
         start = torch.stack(values)
         fixed = [dict(whole.named_buffers()) for whole in wholes]
         self.state = MemberTensors(
@@ -240,8 +234,8 @@ class Members:
         kernel = _KernelParameters(*(parameters[f"network.{name}"] for name in _KernelParameters._fields))
         evidence = batch_log_evidence(kernel, output, inputs.y, row_noise) / inputs.x.shape[1]
         loss = -evidence
-        if terms is not None and self.elbo_weight:
-            loss = loss - ELBO_EVERY * self.elbo_weight * terms.objective
+        if terms is not None and self.settings.elbo_weight:
+            loss = loss - ELBO_EVERY * self.settings.elbo_weight * terms.objective
         (gradient,) = torch.autograd.grad(loss.sum(), values)
         if gradient.is_cuda:  # a recorded step cannot try again where a factorisation fails: it is passed over
             gradient = gradient.where(gradient.isfinite().all(1, keepdim=True), 0.0)
@@ -254,11 +248,12 @@ class Members:
         self, like: MemberObjective, tensors: dict[str, Tensor], inputs: StepInputs
     ) -> tuple[NetworkOutput, ElboTerms | None]:
         """Output and ELBO of every member, whose tensors have a leading dimension of members."""
+        alpha, beta = self.settings.alpha, self.settings.beta
 
         def one(
             own: dict[str, Tensor], x: Tensor, kept: tuple[Tensor, ...], noise: Tensor | None
         ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-            output, found = functional_call(like, own, (x, kept, noise, self.alpha, self.beta))
+            output, found = functional_call(like, own, (x, kept, noise, alpha, beta))
             present = {name: value for name, value in output._asdict().items() if value is not None}
             return present, {} if found is None else found.as_tensors()
 
@@ -272,7 +267,7 @@ class Members:
             given = (tensors, inputs.x, inputs.kept, noise)
             present, found = torch.vmap(one, in_dims=(0, 0, 0, None if noise is None else 0))(*given)
         output = NetworkOutput(present["latent"], present["phi"], present.get("gates"), present.get("log_noise"))
-        return output, ElboTerms(**found, alpha=self.alpha, beta=self.beta) if found else None
+        return output, ElboTerms(**found, alpha=alpha, beta=beta) if found else None
 
     # Neither torch's optimisers nor its AveragedModel fit here: a member is a row of one tensor and has a rate of its
     # own, and on a GPU the step is replayed as a CUDA graph, in which rates and shares must be tensors.
@@ -296,10 +291,10 @@ class Members:
         device = self._like.log_var.device
         return tuple(column.repeat_interleave(lengths).to(device) for column in columns)
 
-    def _pack(self, whole: MemberObjective, learn_kernel: bool) -> tuple[Tensor, Tensor]:
+    def _pack(self, whole: MemberObjective) -> tuple[Tensor, Tensor]:
         """Parameters of a member in one row, zeros where it has none, and ones for those that are trained."""
         own = dict(whole.named_parameters())
-        kept = () if learn_kernel else tuple(f"network.{name}" for name in _KERNEL)
+        kept = () if self.settings.learn_kernel else tuple(f"network.{name}" for name in _KERNEL)
         values, trained = [], []
         for name, shape in self._shapes.items():
             has = name in own

@@ -27,10 +27,9 @@ from prismgp._types import AnyArray, Array, Tensor
 from prismgp.context import FitContext
 from prismgp.core.features import spectral_features
 from prismgp.core.kernels import Parameters
-from prismgp.core.statistics import Statistics
 from prismgp.data import StandardisedRows
 from prismgp.prism.experts import Expert, Mixture
-from prismgp.prism.maps import MapStatistics, PlainMap, ReconfiguredMap
+from prismgp.prism.maps import PlainMap, ReconfiguredMap, collect_statistics
 from prismgp.vae import (
     TRAINING_ROWS,
     BatchRows,
@@ -48,7 +47,6 @@ _ELBO_WEIGHT = 0.01
 _CLIP = 10.0
 _DRAWS, _ELBO_DRAWS = 10, 5  # of z, for the SSGP and for the ELBO
 _MOMENT_ROWS = 65_536  # whose moments batch norm uses at prediction
-_FEATURE_BYTES = 64 * 2**20  # of the features of one chunk
 
 
 @dataclass(frozen=True)
@@ -189,7 +187,8 @@ def fit_released(
         columns = len(params.log_lengthscale)
         shift, scale = torch.zeros(columns, dtype=torch.float64), torch.ones(columns, dtype=torch.float64)
         feature_map = ReconfiguredMap(done.vae, settings.output, shift, scale, plain).to(device)
-        return Mixture.from_expert(Expert.of("released", feature_map, params, _statistics(rows, feature_map, params)))
+        stats = collect_statistics(rows, feature_map, params, 2 * settings.n_frequencies)
+        return Mixture.from_expert(Expert.of("released", feature_map, params, stats))
 
     def observe(now: Sequence[TrainingResult]) -> None:
         context.report("members", rows.n_rows, lambda: as_mixture(model), iteration=now[0].steps)
@@ -203,9 +202,3 @@ def fit_released(
     with context.part("networks", "networks", unit="step", total=settings.max_steps) as part:
         (result,) = run_training(task, monitor=show, observe=observe, checkpoint=part.checkpoint, ending=context.ending)
     return as_mixture(model if result.best is None else result.best), result
-
-
-def _statistics(rows: StandardisedRows, feature_map: ReconfiguredMap, params: Parameters) -> Statistics:
-    """Of all rows under the map's features."""
-    chunk = int(np.clip(_FEATURE_BYTES // (16 * feature_map.plain.w.shape[1]), 256, 1 << 15))
-    return rows.chunks_of(chunk).reduce(MapStatistics(feature_map, float(params.noise[0])))

@@ -13,9 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
-from prismgp._types import Array, Tensor
+from prismgp._types import Array, Indices, Tensor
 from prismgp.core.rows import RowNoise, effective_rows
 
 _NOISE_GRID = np.linspace(-3.0, 4.0, 141)  # logarithms of the factor on the noise variance
@@ -23,7 +22,7 @@ _COARSE = 10  # of its points that the first look passes over at a time
 _NOISE_ROWS = 10.0  # pseudo-rows that pull the factor to one
 _WEIGHT_ROWS = 10.0  # pseudo-rows that pull the weights to the prior ones
 TEMPERATURE_ROWS = 50.0  # pseudo-rows that pull the temperature to one
-_CHOSEN = 15.0  # how much larger mean squares of new rows are, times the rows that were held out
+_SELECTION_BIAS = 15.0  # of the mean square at held-out rows, times their number
 _PLAIN_SHARE = 0.05  # prior weight of the plain SSGP; the members share the rest
 _LEAST_WEIGHT = 0.01  # below it an expert is dropped: a wide expert blurs the moments more than it helps
 _MOST_CORNERS = 12  # with more experts than this, only the centre is tried: each start costs as many evaluations
@@ -53,7 +52,7 @@ class HeldOut:
         return self.variance + self.noise
 
     def at_rows(self, noise: RowNoise | None) -> HeldOut:
-        """Of these rows' targets, which may be less noisy or more than others (W1); known noise is in the variance."""
+        """The same for targets whose noise differs from row to row (W1); known noise is added to the variance."""
         if noise is None:
             return self
         columns = noise.columns.cpu().numpy()
@@ -68,7 +67,7 @@ class Residuals:
     values: Array  # (m, q)
     x: Tensor  # these rows, standardised, (m, d)
     row_weights: Array | None  # of these rows, (m,), where rows have any
-    chose: bool = True  # whether the rows chose the model from others, so that new rows are farther away
+    chose: bool = True  # whether the model was selected by these rows, so that residuals of new rows are larger
 
 
 @dataclass(frozen=True)
@@ -88,7 +87,7 @@ def noise_scale(y: Array, found: HeldOut, row_weights: Array | None = None) -> t
     """
     count, outputs = len(y) if row_weights is None else row_weights.sum(), np.arange(y.shape[1])
 
-    def evaluate(points: npt.NDArray[np.int64]) -> tuple[Array, Array]:
+    def evaluate(points: Indices) -> tuple[Array, Array]:
         """NLPD, without and with the penalty, at points of the grid, (k, q)."""
         grid = _NOISE_GRID[points]
         values = normal_nlpd(y, found.mean, found.variance + found.noise * np.exp(grid)[:, None])
@@ -191,14 +190,19 @@ def find_temperature(squares: Array, row_weights: Array | None) -> Array:
     return np.asarray((total + TEMPERATURE_ROWS) / (count + TEMPERATURE_ROWS))
 
 
-def foresee(row_weights: Array | None, m: int) -> float:
+def selection_factor(row_weights: Array | None, m: int) -> float:
     """The factor by which variances must be larger than m held-out rows say, which may have weights, (m,).      (Z9)
 
-    They choose among the checks of a training, the experts and their neighbours, so that new rows are farther from the
-    predictions. That is like fitting some numbers to them, so the factor falls as they become more.
+    They select among the checks of a training, the experts and their neighbours, so that residuals of new rows are
+    larger. That is like fitting a few parameters to them: the factor falls as the rows become more.
     """
     rows = m if row_weights is None else effective_rows(row_weights)
-    return 1.0 + _CHOSEN / (rows + TEMPERATURE_ROWS)
+    return 1.0 + _SELECTION_BIAS / (rows + TEMPERATURE_ROWS)
+
+
+def tail_share(row_weights: Array | None, m: int) -> float:
+    """The share of the tails that m held-out rows, which may have weights, (m,), cannot rule out.               (Z6)"""
+    return 1.0 / ((m if row_weights is None else effective_rows(row_weights)) + 1.0)
 
 
 def average(values: Array, row_weights: Array | None) -> float:
@@ -247,6 +251,7 @@ def _fit_weights(y: Array, means: Array, totals: Array, share: float | None, row
     if count == 1:
         return np.ones(1)
     from scipy.optimize import minimize  # slow to import, and predictions do not need it
+    from scipy.special import softmax
 
     prior = np.full(count, 1.0 / count)
     if share is not None:
@@ -255,7 +260,7 @@ def _fit_weights(y: Array, means: Array, totals: Array, share: float | None, row
     values = y.size if row_weights is None else y.shape[1] * row_weights.sum()
 
     def loss(logits: Array) -> float:
-        weights = _softmax(logits)
+        weights = softmax(logits)
         mean, variance = mixture_moments(weights, means, totals)
         pull = prior @ (log_prior - np.log(np.maximum(weights, 1e-300)))
         level = average(normal_nlpd(y, mean, variance), row_weights)
@@ -265,14 +270,9 @@ def _fit_weights(y: Array, means: Array, totals: Array, share: float | None, row
     corners = range(count if count <= _MOST_CORNERS else 0)
     starts = [log_prior, *(log_prior - 4.0 * (np.arange(count) != k) for k in corners)]
     runs = [minimize(loss, start, method="L-BFGS-B", bounds=[_LOG_WEIGHTS] * count) for start in starts]
-    weights = _softmax(min(runs, key=lambda run: float(run.fun)).x)
+    weights = softmax(min(runs, key=lambda run: float(run.fun)).x)
     weights = np.where(weights < np.minimum(_LEAST_WEIGHT, 0.5 * prior), 0.0, weights)
     return np.asarray(weights / weights.sum())
-
-
-def _softmax(logits: Array) -> Array:
-    shares = np.exp(logits - logits.max())
-    return np.asarray(shares / shares.sum())
 
 
 def normal_nlpd(y: Array, mean: Array, variance: Array) -> Array:

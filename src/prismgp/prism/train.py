@@ -5,8 +5,7 @@ predictive density (NLPD) of the held-out rows, with the noise that is best for 
 
 The learning rate falls to zero like half a cosine over as many steps as the member is expected to take. Half way, that
 number doubles if the held-out density still improves much, up to a limit; and the training ends where nothing better
-follows for a while. So few rows are trained on for some hundred steps, and rows that still teach something for as long
-as they do.
+follows for a while. So small data trains for some hundred steps, and other data while the held-out density improves.
 
 All members take each step together, and each has checks, an end and a learning rate of its own.
 
@@ -25,20 +24,19 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from prismgp._types import Saved, Tensor
+from prismgp._types import Indices, Saved, Tensor
+from prismgp.core.parallel import Workers, send
 from prismgp.core.rows import Ending
 from prismgp.core.statistics import accumulate_features
-from prismgp.core.threads import Workers
 from prismgp.exceptions import NumericalError
 from prismgp.prism.batch import batch_predict
 from prismgp.prism.experts import Expert
-from prismgp.prism.judging import HeldOutRows, weigh_rows
+from prismgp.prism.judging import HeldOutRows, weight_rows
+from prismgp.prism.maps import RevisedMap
 from prismgp.prism.members import ELBO_EVERY, ELBO_ROWS, Member, Members, MemberSettings, StepInputs, step_numbers
-from prismgp.prism.network import RevisedMap
-from prismgp.prism.replay import send
 from prismgp.prism.stacking import HeldOut, average
 from prismgp.prism.training_rows import Batch, TrainingRows
-from prismgp.vae import ElboTerms, Indices, Training, TrainingResult, select_tensors, torch_generator
+from prismgp.vae import ElboTerms, Training, TrainingResult, select_tensors, torch_generator
 
 _LEARNING_RATE = 1e-2
 _WARM_UP = 50  # steps over which the learning rate rises
@@ -50,8 +48,8 @@ _CHUNK_ROWS = 2_048  # of them at a time, on a CPU
 
 
 @dataclass(eq=False)
-class _Course:
-    """How far the training of one member is."""
+class _Run:
+    """The state of the training of one member."""
 
     number: int
     dropout: float
@@ -59,14 +57,14 @@ class _Course:
     draws: dict[str, np.random.Generator]
     generators: dict[str, torch.Generator]
     end: int  # the step after which the learning rate is zero
-    trust: Tensor  # weights of the rows, (n,): those that the network cannot explain count less (W3)
+    row_weights: Tensor  # (n,), smaller for rows with large residuals (W3)
     scores: list[tuple[int, float]] = field(default_factory=list)  # of all checks
 
 
 class _Check(NamedTuple):
     """A member to check, with training rows for its posterior."""
 
-    course: _Course
+    run: _Run
     network: RevisedMap  # with averaged weights
     rows: Indices
     batch: Batch
@@ -91,40 +89,39 @@ class MemberTraining(Training):
         self.members = Members(
             [each.network for each in members],
             [torch_generator(each.streams, "decoder") for each in members],
-            alpha=settings.alpha,
-            beta=settings.beta,
-            elbo_weight=settings.elbo_weight,
-            learn_kernel=settings.learn_kernel,
-            workers=self.workers,
+            settings,
+            self.workers,
         )
-        self.courses = [self._begin(number, member) for number, member in enumerate(members)]
-        self.active = list(self.courses)  # those still in training, in the order of the members' tensors
-        self.dropped: list[_Course] = []
+        self.runs = [self._begin(number, member) for number, member in enumerate(members)]
+        self.active = list(self.runs)  # those still in training, in the order of the members' tensors
+        self.dropped: list[_Run] = []
         held = rows.read(rows.held_out)
         self.held_x = held.x
         self.examples = HeldOutRows(held.x, held.targets, members[0].network.sizes.outputs)
-        self._ahead: dict[int, dict[str, np.random.Generator]] = {}  # copies of the members' streams, which are ahead
+        self._ahead: dict[
+            int, dict[str, np.random.Generator]
+        ] = {}  # copies of the streams, advanced past the rows requested
 
-    def _begin(self, number: int, member: Member) -> _Course:
-        return _Course(
+    def _begin(self, number: int, member: Member) -> _Run:
+        return _Run(
             number,
             member.dropout,
             TrainingResult(held_out_rows=len(self.rows.held_out), early=True),
             {name: member.streams.generator(name) for name in ("batches", "context", "dropout")},
             {"latent noise": torch_generator(member.streams, "latent noise")},
             end=self.settings.first_steps,
-            trust=torch.ones(self.rows.n_rows, dtype=torch.float64, device=self.rows.device),
+            row_weights=torch.ones(self.rows.n_rows, dtype=torch.float64, device=self.rows.device),
         )
 
     @property
     def results(self) -> list[TrainingResult]:
         """Of all members."""
-        return [course.result for course in self.courses]
+        return [run.result for run in self.runs]
 
     @property
     def running(self) -> list[TrainingResult]:
         """Of those still in training."""
-        return [course.result for course in self.active]
+        return [run.result for run in self.active]
 
     @property
     def resumable(self) -> bool:
@@ -134,89 +131,87 @@ class MemberTraining(Training):
     @property
     def expected_steps(self) -> int:
         """Steps of all members until they are over, as far as that is known."""
-        return sum(course.end if course in self.active else course.result.steps for course in self.courses)
+        return sum(run.end if run in self.active else run.result.steps for run in self.runs)
 
     # -- steps ---------------------------------------------------------------------------------------
 
     def step(self, number: int) -> None:
         """Take a step of Adam on a new batch of every member."""
-        self.rows.expect(number, self._foresee)
+        self.rows.expect(number, self._upcoming_rows)
         self.members.step(lambda members: self._draw(number, [self.active[m] for m in members]))
 
-    def _draw(self, number: int, courses: Sequence[_Course]) -> StepInputs:
+    def _draw(self, number: int, runs: Sequence[_Run]) -> StepInputs:
         """What a step gives to some members."""
-        drawn = [self.rows.draw(self.settings.batch_size, course.draws["batches"]) for course in courses]
+        drawn = [self.rows.draw(self.settings.batch_size, run.draws["batches"]) for run in runs]
         index, device = np.concatenate(drawn), self.rows.device
         shape, n = (len(drawn), len(drawn[0]), -1), len(drawn[0])
         there = send(torch.as_tensor(index), device)
         batch = self.rows.read(index, there)
         x, y, noise = batch.x.reshape(shape), batch.y.reshape(shape), batch.noise
-        trust = torch.cat([each.trust[own] for each, own in zip(courses, there.reshape(-1, n), strict=True)])
-        weights = trust[:, None] if noise is None else torch.cat([trust[:, None] * noise[:, :1], noise[:, 1:]], 1)
+        weights = torch.cat([each.row_weights[own] for each, own in zip(runs, there.reshape(-1, n), strict=True)])
+        weights = weights[:, None] if noise is None else torch.cat([weights[:, None] * noise[:, :1], noise[:, 1:]], 1)
         share = 1.0 - min(_AVERAGE, number / (9.0 + number))
-        numbers = [step_numbers(number, self._learning_rate(course, number), share) for course in courses]
+        numbers = [step_numbers(number, self._learning_rate(run, number), share) for run in runs]
         return StepInputs(
             x,
             y,
             weights.reshape(shape),
-            self._draw_dropout(courses, n),
+            self._draw_dropout(runs, n),
             send(torch.tensor(numbers, dtype=torch.float32), device),
             # For the history also where the ELBO's weight is zero.
-            self._draw_noise(courses, min(ELBO_ROWS, n)) if (number - 1) % ELBO_EVERY == 0 else None,
+            self._draw_noise(runs, min(ELBO_ROWS, n)) if (number - 1) % ELBO_EVERY == 0 else None,
         )
 
-    def _foresee(self, first: int, last: int) -> list[Indices]:
-        """The rows that the batches of these steps, and the checks among them, will have."""
+    def _upcoming_rows(self, first: int, last: int) -> list[Indices]:
+        """The rows that the batches of these steps, and the checks among them, will read."""
         found = []
-        for course in self.active:
-            if course.number not in self._ahead:
-                self._ahead[course.number] = copy.deepcopy(course.draws)
-            ahead = self._ahead[course.number]
+        for run in self.active:
+            if run.number not in self._ahead:
+                self._ahead[run.number] = copy.deepcopy(run.draws)
+            ahead = self._ahead[run.number]
             for step in range(first, last + 1):
                 found.append(self.rows.draw(self.settings.batch_size, ahead["batches"]))
-                if self.is_due(course, step):
+                if self.is_due(run, step):
                     found.append(self.rows.draw(self._context_rows, ahead["context"]))
         return found
 
     # A schedule of torch sets the rate of a whole optimiser; here each member, a row of one tensor, has its own, whose
     # end may move.
-    def _learning_rate(self, course: _Course, step: int) -> float:
+    def _learning_rate(self, run: _Run, step: int) -> float:
         """Return the learning rate of a step, counted from one; a time limit makes it fall sooner."""
-        angle = math.pi * max((step - 1) / course.end, self.ending.share)
+        angle = math.pi * max((step - 1) / run.end, self.ending.share)
         return _LEARNING_RATE * min(1.0, step / _WARM_UP) * 0.5 * (1.0 + math.cos(angle))
 
-    def _draw_dropout(self, courses: Sequence[_Course], n: int) -> tuple[Tensor, ...]:
+    def _draw_dropout(self, runs: Sequence[_Run], n: int) -> tuple[Tensor, ...]:
         """Factors on the values of the hidden layers, (M, n, h) each; none if no member drops any."""
-        if not any(course.dropout for course in courses):
+        if not any(run.dropout for run in runs):
             return ()
-        shares = [1.0 - course.dropout for course in courses]
+        shares = [1.0 - run.dropout for run in runs]
         divisors = send(torch.tensor(shares, dtype=torch.float32), self.rows.device)[:, None, None]
         layers = []
         for width in self.members.sizes.hidden:
-            kept = np.ones((len(courses), n * width), dtype=np.bool_)
-            for course, own in zip(courses, kept, strict=True):
-                if course.dropout:
-                    drawn = np.frombuffer(course.draws["dropout"].bytes(2 * n * width), np.uint16)
-                    np.greater_equal(drawn, round(course.dropout * 2**16), out=own)
+            kept = np.ones((len(runs), n * width), dtype=np.bool_)
+            for run, own in zip(runs, kept, strict=True):
+                if run.dropout:
+                    drawn = np.frombuffer(run.draws["dropout"].bytes(2 * n * width), np.uint16)
+                    np.greater_equal(drawn, round(run.dropout * 2**16), out=own)
             there = send(torch.as_tensor(kept).reshape(-1, n, width), self.rows.device)
             layers.append(there / divisors)
         return tuple(layers)
 
-    def _draw_noise(self, courses: Sequence[_Course], n: int) -> Tensor:
+    def _draw_noise(self, runs: Sequence[_Run], n: int) -> Tensor:
         shape = (n, 1, self.members.sizes.latent)
-        drawn = [
-            torch.randn(shape, generator=course.generators["latent noise"], dtype=torch.float32) for course in courses
-        ]
+        drawn = [torch.randn(shape, generator=run.generators["latent noise"], dtype=torch.float32) for run in runs]
         return send(torch.stack(drawn), self.rows.device)
 
     # -- checks --------------------------------------------------------------------------------------
 
-    def is_due(self, course: _Course, step: int) -> bool:
+    def is_due(self, run: _Run, step: int) -> bool:
         """Whether a member is checked after a step."""
         rounds = step / self.check_every
         every = self.check_every * (1 if rounds <= 8 else 2 if rounds <= 32 else 4)
         # Half way it is decided whether the steps are doubled.
-        return step % every == 0 or step == course.end or 2 * step == course.end < self.settings.max_steps
+        return step % every == 0 or step == run.end or 2 * step == run.end < self.settings.max_steps
 
     @property
     def _is_wide(self) -> bool:
@@ -230,28 +225,28 @@ class MemberTraining(Training):
         """Check the members that are due, and decide whether they go on."""
         if last:
             return self.check([each for each in self.active if not each.scores or each.scores[-1][0] < self.steps])
-        due = [course for course in self.active if self.is_due(course, self.steps)]
+        due = [run for run in self.active if self.is_due(run, self.steps)]
         values = self.check(due)
-        for course in due:
-            self.review(course)
+        for run in due:
+            self.review(run)
         return values
 
-    def check(self, courses: Sequence[_Course]) -> list[float]:
+    def check(self, runs: Sequence[_Run]) -> list[float]:
         """Compute the NLPD of members at the held-out rows, and keep their averaged networks where these are best."""
-        draws = [self.rows.draw(self._context_rows, course.draws["context"]) for course in courses]
-        networks = [self.members.network(self.active.index(course)) for course in courses]
-        given = [_Check(*each, self.rows.read(each[-1])) for each in zip(courses, networks, draws, strict=True)]
+        draws = [self.rows.draw(self._context_rows, run.draws["context"]) for run in runs]
+        networks = [self.members.network(self.active.index(run)) for run in runs]
+        given = [_Check(*each, self.rows.read(each[-1])) for each in zip(runs, networks, draws, strict=True)]
         return self.workers.map(self._check_one, given)
 
     def _check_one(self, given: _Check) -> float:
         value, entries = self.measure(given)
-        given.course.result.consider(value, entries, given.network, changes=False)
-        given.course.scores.append((self.steps, value))
+        given.run.result.consider(value, entries, given.network, changes=False)
+        given.run.scores.append((self.steps, value))
         return value
 
     def measure(self, given: _Check) -> tuple[float, dict[str, Any]]:
         """NLPD of the held-out rows, and further entries for the history; NaN for a network that has none."""
-        course, network = given.course, given.network
+        run, network = given.run, given.network
         if not bool(torch.cat([each.reshape(-1) for each in network.parameters()]).isfinite().all()):
             return math.nan, {}
         try:
@@ -262,7 +257,7 @@ class MemberTraining(Training):
         nlpd = average(self.examples.nlpd(found), weights)
         rmse = float(np.sqrt(average((self.examples.targets - found.mean) ** 2, weights)))
         clusters = network.prior.describe(network.latent(self.held_x))
-        m = self.active.index(course)
+        m = self.active.index(run)
         terms = {name: value[m] for name, value in self.members.terms.items()}
         elbo = ElboTerms(**terms, alpha=self.settings.alpha, beta=self.settings.beta).as_floats()
         entries = {"evidence": float(self.members.evidence[m]), **elbo}
@@ -271,9 +266,9 @@ class MemberTraining(Training):
     def predict_held_out(self, given: _Check) -> HeldOut:
         """Predict the held-out rows by a network, given many training rows, with the noise that suits them best.
 
-        Here it is also found how much these training rows count in the next steps.
+        This also sets the weights of these training rows in the next steps.
         """
-        course, network, index, batch = given
+        run, network, index, batch = given
         params = network.parameters_now()
         if self._is_wide:
             # With so many features, the kernel matrix of fewer rows is the smaller one.
@@ -287,55 +282,55 @@ class MemberTraining(Training):
         stats = accumulate_features(
             ((*network.features(x), y) for x, y in pairs), len(params.mean), float(params.noise[0])
         )
-        judged = self.examples.meet(Expert.of("check", network, params, stats))
-        trust = torch.ones(len(index), dtype=torch.float64, device=course.trust.device)
-        if self.examples.are_far(judged):
-            weighed, weights = weigh_rows(judged.expert, pairs)
-            again = self.examples.meet(weighed)
+        judged = self.examples.predict_by(Expert.of("check", network, params, stats))
+        row_weights = torch.ones(len(index), dtype=torch.float64, device=run.row_weights.device)
+        if self.examples.have_outliers(judged):
+            weighted, weights = weight_rows(judged.expert, pairs)
+            again = self.examples.predict_by(weighted)
             if self.examples.prefer(again, judged):
-                judged, trust = again, weights
-        course.trust[torch.as_tensor(index)] = trust
+                judged, row_weights = again, weights
+        run.row_weights[torch.as_tensor(index)] = row_weights
         return judged.found
 
     # -- the end -------------------------------------------------------------------------------------
 
-    def review(self, course: _Course) -> None:
+    def review(self, run: _Run) -> None:
         """Decide after a check whether the training of a member goes on, and for how long."""
-        step, value = course.scores[-1]
+        step, value = run.scores[-1]
         patience = math.inf
         if self.settings.patience is not None:
-            patience = self.settings.patience * course.end / self.settings.first_steps
+            patience = self.settings.patience * run.end / self.settings.first_steps
         if not math.isfinite(value):
-            self._end(course, f"the objective left the range of floating-point numbers at step {step}")
-        elif step == course.end:
-            self._end(course, f"all {step} steps taken")
-        elif step - course.result.best_step >= patience:
-            self._end(course, f"no better held-out density for {step - course.result.best_step} steps")
-        elif 2 * step == course.end < self.settings.max_steps:
-            before = min(score for at, score in course.scores if 2 * at <= step)
-            if before - course.result.score >= _LEAST_GAIN:
-                course.end = min(2 * course.end, self.settings.max_steps)
+            self._end(run, f"the objective left the range of floating-point numbers at step {step}")
+        elif step == run.end:
+            self._end(run, f"all {step} steps taken")
+        elif step - run.result.best_step >= patience:
+            self._end(run, f"no better held-out density for {step - run.result.best_step} steps")
+        elif 2 * step == run.end < self.settings.max_steps:
+            before = min(score for at, score in run.scores if 2 * at <= step)
+            if before - run.result.score >= _LEAST_GAIN:
+                run.end = min(2 * run.end, self.settings.max_steps)
 
     def end(self, message: str) -> None:
         """End the training of all members."""
-        for course in list(self.active):
-            self._end(course, message)
+        for run in list(self.active):
+            self._end(run, message)
 
-    def _end(self, course: _Course, message: str) -> None:
+    def _end(self, run: _Run, message: str) -> None:
         """End the training of a member that needs no more steps."""
-        course.result.message, course.result.early = message, False
-        self.leave([course])
+        run.result.message, run.result.early = message, False
+        self.leave([run])
 
-    def drop(self, courses: Sequence[_Course]) -> None:
+    def drop(self, runs: Sequence[_Run]) -> None:
         """Stop training members that there is no time for."""
-        self.dropped += courses
-        self.leave(courses)
+        self.dropped += runs
+        self.leave(runs)
 
-    def leave(self, courses: Sequence[_Course]) -> None:
+    def leave(self, runs: Sequence[_Run]) -> None:
         """Remove members from those that take steps."""
-        if not courses:
+        if not runs:
             return
-        kept = [m for m, course in enumerate(self.active) if course not in courses]
+        kept = [m for m, run in enumerate(self.active) if run not in runs]
         self.active = [self.active[m] for m in kept]
         if kept:
             self.members.keep(kept)
@@ -345,43 +340,43 @@ class MemberTraining(Training):
     def save(self) -> Saved:
         """Everything the next step depends on, and what was reached."""
         tensors = {f"members.{name}": value.clone() for name, value in self.members.tensors().items()}
-        courses = []
-        for course in self.courses:
-            best = {} if course.result.best is None else course.result.best.state_dict()
-            tensors |= {f"best {course.number}.{name}": value.clone() for name, value in best.items()}
-            tensors[f"trust {course.number}"] = course.trust.clone()
-            for name, generator in course.generators.items():
-                tensors[f"generator {course.number}.{name}"] = generator.get_state()
-            courses.append(
+        runs = []
+        for run in self.runs:
+            best = {} if run.result.best is None else run.result.best.state_dict()
+            tensors |= {f"best {run.number}.{name}": value.clone() for name, value in best.items()}
+            tensors[f"row weights {run.number}"] = run.row_weights.clone()
+            for name, generator in run.generators.items():
+                tensors[f"generator {run.number}.{name}"] = generator.get_state()
+            runs.append(
                 {
-                    "active": course in self.active,
-                    "early": course.result.early,
-                    "seconds": course.result.seconds,
-                    "result": course.result.summary(),
+                    "active": run in self.active,
+                    "early": run.result.early,
+                    "seconds": run.result.seconds,
+                    "result": run.result.summary(),
                     # Their integers are longer than JSON readers promise to keep, so they are stored as text.
-                    "draws": {name: json.dumps(draw.bit_generator.state) for name, draw in course.draws.items()},
-                    "scores": [(at, value if math.isfinite(value) else None) for at, value in course.scores],
-                    "end": course.end,
+                    "draws": {name: json.dumps(draw.bit_generator.state) for name, draw in run.draws.items()},
+                    "scores": [(at, value if math.isfinite(value) else None) for at, value in run.scores],
+                    "end": run.end,
                 }
             )
-        return tensors, {"steps": self.steps, "courses": courses}
+        return tensors, {"steps": self.steps, "runs": runs}
 
     def restore(self, saved: Saved) -> None:
         """Set everything to what :meth:`save` returned."""
         tensors, info = saved
         networks = [self.members.network(m) for m in range(len(self.members))]
-        self.leave([course for course, about in zip(self.courses, info["courses"], strict=True) if not about["active"]])
+        self.leave([run for run, about in zip(self.runs, info["runs"], strict=True) if not about["active"]])
         self.steps = info["steps"]
-        for course, network, about in zip(self.courses, networks, info["courses"], strict=True):
-            course.result.take_up(about["result"], network, select_tensors(tensors, f"best {course.number}"))
-            course.result.early = about["early"]
-            course.result.began -= about["seconds"]
-            course.scores = [(at, math.nan if value is None else value) for at, value in about["scores"]]
-            course.end = about["end"]
-            course.trust.copy_(tensors[f"trust {course.number}"])
-            for name, draw in course.draws.items():
+        for run, network, about in zip(self.runs, networks, info["runs"], strict=True):
+            run.result.take_up(about["result"], network, select_tensors(tensors, f"best {run.number}"))
+            run.result.early = about["early"]
+            run.result.began -= about["seconds"]
+            run.scores = [(at, math.nan if value is None else value) for at, value in about["scores"]]
+            run.end = about["end"]
+            run.row_weights.copy_(tensors[f"row weights {run.number}"])
+            for name, draw in run.draws.items():
                 draw.bit_generator.state = json.loads(about["draws"][name])
-            for name, state in select_tensors(tensors, f"generator {course.number}").items():
-                course.generators[name].set_state(state)
+            for name, state in select_tensors(tensors, f"generator {run.number}").items():
+                run.generators[name].set_state(state)
         if self.active:
             self.members.load(select_tensors(tensors, "members"))

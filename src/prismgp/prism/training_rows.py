@@ -1,7 +1,7 @@
 """Rows that networks are trained on, read by index: in memory, or from the workers of a cluster.
 
 A step reads a batch of random rows. Which rows that will be is known long before: batches are drawn from streams of
-their own, so a copy of a stream foresees them. Rows on workers are therefore read for several steps at once, while
+their own, so a copy of a stream tells. Rows on workers are therefore read for several steps at once, while
 the steps before are taken; they are the same rows, in the same order and to the last bit, as those of rows in memory.
 """
 
@@ -18,22 +18,22 @@ from functools import partial
 import numpy as np
 import torch
 
-from prismgp._types import AnyArray, Array, Tensor
+from prismgp._types import AnyArray, Array, Indices, Tensor
 from prismgp.core.models import Standardiser
 from prismgp.core.numerics import Hashes, hash_rows
 from prismgp.core.rows import RowNoise
 from prismgp.data import Source
-from prismgp.vae import BatchRows, Indices, draw_rows
+from prismgp.vae import BatchRows, draw_rows
 
 _WINDOW_BYTES = 2**25  # of rows that are read from the workers at a time; two windows are held
 MOST_STEPS = 50  # that they are for
 _CPU = torch.device("cpu")
 # Rows with the same inputs are left out together. Where most rows have such copies, new rows will have some too, and
 # predictions at places that a fit has never seen say little about those that it has; still less, if few are left out.
-MOST_COPIES, _LEAST_PLACES = 0.5, 20
+MOST_COPIED, _LEAST_PLACES = 0.5, 20
 _MEASUREMENTS = 1.1  # distinct observations for each distinct place, above which places have repeated measurements
 
-Foresee = Callable[[int, int], Sequence[Indices]]
+Upcoming = Callable[[int, int], Sequence[Indices]]
 
 
 @dataclass(frozen=True)
@@ -73,8 +73,8 @@ class TrainingRows(ABC):
         """Draw distinct training rows in random order."""
         return draw_rows(self.n_rows, self.held_out, count, rng)
 
-    def expect(self, step: int, foresee: Foresee) -> None:  # noqa: B027  (rows in memory need no preparation)
-        """Prepare for a step: ``foresee(first, last)`` returns the indices that these steps will read.
+    def expect(self, step: int, upcoming: Upcoming) -> None:  # noqa: B027  (rows in memory need no preparation)
+        """Prepare for a step: ``upcoming(first, last)`` returns the indices that these steps will read.
 
         It is called for consecutive ranges of steps.
         """
@@ -119,13 +119,13 @@ class RowsOnWorkers(TrainingRows):
         wanted, place = np.unique(index, return_inverse=True)
         return self.fetch(wanted)[1].take(torch.as_tensor(place, device=self.device))
 
-    def expect(self, step: int, foresee: Foresee) -> None:
+    def expect(self, step: int, upcoming: Upcoming) -> None:
         while self._windows and self._windows[0][0] < step:
             self._windows.popleft()
         self._end = max(self._end, step - 1)  # a training that is continued begins later
         while self._end < step + self._steps:
             first, self._end = self._end + 1, self._end + self._steps
-            wanted = np.unique(np.concatenate(foresee(first, self._end)))
+            wanted = np.unique(np.concatenate(upcoming(first, self._end)))
             # With the context of this thread, which knows the current client.
             self._windows.append((self._end, self._reader.submit(copy_context().run, self.fetch, wanted)))
 
@@ -196,7 +196,7 @@ def held_out_rows(
     total = np.cumsum(sizes[order])
     # As many groups as fit, and at least one; never all of them.
     chosen = order[: min(max(1, int(np.searchsorted(total, count, side="right"))), len(sizes) - 1)]
-    repeated = len(chosen) < _LEAST_PLACES and (sizes[group] > 1).mean() > MOST_COPIES
+    repeated = len(chosen) < _LEAST_PLACES and (sizes[group] > 1).mean() > MOST_COPIED
     if repeated and len(np.unique(hash_observations())) > _MEASUREMENTS * len(sizes):
         return np.sort(rng.choice(n, count, replace=False))
     held = np.flatnonzero(np.isin(group, chosen))

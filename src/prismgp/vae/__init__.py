@@ -20,7 +20,6 @@ from prismgp.vae.released import ReleasedVAE
 from prismgp.vae.training import (
     STATE_NAME,
     BatchRows,
-    Indices,
     Training,
     TrainingResult,
     TrainingState,
@@ -39,7 +38,6 @@ __all__ = [
     "ElboTerms",
     "GaussianMixture",
     "GaussianMixtureNet",
-    "Indices",
     "MixturePrior",
     "MixtureVAE",
     "ReleasedVAE",

@@ -36,6 +36,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -72,11 +73,16 @@ class GaussianMixture:
         return (self.log_weights.exp().unsqueeze(-1) * self.mean).sum(-2)
 
 
+def draw_uniform(generator: torch.Generator, *shape: int, fan_in: int) -> torch.nn.Parameter:
+    """Initial parameters by torch's rule for linear layers: uniform within ``1 / sqrt(fan_in)``."""
+    bound = 1.0 / math.sqrt(max(fan_in, 1))
+    return torch.nn.Parameter((2.0 * torch.rand(shape, generator=generator, dtype=torch.float32) - 1.0) * bound)
+
+
 class GaussianMixtureNet(torch.nn.Module):
     """k Gaussian networks and their mixing weights (R4), vectorised over the components.
 
-    ``hidden`` is the number of neurons of every hidden layer. The initial parameters follow torch's rule for linear
-    layers, uniform within ``1 / sqrt(inputs of the layer)``.
+    ``hidden`` is the number of neurons of every hidden layer.
     """
 
     running_mean: Tensor
@@ -87,26 +93,22 @@ class GaussianMixtureNet(torch.nn.Module):
     ) -> None:
         super().__init__()
         k, h = n_components, hidden
-
-        def draw_uniform(*shape: int, fan_in: int) -> torch.nn.Parameter:
-            bound = 1.0 / math.sqrt(max(fan_in, 1))
-            return torch.nn.Parameter((2.0 * torch.rand(shape, generator=generator, dtype=torch.float32) - 1.0) * bound)
-
-        self.first_weight = draw_uniform(k * h, n_inputs, fan_in=n_inputs)
-        self.first_bias = draw_uniform(k * h, fan_in=n_inputs)
+        draw = partial(draw_uniform, generator)
+        self.first_weight = draw(k * h, n_inputs, fan_in=n_inputs)
+        self.first_bias = draw(k * h, fan_in=n_inputs)
         self.norm_scale = torch.nn.Parameter(torch.ones(k * h, dtype=torch.float32))
         self.norm_shift = torch.nn.Parameter(torch.zeros(k * h, dtype=torch.float32))
         self.register_buffer("running_mean", torch.zeros(k * h, dtype=torch.float32))
         self.register_buffer("running_var", torch.ones(k * h, dtype=torch.float32))
         # The two heads read the same layer, so their hidden layers are one product: mean, then log variance.
-        self.head_weight = draw_uniform(k, h, 2 * h, fan_in=h)
-        self.head_bias = draw_uniform(k, 1, 2 * h, fan_in=h)
-        self.mean_weight = draw_uniform(k, h, n_outputs, fan_in=h)
-        self.mean_bias = draw_uniform(k, 1, n_outputs, fan_in=h)
-        self.log_var_weight = draw_uniform(k, h, n_outputs, fan_in=h)
-        self.log_var_bias = draw_uniform(k, 1, n_outputs, fan_in=h)
-        self.mixing_weight = draw_uniform(k, n_inputs, fan_in=n_inputs)
-        self.mixing_bias = draw_uniform(k, fan_in=n_inputs)
+        self.head_weight = draw(k, h, 2 * h, fan_in=h)
+        self.head_bias = draw(k, 1, 2 * h, fan_in=h)
+        self.mean_weight = draw(k, h, n_outputs, fan_in=h)
+        self.mean_bias = draw(k, 1, n_outputs, fan_in=h)
+        self.log_var_weight = draw(k, h, n_outputs, fan_in=h)
+        self.log_var_bias = draw(k, 1, n_outputs, fan_in=h)
+        self.mixing_weight = draw(k, n_inputs, fan_in=n_inputs)
+        self.mixing_bias = draw(k, fan_in=n_inputs)
 
     def forward(self, x: Tensor) -> GaussianMixture:
         """Mixtures for rows x, (n, n_inputs)."""

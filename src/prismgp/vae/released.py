@@ -19,11 +19,13 @@ rows, so that a prediction does not depend on chance or on other rows.
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - the customary name
 
 from prismgp._types import Tensor
+from prismgp.vae.networks import draw_uniform
 
 _OFFSET = 10.0  # norm
 _EPS = 1e-5  # of torch's batch norm
@@ -40,19 +42,15 @@ class OffsetGaussianNets(torch.nn.Module):
         self, n_inputs: int, n_outputs: int, k: int, hidden: int, *, offset: bool, generator: torch.Generator
     ) -> None:
         super().__init__()
-
-        def draw_uniform(*shape: int, fan_in: int) -> torch.nn.Parameter:
-            bound = 1.0 / math.sqrt(fan_in)
-            return torch.nn.Parameter((2.0 * torch.rand(shape, generator=generator, dtype=torch.float32) - 1.0) * bound)
-
-        self.first_weight = draw_uniform(k * hidden, n_inputs, fan_in=n_inputs)
-        self.first_bias = draw_uniform(k * hidden, fan_in=n_inputs)
+        draw = partial(draw_uniform, generator)
+        self.first_weight = draw(k * hidden, n_inputs, fan_in=n_inputs)
+        self.first_bias = draw(k * hidden, fan_in=n_inputs)
         self.norm_scale = torch.nn.Parameter(torch.ones(k * hidden))
         self.norm_shift = torch.nn.Parameter(torch.zeros(k * hidden))
-        self.mean_weight = draw_uniform(k, hidden, n_outputs, fan_in=hidden)
-        self.mean_bias = draw_uniform(k, 1, n_outputs, fan_in=hidden)
-        self.log_var_weight = draw_uniform(k, hidden, n_outputs, fan_in=hidden)
-        self.log_var_bias = draw_uniform(k, 1, n_outputs, fan_in=hidden)
+        self.mean_weight = draw(k, hidden, n_outputs, fan_in=hidden)
+        self.mean_bias = draw(k, 1, n_outputs, fan_in=hidden)
+        self.log_var_weight = draw(k, hidden, n_outputs, fan_in=hidden)
+        self.log_var_bias = draw(k, 1, n_outputs, fan_in=hidden)
         directions = 2.0 * torch.rand((k, 1, n_outputs), generator=generator, dtype=torch.float32) - 1.0
         directions = _OFFSET * directions / directions.norm(dim=-1, keepdim=True)
         self.register_buffer("offsets", directions if offset else torch.zeros_like(directions))

@@ -21,20 +21,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from prismgp._system import Streams, available_bytes
-from prismgp._types import AnyArray, Array, Saved, Tensor
+from prismgp._types import AnyArray, Array, Indices, Saved, Tensor
 from prismgp.checkpoint import Checkpoint
 from prismgp.core.models import standardise
 from prismgp.core.rows import Ending
 from prismgp.exceptions import NumericalError
-
-Indices: TypeAlias = npt.NDArray[np.int64]
 
 _LARGEST_VALUE = 1e4  # standard deviations; beyond, squares of what networks compute overflow in float32
 STATE_NAME = "training"  # of the state of a training in a checkpoint
@@ -371,7 +368,7 @@ def run_training(
     ending = ending or Ending()
     if checkpoint is not None:
         checkpoint.recall(STATE_NAME, task.restore)
-    with ending.allow():
+    with ending.catch_end():
         if not task.steps:
             _attempt(task, task.begin)
         while task.running:
@@ -384,7 +381,7 @@ def run_training(
             if values and checkpoint is not None and task.resumable:
                 checkpoint.put(STATE_NAME, task.save, now=not task.running)
     if task.running and task.steps and not ending.interrupted:
-        with ending.allow():
+        with ending.catch_end():
             _attempt(task, partial(task.make_checks, last=True))
     for result in task.running:
         after = f"after {result.steps} steps" if result.steps else "before the first step"

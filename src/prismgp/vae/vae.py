@@ -11,14 +11,13 @@ import numpy as np
 import torch
 
 from prismgp._system import Streams, limit_blas_threads
-from prismgp._types import AnyArray, Array, Tensor
+from prismgp._types import AnyArray, Array, Indices, Tensor
 from prismgp.context import FitContext
 from prismgp.data import StandardisedRows
 from prismgp.vae.elbo import ElboTerms, elbo_terms
 from prismgp.vae.networks import GaussianMixture, GaussianMixtureNet, MixturePrior
 from prismgp.vae.training import (
     BatchRows,
-    Indices,
     TrainingResult,
     TrainingState,
     TrainingTask,

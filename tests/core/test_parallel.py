@@ -13,8 +13,8 @@ import torch
 from prismgp.core.exact import ExactEvidence
 from prismgp.core.kernels import bounds, default_start, get_kernel
 from prismgp.core.optimise import Monitor, race, screen
+from prismgp.core.parallel import Workers, use_one_thread
 from prismgp.core.rows import Callback
-from prismgp.core.threads import Workers, use_one_thread
 
 
 @pytest.fixture

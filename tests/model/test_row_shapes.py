@@ -8,12 +8,11 @@ import torch
 
 from prismgp.core.models import Marginals
 from prismgp.core.shape import NormalShape, SkewedShape, StudentShape
-from prismgp.core.tails import (
+from prismgp.model.row_shapes import (
     TAIL_VARIANCES,
     TAIL_WEIGHTS,
     add_tail_density,
     add_tails,
-    tail_share,
     tailed_log_density,
     tailed_quantiles,
 )
@@ -33,12 +32,6 @@ def mixture(rng, n=4, q=2, parts=3):
     mean = torch.tensordot(weights, centers, 1)
     variance = torch.tensordot(weights, variances + (centers - mean) ** 2, 1)
     return Marginals(mean, variance, weights, centers, variances)
-
-
-def test_share():
-    assert tail_share(99) == 0.01
-    assert tail_share(99, np.full(99, 7.0)) == pytest.approx(0.01)
-    assert tail_share(99, np.append(np.ones(49), np.zeros(50))) == pytest.approx(0.02)
 
 
 def test_tails_have_variance_one():
