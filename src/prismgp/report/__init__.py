@@ -4,7 +4,6 @@
 writes the page. The last two need the ``report`` extra.
 """
 
-from prismgp.report.certificate import certificate_section
 from prismgp.report.content import (
     Figure,
     Highlight,
@@ -15,7 +14,7 @@ from prismgp.report.content import (
     paragraphs,
 )
 from prismgp.report.examine import Examination, examine
-from prismgp.report.model_page import model_page
+from prismgp.report.model_page import certificate_section, model_page
 from prismgp.report.render import draw_svg, render, to_html, to_svg
 
 __all__ = [
