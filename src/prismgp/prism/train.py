@@ -245,7 +245,7 @@ class MemberTraining(Training):
 
     def _check_one(self, given: _Check) -> float:
         value, entries = self.measure(given)
-        given.course.result.consider(value, entries, given.network, changes=False)
+        given.course.result.record_check(value, entries, given.network, changes=False)
         given.course.scores.append((self.steps, value))
         return value
 
@@ -373,7 +373,7 @@ class MemberTraining(Training):
         self.leave([course for course, about in zip(self.courses, info["courses"], strict=True) if not about["active"]])
         self.steps = info["steps"]
         for course, network, about in zip(self.courses, networks, info["courses"], strict=True):
-            course.result.take_up(about["result"], network, select_tensors(tensors, f"best {course.number}"))
+            course.result.load(about["result"], network, select_tensors(tensors, f"best {course.number}"))
             course.result.early = about["early"]
             course.result.began -= about["seconds"]
             course.scores = [(at, math.nan if value is None else value) for at, value in about["scores"]]
