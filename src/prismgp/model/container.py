@@ -316,8 +316,3 @@ def take_parameters(tensors: dict[str, Tensor], prefix: str, inputs: int, q: int
     if np.abs(np.concatenate([params.log_lengthscale, params.log_signal, params.log_noise])).max() > _MAX_LOG:
         raise ModelFileError("a parameter is out of range")
     return params
-
-
-def under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Select the tensors whose names begin with the prefix, and remove it."""
-    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}

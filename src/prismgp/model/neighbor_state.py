@@ -19,7 +19,7 @@ from prismgp._types import Tensor
 from prismgp.core.kernels import KERNELS, Parameters
 from prismgp.core.rows import RowNoise
 from prismgp.exceptions import ModelFileError, PrismGPError
-from prismgp.model.container import PARAMETERS, take, take_parameters
+from prismgp.model.container import PARAMETERS, check_count, take, take_parameters
 from prismgp.neighbors.conditional import conditionals
 from prismgp.neighbors.local import LocalGP
 from prismgp.neighbors.model import NeighborModel
@@ -148,8 +148,7 @@ def _entries(config: dict[str, Any]) -> list[dict[str, Any]]:
     if not sound or not all(isinstance(entry, dict) for entry in entries):
         raise ModelFileError("the file does not list its neighbour GPs")
     for entry in entries:
-        if type(entry["n_neighbors"]) is not int or not 1 <= entry["n_neighbors"] < 2**53:
-            raise ModelFileError(f"n_neighbors is {entry['n_neighbors']!r:.40}, not a positive integer")
+        check_count(entry, "n_neighbors")
         if not isinstance(entry["kernel"], str) or entry["kernel"] not in KERNELS:
             raise ModelFileError(f"kernel {entry['kernel']!r:.40} is unknown to this version")
         if not all(type(entry[name]) is int and 0 <= entry[name] < len(entries) for name in ("coordinates", "targets")):
