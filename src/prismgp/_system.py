@@ -1,9 +1,10 @@
-"""The machine: files that appear whole or not at all, memory, threads, devices; and streams of random numbers."""
+"""The machine: files that appear whole or not at all, memory, threads, devices; random streams; formats of values."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import os
 import re
 import sys
@@ -16,7 +17,7 @@ from contextvars import Context, ContextVar, copy_context
 from functools import lru_cache
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from threadpoolctl import ThreadpoolController, threadpool_limits
@@ -304,6 +305,17 @@ def format_bytes(count: float) -> str:
         if count < 1024:
             return f"{count:.1f} {unit}"
     return f"{count / 1024:.1f} TiB"
+
+
+def to_plain(value: Any) -> Any:
+    """Return a value as JSON can hold it: arrays become lists, and numbers that are not finite None."""
+    if isinstance(value, dict):
+        return {str(key): to_plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_plain(item) for item in value]
+    if hasattr(value, "tolist"):  # an array or a number of NumPy
+        return to_plain(value.tolist())
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def limit_blas_threads() -> threadpool_limits:

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from prismgp._system import format_amount
-from prismgp._types import AnyArray, Array
+from prismgp._system import format_amount, to_plain
+from prismgp._types import AnyArray
 
 MEMBER_HEADER = ("mean within", "std within", "log evidence within", "|K - K'| at most")
 _INTERVALS = ("kernel_error", "kernel_error_frobenius", "log_evidence", "mean", "variance")
@@ -103,10 +103,10 @@ class Interval:
 
     def to_dict(self) -> dict[str, Any]:
         """Numbers, lists and text only."""
-        out: dict[str, Any] = {"lower": _to_plain(self.lower), "upper": _to_plain(self.upper)}
-        out |= {"probability": self.probability, "method": self.method}
+        ends = {"lower": np.asarray(self.lower, dtype=float), "upper": np.asarray(self.upper, dtype=float)}
+        out: dict[str, Any] = {**to_plain(ends), "probability": self.probability, "method": self.method}
         if self.ours is not None:
-            out["ours"] = _to_plain(self.ours)
+            out["ours"] = to_plain(np.asarray(self.ours, dtype=float))
         if self.certain is not None:
             out["certain"] = self.certain.to_dict()
         return out
@@ -129,14 +129,6 @@ def _from_plain(value: Any, missing: float) -> Any:
     array = np.asarray(value, dtype=float)  # null becomes NaN
     array = np.where(np.isnan(array), missing, array)
     return float(array) if array.ndim == 0 else array
-
-
-def _to_plain(value: Any) -> Any:
-    array: Array = np.asarray(value, dtype=float)
-    # JSON knows no infinity; a bound that says nothing is null.
-    out = array.astype(object)
-    out[~np.isfinite(array)] = None
-    return out.tolist()
 
 
 @dataclass(frozen=True, repr=False)

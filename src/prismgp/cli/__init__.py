@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import shutil
 import signal
@@ -245,19 +244,9 @@ def format_rows(rows: Sequence[tuple[str, str]], *, indent: int = 2, wrapped: bo
 
 def json_text(value: dict[str, Any], *, indent: int | None = 2) -> str:
     """Format one JSON object; numbers that JSON cannot represent become null."""
-    return json.dumps(_jsonable(value), allow_nan=False, indent=indent)
+    from prismgp._system import to_plain  # loads NumPy
 
-
-def _jsonable(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(key): _jsonable(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_jsonable(item) for item in value]
-    if hasattr(value, "tolist"):  # an array or a number of NumPy
-        return _jsonable(value.tolist())
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
+    return json.dumps(to_plain(value), allow_nan=False, indent=indent)
 
 
 def show_progress(args: argparse.Namespace) -> bool:

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from prismgp._system import to_plain
 from prismgp._types import Tensor
 from prismgp.core.exact import ExactModel
 from prismgp.core.gating import RuleGate
@@ -57,7 +58,7 @@ def _config_of(model: FittedModel) -> dict[str, Any]:
     return {
         "format_version": FORMAT_VERSION,
         "estimator": model.kind,
-        "arguments": {name: _to_plain(value) for name, value in model.arguments.items()},
+        "arguments": {name: _plain_argument(value) for name, value in model.arguments.items()},
         "rows": model.n_rows,
         "inputs": model.n_inputs,
         "outputs": model.n_outputs,
@@ -88,11 +89,7 @@ def summarise(model: FittedModel) -> dict[str, Any]:
         "noise_std": np.sqrt(model.noise_variance),
         "mean": model.mean,
     }
-    numbers = {
-        name: None if vector is None else [value if math.isfinite(value) else None for value in vector.tolist()]
-        for name, vector in vectors.items()
-    }
-    return {**predictor_summary(model.predictor), **numbers}
+    return {**predictor_summary(model.predictor), **to_plain(vectors)}
 
 
 def _tensors_of(model: FittedModel) -> dict[str, Tensor]:
@@ -111,12 +108,12 @@ def _tensors_of(model: FittedModel) -> dict[str, Tensor]:
     return tensors
 
 
-def _to_plain(value: Any) -> Any:
+def _plain_argument(value: Any) -> Any:
     """Convert a constructor argument to JSON; a generator cannot be stored and becomes null."""
     if isinstance(value, np.ndarray | np.generic) or hasattr(value, "__array__"):
         return np.asarray(value).tolist()
     if isinstance(value, list | tuple):
-        return [_to_plain(item) for item in value]
+        return [_plain_argument(item) for item in value]
     return value if isinstance(value, str | int | float | bool | None) else None
 
 
