@@ -290,12 +290,17 @@ class GPRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator, 
         predictor: Predictor,
         rows: StandardisedRows,
         stages: Iterable[dict[str, Any]],
-        history: dict[str, list[Any]],
+        history: dict[str, list[Any]] | None = None,
         status: dict[str, Any] | None = None,
         **record: Any,
     ) -> Self:
-        """Store the result of a fit, after the callback has seen it; warn if the fit ended early."""
+        """Store the result of a fit, after the callback has seen it; warn if the fit ended early.
+
+        History and length-scales of the inputs are by default those of the context and of the predictor.
+        """
         status = {**(status or {}), **context.ending.status()}
+        record = {"input_lengthscale": predictor.params.lengthscale, **record}
+        history = context.history if history is None else history
         model = self._as_model(predictor, rows, stages, history, status=status, **record)
         context.report("final", model.n_rows, lambda: model)
         self._adopt(model)
