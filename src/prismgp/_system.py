@@ -236,27 +236,6 @@ def too_large(error: BaseException | None, what: str) -> TooLargeError | None:
     )
 
 
-def peak_bytes() -> int:
-    """The most main memory this process has held so far."""
-    peak = read_proc_bytes("/proc/self/status", "VmHWM")
-    if peak is not None:  # the system's other figure, below, begins with that of the process that started this one
-        return peak
-    import resource  # absent on Windows, where there is no such figure
-
-    peak = int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
-    return peak if sys.platform == "darwin" else 1024 * peak
-
-
-def reset_peak() -> int:
-    """Bytes in use now; from here on, the peak counts afresh where the system can do that."""
-    try:
-        Path("/proc/self/clear_refs").write_text("5")
-    except OSError:
-        return peak_bytes()
-    used = read_proc_bytes("/proc/self/status", "VmRSS")
-    return peak_bytes() if used is None else used
-
-
 def warn_caller(message: str) -> None:
     """Warn, and name the line that called this library, however deep in it or in which of its threads that is."""
     remembered = _caller.get()
