@@ -371,16 +371,11 @@ def _pick_rows(blocks: Iterator[Block], index: AnyArray) -> Iterator[Block]:
 
 def is_collection(data: Any) -> bool:
     """Whether this is a Dask array, frame or series."""
-    return is_array(data) or is_frame(data)
-
-
-def is_array(data: Any) -> bool:
-    """Whether this is a Dask array."""
     module = sys.modules.get("dask.array")  # an array cannot exist before its module is imported
-    return module is not None and isinstance(data, module.Array)
+    return is_dask_frame(data) or (module is not None and isinstance(data, module.Array))
 
 
-def is_frame(data: Any) -> bool:
+def is_dask_frame(data: Any) -> bool:
     """Whether this is a Dask frame or series."""
     module = sys.modules.get("dask.dataframe")
     return module is not None and isinstance(data, module.DataFrame | module.Series)
