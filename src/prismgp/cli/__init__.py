@@ -167,7 +167,7 @@ def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
 
 def _abandon_stdout() -> None:
     """Redirect stdout to nothing, so that the interpreter's last flush does not fail."""
-    with suppress(OSError, ValueError):  # a stdout without a descriptor needs no care
+    with suppress(OSError, ValueError):  # stdout may have no descriptor
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -380,7 +380,7 @@ class TableFiles:
                     typed = self._read_numerals(ordered, numbers) if types is None else ordered.cast(types, safe=False)
                     yield typed, before
                     before += batch.num_rows
-            except DataError:  # perhaps about half of what someone else writes just now
+            except DataError:  # perhaps a file being rewritten
                 _check_unchanged(file, stamp)
                 raise
             _check_unchanged(file, stamp)
@@ -421,7 +421,9 @@ def _check_unchanged(file: TableFile, stamp: tuple[int, int]) -> None:
     try:
         now = _stamp(file.path)
     except FileNotFoundError:
-        raise DataError(f"{file.name}: the file is gone; it is read several times, keep it till the end") from None
+        raise DataError(
+            f"{file.name}: the file was removed while it was in use; it is read several times: keep it until the end"
+        ) from None
     if now != stamp:
         raise DataError(
             f"{file.name}: the file has changed while it was in use; it is read several times: "

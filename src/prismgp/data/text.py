@@ -157,7 +157,7 @@ class TextFormat:
             yield reader
 
     def explain(self, error: Exception, message: str) -> DataError | None:
-        """What an error of the reader with this message says about the file; None if that is nothing else."""
+        """What an error of the reader with this message says about the file; None for unknown messages."""
         if isinstance(error, UnicodeDecodeError) or "UTF8" in message:
             return self._encoding_error()
         if "Empty CSV file" in message:

@@ -288,7 +288,7 @@ def _read(estimator: Any, X: Any) -> tuple[Any, bool]:
 
 
 def _add_ignored(estimator: Any, frame: Any) -> Any:
-    """A frame of numbers, with the columns that the model ignores where it is without them."""
+    """A frame of numbers, with missing columns added if the model ignores them."""
     model, names = getattr(estimator, "model_", None), getattr(estimator, "feature_names_in_", None)
     if model is None or names is None or model.encoder is not None:
         return frame

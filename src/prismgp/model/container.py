@@ -224,7 +224,7 @@ def _entry(name: str, *, dtype: str, shape: list[int], data_offsets: list[int]) 
         raise ModelFileError(f"tensor {name!r} is of type {dtype!r:.40}, not float64 or float32")
     start, stop = data_offsets
     if not all(type(number) is int and 0 <= number < 2**63 for number in (*shape, start, stop)):
-        raise ModelFileError(f"shape or place of tensor {name!r} are no numbers")
+        raise ModelFileError(f"shape or offsets of tensor {name!r} are not whole numbers")
     if math.prod(shape) * _BYTES[dtype] != stop - start:
         raise ModelFileError(f"tensor {name!r} of shape {shape!r:.40} does not take {stop - start:,} bytes")
     return _Entry(name, dtype, tuple(shape), start, stop)

@@ -71,7 +71,7 @@ def build_mixture(tensors: dict[str, Tensor], config: Any, *, n: int, d: int, q:
         raise ModelFileError("the experts were fitted to different rows")
     mean, spread, noise = mixture.predict(torch.zeros(1, d, dtype=dtype), variance=True)
     if spread is None or not bool(torch.isfinite(mean + spread + noise).all()):
-        raise ModelFileError("the model predicts no finite numbers")
+        raise ModelFileError("predictions of the model are not finite")
     return mixture
 
 

@@ -91,7 +91,7 @@ def build_neighbors(
     """The neighbour GP of n rows with d inputs; a mismatch raises ModelFileError."""
     entries = _entries(config)
     if len(entries) != 1:
-        raise ModelFileError(f"{len(entries)} neighbour GPs, where the model is one")
+        raise ModelFileError(f"expected one neighbour GP, found {len(entries)}")
     (gp,) = _build_gps(tensors, entries, [params], [d])
     if gp.n_rows != n:
         raise ModelFileError(f"the neighbours are {gp.n_rows:,} rows, the model's rows {n:,}")
@@ -161,7 +161,7 @@ def _entries(config: dict[str, Any]) -> list[dict[str, Any]]:
 def _view(entry: dict[str, Any]) -> View:
     about = {name: entry[name] for name in _VIEW}
     if not all(type(each) is bool for each in about.values()):
-        raise ModelFileError("the file does not say what a neighbour GP sees")
+        raise ModelFileError("the view of a neighbour GP is not three booleans")
     if about["residual"] and entry.get("degrees") is not None:
         raise ModelFileError("degrees of freedom are for neighbour GPs that predict targets")
     return View(**about)
@@ -207,7 +207,7 @@ def _build_row_noise(columns: Tensor | None, rows: int, q: int) -> RowNoise | No
 
 
 def _fault(gp: LocalGP) -> str:
-    """Return why a neighbour GP cannot predict finite numbers, or not in the available memory; else an empty text."""
+    """Return why a neighbour GP cannot predict finite numbers in the available memory; an empty text if it can."""
     if not (2.0 < gp.degrees <= _LARGEST or gp.degrees == math.inf):
         return f"the neighbours have {gp.degrees:g} degrees of freedom"
     if gp.k > _MOST_NEIGHBORS:
@@ -220,7 +220,7 @@ def _fault(gp: LocalGP) -> str:
     trial = torch.arange(min(gp.k, _TRIAL_NEIGHBORS), device=gp.coordinates.device)[None]
     mean, variance, *_ = conditionals(gp.kernel, gp.params, gp.gather(gp.coordinates[:1], trial), gp.degrees)
     sound = bool(torch.isfinite(mean + variance).all()) and bool((variance > 0).all())
-    return "" if sound else "the neighbours predict no finite numbers"
+    return "" if sound else "predictions of the neighbours are not finite"
 
 
 def _largest_magnitude(tensor: Tensor) -> float:

@@ -72,7 +72,9 @@ def _config_of(model: FittedModel) -> dict[str, Any]:
         "noise_shape": None if model.shapes is None else [shape.to_dict() for shape in model.shapes],
         "copy_shape": None if model.copy_shapes is None else [shape.to_dict() for shape in model.copy_shapes],
         "tail_share": model.tail_share,
-        "taught": None if model.taught is None else [np.flatnonzero(cells).tolist() for cells in model.taught.cells],
+        "taught": None
+        if model.known_gaps is None
+        else [np.flatnonzero(cells).tolist() for cells in model.known_gaps.cells],
         "conformal_rows": None if model.conformal is None else model.conformal.rows,
         "state": predictor_config(model.predictor),
         "summary": summarise(model),
@@ -101,8 +103,11 @@ def _tensors_of(model: FittedModel) -> dict[str, Tensor]:
         tensors["input_lengthscale"] = torch.tensor(model.input_lengthscale)
     if model.background is not None:
         tensors["background"] = torch.tensor(model.background)
-    if model.taught is not None:
-        tensors |= {"taught.low": torch.tensor(model.taught.low), "taught.high": torch.tensor(model.taught.high)}
+    if model.known_gaps is not None:
+        tensors |= {
+            "taught.low": torch.tensor(model.known_gaps.low),
+            "taught.high": torch.tensor(model.known_gaps.high),
+        }
     if model.conformal is not None:
         tensors["conformal_scores"] = torch.tensor(model.conformal.scores)
     return tensors
