@@ -27,11 +27,10 @@ from prismgp.plots.style import require_matplotlib
 from prismgp.report import examine, model_page, render
 
 _REPORTED, _CERTIFIED = 20_000, 100_000
-_ROWS = 16_384  # of a file at a time
+_ROWS = 16_384  # read from a file, or encoded, at a time
 _MANY = 0.5  # share of the rows of a report that were in the fit, from which on it is about them
 _LEAST_MATCHES = 10  # of stored rows that a table of the fit must be expected to have, to say so
 _DISTINCT = 0.5  # share of rows with other inputs than all others, from which on inputs tell rows apart
-_BLOCK_ROWS = 16_384  # encoded at a time
 
 
 def add_parser(subparsers: Subparsers, summary: str) -> None:
@@ -223,8 +222,8 @@ def _hash_rows(rows: TableRows, told: AnyArray) -> Hashes:
     """Numbers of rows without unknown cells, that are the same for rows with the same inputs where ``told``."""
     encode = rows.encoder.encode if rows.is_table else np.asarray
     parts = []
-    for start in range(0, len(rows.x), _BLOCK_ROWS):
-        inputs = encode(rows.x[start : start + _BLOCK_ROWS])
+    for start in range(0, len(rows.x), _ROWS):
+        inputs = encode(rows.x[start : start + _ROWS])
         parts.append(hash_rows(inputs[np.isfinite(inputs).all(axis=1)][:, told]))
     return np.concatenate(parts)
 
