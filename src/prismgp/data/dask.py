@@ -16,6 +16,7 @@ from prismgp._types import AnyArray
 from prismgp.data.cells import check_unique
 from prismgp.data.cluster import Cluster, KeptOnWorkers, Outcome
 from prismgp.data.encoder import TableEncoder, warn_unseen
+from prismgp.data.frames import has_plain_types
 from prismgp.data.moments import Moments
 from prismgp.data.reader import NoiseColumns, TableReader
 from prismgp.data.scan import TableScan
@@ -309,7 +310,7 @@ def collection_source(
         raise DataError("X has no columns")
     if not is_dask_frame(X) or (encoder is not None and encoder.positional):
         encoder = None
-    elif encoder is None and missing is not None and not _is_numeric(X):
+    elif encoder is None and missing is not None and not has_plain_types(X):
         encoder = _scan(tasks)
     if encoder is None:
         _check_types(X, "X")
@@ -328,11 +329,6 @@ def collection_source(
         raise DataError("X has no rows" if missing != "drop" else "every row of X has a missing value")
     source.encoder = encoder
     return source
-
-
-def _is_numeric(frame: Any) -> bool:
-    """Whether all columns have types of numbers or booleans, in which a missing cell is NaN."""
-    return all(getattr(kind, "kind", "O") in "fiub" for kind in frame.dtypes)
 
 
 def _scan(partitions: Sequence[Any]) -> TableEncoder:

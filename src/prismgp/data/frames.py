@@ -28,11 +28,15 @@ def _is(library: str, data: Any) -> bool:
     return loaded is not None and isinstance(data, loaded.DataFrame)
 
 
+def has_plain_types(frame: Any) -> bool:
+    """Whether all columns of a pandas or Dask frame have NumPy types of numbers or booleans; missing cells are NaN."""
+    return all(getattr(kind, "kind", "O") in "fiub" for kind in frame.dtypes)
+
+
 def needs_encoder(frame: Any) -> bool:
     """Whether a frame holds anything but numbers and booleans, or a missing cell."""
     if _is("pandas", frame):
-        numbers = all(getattr(kind, "kind", "O") in "fiub" for kind in frame.dtypes)
-        return not numbers or bool(frame.isna().to_numpy().any())
+        return not has_plain_types(frame) or bool(frame.isna().to_numpy().any())
     return any(not _is_plain(column) for column in to_arrow(frame).columns)
 
 
