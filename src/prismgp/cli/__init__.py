@@ -98,9 +98,9 @@ def _run(argv: list[str], interrupts: _Interrupts) -> int:
 
 
 class _Interrupts:
-    """A signal handler that raises KeyboardInterrupt, but not yet while modules are loaded.
+    """A signal handler that raises KeyboardInterrupt, but only after all modules are loaded.
 
-    NumPy, for one, would take an interrupt for a broken installation.
+    NumPy, for example, would report a broken installation if its import were interrupted.
     """
 
     def __init__(self) -> None:
@@ -122,7 +122,7 @@ class _Interrupts:
 def _interrupts() -> Iterator[_Interrupts]:
     """Treat SIGTERM as Ctrl-C while a command runs, and restore both afterwards.
 
-    Only the main thread may; and a process that was told to ignore a signal, as by nohup, still does.
+    Only the main thread can do that. Signals that the process ignores, as under nohup, stay ignored.
     """
     handler = _Interrupts()
     if threading.current_thread() is not threading.main_thread():
@@ -171,7 +171,7 @@ def _abandon_stdout() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-# -- what people type and read ----------------------------------------------------------------------
+# -- arguments and output ---------------------------------------------------------------------------
 
 
 class Parser(argparse.ArgumentParser):

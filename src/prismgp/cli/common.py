@@ -283,7 +283,7 @@ def split_rows(args: argparse.Namespace, n: int) -> tuple[Indices, Indices, Indi
 
 
 def ignore_interrupts() -> None:
-    """Ignore signals once the output is in place: what remains is short, and must not look like a failure."""
+    """Ignore signals once the output is in place: the rest takes little time, and must not look like a failure."""
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)

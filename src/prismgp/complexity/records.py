@@ -1,4 +1,4 @@
-"""The answers of ``sample_size`` and ``check_conditions``: records, as plain data and as text."""
+"""The results of ``sample_size`` and ``check_conditions``: records, as plain data and as text."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class SampleBound:
     probability : float
         Of the statement, at least.
     assumptions : tuple of str
-        What is taken for granted. Everything else was checked.
+        What is assumed; everything else was checked.
     holds : bool
         Whether the statement is proved for what was passed. Always False for the printed formula.
     reason : str
@@ -300,7 +300,7 @@ class ConditionReport:
 
 
 def describe_delta(least: float) -> str:
-    """What the printed Theorem 2 asks of delta; ``least`` is of :func:`prismgp.complexity.formulas.least_delta`."""
+    """The condition of the printed Theorem 2 on delta, of which ``least`` is the limit (``formulas.least_delta``)."""
     empty = ", so it is empty" if least > 1.0 else ""
     return f"The printed Theorem 2 also needs delta >= exp(b - sqrt d) = {_number(least)}{empty}"
 

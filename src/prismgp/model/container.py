@@ -50,7 +50,7 @@ _MAPPED = 2**20  # bytes, from which a tensor is mapped; smaller ones are copied
 _CHANGED = "the file was changed while it was read"
 _MAX_LOG = 700.0  # of a parameter; beyond it, exp is infinite or zero
 _LINE = 64  # bytes; products of matrices that begin elsewhere may round differently
-# What reading numbers and text that do not fit together may raise; RuntimeError is torch's.
+# What reading inconsistent numbers and text may raise; RuntimeError is torch's.
 _UNUSABLE = (PrismGPError, ValueError, TypeError, LookupError, AttributeError, OverflowError, MemoryError, RuntimeError)
 
 
@@ -192,7 +192,7 @@ def split_bytes(tensor: Tensor) -> Iterator[memoryview]:
 def _read_head(file: BufferedReader, total: int) -> bytes:
     first = file.read(8)
     size = int.from_bytes(first, "little")
-    # What is wrong with the length is for digest_place to say.
+    # digest_place raises the error about a wrong length.
     return first + file.read(size) if size <= min(_MAX_HEADER, total - 8) else first
 
 
