@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from prismgp.data.cells import absent_error, check_unique, is_numeric
 from prismgp.data.encoder import TableBatch, TableEncoder
-from prismgp.data.scan import scan_table
+from prismgp.data.scan import TableScan
 from prismgp.exceptions import DataError
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def _is_plain(column: Any) -> bool:
 
 def frame_encoder(frame: Any, *, warn: bool = True) -> TableEncoder:
     """Decide how the columns of a frame are read; ``warn`` of text that reads as numbers or dates."""
-    return scan_table(to_arrow(frame), warn=warn)
+    return TableScan(to_arrow(frame)).encoder(warn=warn)
 
 
 def to_arrow(frame: Any, names: list[str] | None = None) -> pa.Table:

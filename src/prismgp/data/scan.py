@@ -100,7 +100,7 @@ def scan_files(
 class TableScan:
     """The scan of a table in memory, all columns of which are inputs; scans of its parts can be merged."""
 
-    def __init__(self, table: pa.Table, *, max_categories: int = MAX_CATEGORIES) -> None:
+    def __init__(self, table: pa.Table) -> None:
         self._names = list(table.schema.names)
         self._types = {name: {table.schema.field(name).type} for name in self._names}
         self._scans: dict[str, _ColumnScan] = {}
@@ -108,7 +108,7 @@ class TableScan:
         for name in self._names:
             with _collect(self._problems):
                 if column_kind(name, table.schema.field(name).type) == CATEGORY:
-                    self._scans[name] = _ColumnScan(name, False, max_categories, numerals=None, is_target=False)
+                    self._scans[name] = _ColumnScan(name, False, MAX_CATEGORIES, numerals=None, is_target=False)
                     self._scans[name].add(table.column(name), 0)
 
     def merge(self, other: TableScan) -> TableScan:
@@ -163,11 +163,6 @@ def _hint_at_text(scans: dict[str, _ColumnScan], encoder: TableEncoder) -> None:
                 f"{plural(names, 'column')} {quote_names(names)} {verb} text that reads as {what}, such as {value!r}, "
                 f"and is encoded as categories: {remedy}"
             )
-
-
-def scan_table(table: pa.Table, *, warn: bool = True) -> TableEncoder:
-    """Decide how the columns of a table in memory are read; all of them are inputs."""
-    return TableScan(table).encoder(warn=warn)
 
 
 @contextmanager
