@@ -6,6 +6,7 @@ import hashlib
 import os
 import platform
 import subprocess
+import sys
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -15,7 +16,7 @@ import torch
 
 import prismgp
 from prismgp._locks import Lock
-from prismgp._system import atomic_path, available_bytes, format_bytes, peak_bytes, reset_peak
+from prismgp._system import atomic_path, available_bytes, format_bytes, read_proc_bytes
 
 __all__ = [
     "ROOT",
@@ -67,6 +68,27 @@ def code_version() -> dict[str, Any]:
 def usable_cores() -> int:
     """Cores this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def peak_bytes() -> int:
+    """The most main memory this process has held so far."""
+    peak = read_proc_bytes("/proc/self/status", "VmHWM")
+    if peak is not None:  # the system's other figure, below, begins with that of the process that started this one
+        return peak
+    import resource  # absent on Windows, where there is no such figure
+
+    peak = int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    return peak if sys.platform == "darwin" else 1024 * peak
+
+
+def reset_peak() -> int:
+    """Bytes in use now; from here on, the peak counts afresh where the system can do that."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return peak_bytes()
+    used = read_proc_bytes("/proc/self/status", "VmRSS")
+    return peak_bytes() if used is None else used
 
 
 @cache

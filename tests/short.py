@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from prismgp.core import fit
-from prismgp.estimators import neighbors, reconfigurer
+from prismgp.estimators import neighbors, transformers
 from prismgp.prism import local_fit
 from prismgp.prism.fit import DEFAULTS
 
@@ -44,7 +44,7 @@ def defaults(patch: pytest.MonkeyPatch) -> None:
         for name, value in DEFAULT_PRISM.items():
             patch.setitem(recipe, name, value)
     _limit_steps(patch, neighbors, "fit_neighbors", position=2, field="max_iter")
-    _limit_steps(patch, reconfigurer, "fit_vae", position=1, field="max_steps")
+    _limit_steps(patch, transformers, "fit_vae", position=1, field="max_steps")
 
 
 def _limit_steps(patch: pytest.MonkeyPatch, module: Any, name: str, *, position: int, field: str) -> None:

@@ -1,9 +1,10 @@
-"""The machine: files that appear whole or not at all, memory, threads, devices; and streams of random numbers."""
+"""The machine: files that appear whole or not at all, memory, threads, devices; random streams; formats of values."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import os
 import re
 import sys
@@ -16,7 +17,7 @@ from contextvars import Context, ContextVar, copy_context
 from functools import lru_cache
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from threadpoolctl import ThreadpoolController, threadpool_limits
@@ -235,27 +236,6 @@ def too_large(error: BaseException | None, what: str) -> TooLargeError | None:
     )
 
 
-def peak_bytes() -> int:
-    """The most main memory this process has held so far."""
-    peak = read_proc_bytes("/proc/self/status", "VmHWM")
-    if peak is not None:  # the system's other figure, below, begins with that of the process that started this one
-        return peak
-    import resource  # absent on Windows, where there is no such figure
-
-    peak = int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
-    return peak if sys.platform == "darwin" else 1024 * peak
-
-
-def reset_peak() -> int:
-    """Bytes in use now; from here on, the peak counts afresh where the system can do that."""
-    try:
-        Path("/proc/self/clear_refs").write_text("5")
-    except OSError:
-        return peak_bytes()
-    used = read_proc_bytes("/proc/self/status", "VmRSS")
-    return peak_bytes() if used is None else used
-
-
 def warn_caller(message: str) -> None:
     """Warn, and name the line that called this library, however deep in it or in which of its threads that is."""
     remembered = _caller.get()
@@ -304,6 +284,17 @@ def format_bytes(count: float) -> str:
         if count < 1024:
             return f"{count:.1f} {unit}"
     return f"{count / 1024:.1f} TiB"
+
+
+def to_plain(value: Any) -> Any:
+    """Return a value as JSON can hold it: arrays become lists, and numbers that are not finite None."""
+    if isinstance(value, dict):
+        return {str(key): to_plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_plain(item) for item in value]
+    if hasattr(value, "tolist"):  # an array or a number of NumPy
+        return to_plain(value.tolist())
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def limit_blas_threads() -> threadpool_limits:

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 _NUMPY_DTYPES = [np.float64, np.float32]
 _IMPUTE = 'drop these rows or impute them first (the regressors do, with missing="drop" or "impute")'
 _ENCODE = "encode it as numbers, or pass a frame to a regressor, which encodes text as categories"
-_LARGEST = 1e150  # squares of larger values leave the range of float64
+LARGEST_CELL = 1e150  # squares of larger values leave the range of float64
+TOO_LARGE = f"values beyond {LARGEST_CELL:g} cannot be squared in float64: rescale the column or drop the row"
 
 
 def check_fit_data(
@@ -109,7 +110,7 @@ def _check_row_numbers(name: str, values: Any, n: int, zero: str) -> AnyArray | 
         clean = np.full(n, clean)  # as scikit-learn takes it
     if clean.shape != (n,):
         raise DataError(f"{name} has shape {clean.shape}; it must hold one number for each of the {n:,} rows")
-    bad = ~((clean >= 0.0) & (clean <= _LARGEST))
+    bad = ~((clean >= 0.0) & (clean <= LARGEST_CELL))
     if bad.any():
         row = int(np.flatnonzero(bad)[0])
         raise DataError(
@@ -129,15 +130,15 @@ def _to_array(data: Any) -> Any:
 
 def _check_range(clean: AnyArray, original: Any, what: str) -> None:
     # Not by the comparison alone: NaN, where it is allowed, would hide what is too large.
-    if clean.size and (np.isnan(clean).any() or max(float(clean.max()), -float(clean.min())) > _LARGEST):
+    if clean.size and (np.isnan(clean).any() or max(float(clean.max()), -float(clean.min())) > LARGEST_CELL):
         rows = clean.reshape(len(clean), -1)
-        found = np.argwhere(np.abs(rows) > _LARGEST)
+        found = np.argwhere(np.abs(rows) > LARGEST_CELL)
         if not len(found):
             return
         row, column = found[0]
         raise DataError(
             f"{_column_name(original, what, int(column))} holds {rows[row, column]:g} at row {row} (counting from 0); "
-            f"values beyond {_LARGEST:g} cannot be squared in float64: rescale the column or drop the row"
+            f"{TOO_LARGE}"
         )
 
 

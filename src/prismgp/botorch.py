@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from math import nan
 from typing import Any
 
@@ -23,11 +24,12 @@ try:
 except ImportError as error:
     raise ImportError(f"prismgp.botorch needs BoTorch; install prismgp[botorch] ({error})") from error
 
-from prismgp._types import Tensor
-from prismgp.core.process import Functions
+from prismgp._types import Array, Tensor
+from prismgp.core.models import Standardiser, standardise
+from prismgp.core.process import Functions, Joint, Process
 from prismgp.estimators import ExactGPRegressor, NeighborGPRegressor, PrismGPRegressor, SSGPRegressor
 from prismgp.exceptions import DataError
-from prismgp.model import FittedModel, FittedProcess
+from prismgp.model import FittedModel
 from prismgp.neighbors import NeighborModel
 from prismgp.prism import LocalMixture
 
@@ -100,14 +102,14 @@ class PrismModel(GPyTorchModel, FantasizeMixin):  # type: ignore[misc]
         self._n_inputs = model.n_inputs
         # Joint predictions from neighbours depend on all points asked for, so no part of a root can be kept.
         self._supports_cache_root = not isinstance(model.predictor, NeighborModel | LocalMixture)
-        self._set(FittedProcess.of(model), range(model.n_outputs), torch.Size())
+        self._set(_FittedProcess.of(model), range(model.n_outputs), torch.Size())
         self.eval()
 
-    def _set(self, process: FittedProcess, outputs: Sequence[int], batch_shape: torch.Size) -> None:
+    def _set(self, process: _FittedProcess, outputs: Sequence[int], batch_shape: torch.Size) -> None:
         self._process, self._outputs, self._batch_shape = process, list(outputs), batch_shape
         self.likelihood = _ModelNoise(process, self._outputs)
 
-    def _with(self, process: FittedProcess, outputs: Sequence[int], batch_shape: torch.Size) -> PrismModel:
+    def _with(self, process: _FittedProcess, outputs: Sequence[int], batch_shape: torch.Size) -> PrismModel:
         other = PrismModel.__new__(PrismModel)
         super(PrismModel, other).__init__()
         other._n_inputs, other._supports_cache_root = self._n_inputs, self._supports_cache_root
@@ -217,6 +219,49 @@ class PrismModel(GPyTorchModel, FantasizeMixin):  # type: ignore[misc]
         return X
 
 
+@dataclass(frozen=True)
+class _FittedProcess:
+    """A :class:`prismgp.core.process.Process` in the units of the rows and targets of the fit, in float64."""
+
+    process: Process
+    standardiser: Standardiser
+    device: torch.device
+
+    @classmethod
+    def of(cls, model: FittedModel) -> _FittedProcess:
+        """The process of a fitted model, where it computes. Networks compute in float64 too."""
+        return cls(model.predictor.to_float64().to(model.device), model.standardiser, model.device)
+
+    def joint(self, x: Tensor) -> Joint:
+        """Mean, (..., n, q), covariance of the function, (..., n, n, q), and noise variance, (..., n, q)."""
+        shift, scale = self._target_units()
+        mean, covariance, noise = self.process.joint(self._rows(x))
+        return mean * scale + shift, covariance * scale.square(), noise * scale.square()
+
+    def condition(self, x: Tensor, y: Tensor, noise: Tensor | None = None) -> _FittedProcess:
+        """The process given targets y, (..., n, q), at rows x, (..., n, d), with noise variances or the model's own."""
+        shift, scale = self._target_units()
+        targets = (y.to(shift) - shift) / scale
+        variances = None if noise is None else noise.to(shift) / scale.square()
+        return replace(self, process=self.process.condition(self._rows(x), targets, variances))
+
+    def draw(self, count: int, rng: np.random.Generator) -> Functions:
+        """Functions drawn from the process, which take rows, (n, d), and return values, (n, q, count)."""
+        shift, scale = self._target_units()
+        functions = self.process.draw(count, rng)
+        return lambda x: functions(self._rows(x)) * scale[:, None] + shift[:, None]
+
+    def _rows(self, x: Tensor) -> Tensor:
+        s = self.standardiser
+        return standardise(x, s.x_shift, s.x_scale, dtype=torch.float64, device=self.device)
+
+    def _target_units(self) -> tuple[Tensor, Tensor]:
+        def tensor(values: Array) -> Tensor:
+            return torch.as_tensor(values, dtype=torch.float64, device=self.device)
+
+        return tensor(self.standardiser.y_shift), tensor(self.standardiser.y_scale)
+
+
 def _distribution(mean: Tensor, covariance: Tensor) -> MultivariateNormal:
     """Independent outputs, of means (..., n, q) and covariances (..., n, n, q) with fewer batch dimensions or as many.
 
@@ -230,7 +275,7 @@ def _distribution(mean: Tensor, covariance: Tensor) -> MultivariateNormal:
 class _ModelNoise(Likelihood):  # type: ignore[misc]
     """The noise of the model, which may depend on the inputs, as a GPyTorch likelihood."""
 
-    def __init__(self, process: FittedProcess, outputs: list[int]) -> None:
+    def __init__(self, process: _FittedProcess, outputs: list[int]) -> None:
         super().__init__()
         self._process, self._outputs = process, outputs
 

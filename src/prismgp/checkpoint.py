@@ -26,7 +26,7 @@ FORMAT_VERSION = 2
 WRITE_SECONDS = 10.0  # between writes of a checkpoint, unless something is too costly to lose
 _MAX_BYTES = 2**32
 _BEGIN_AGAIN = "remove the file to begin again"
-# What reading entries that are not as they should be may raise; RuntimeError is torch's.
+# What reading damaged entries may raise; RuntimeError is torch's.
 _UNUSABLE = (ValueError, TypeError, LookupError, AttributeError, OverflowError, RuntimeError)
 
 T = TypeVar("T")
@@ -51,7 +51,7 @@ class Checkpoint:
         self._lock: Lock | None = None
         if self._path is None:
             return
-        with suppress(OSError):  # where no lock can be written, nor can the checkpoint, and that is said then
+        with suppress(OSError):  # without a lock the checkpoint cannot be written either, and writing it warns
             self._lock = Lock(self._path)
         try:
             if self._path.exists():
@@ -74,7 +74,7 @@ class Checkpoint:
         return self._entries.get(name)
 
     def recall(self, name: str, read: Callable[[Saved], T]) -> T | None:
-        """Apply ``read`` to the entry of that name; raise ModelFileError if the entry is not as it should be."""
+        """Apply ``read`` to the entry of that name; raise ModelFileError if the entry cannot be used."""
         saved = self.get(name)
         if saved is None:
             return None
@@ -153,7 +153,9 @@ class Checkpoint:
         names = [name for name in {**self._identity, **found} if found.get(name) != self._identity.get(name)]
         if "prismgp" in names or "code" in names:
             was, here = found.get("prismgp"), self._identity.get("prismgp")
-            other = f"version {was!r:.40} of PrismGP (here {here!r})" if was != here else "other code of PrismGP"
+            other = (
+                f"version {was!r:.40} of PrismGP (here {here!r})" if was != here else "a different version of the code"
+            )
             raise DataError(f"{path}: is the checkpoint of a fit by {other}; {_BEGIN_AGAIN}, or name another")
         if "data" in names:
             raise DataError(f"{path}: is the checkpoint of a fit to other data; {_BEGIN_AGAIN}, or name another")

@@ -59,9 +59,9 @@ class FitContext(Callback):
     the targets' scales: evidences come in the model's units and are recorded in the user's. ``ending`` says when the
     fit ends before it is done.
 
-    The fit is the block of a ``with`` statement: at its end others may use the checkpoint, and where memory did not
-    suffice, that is the error. Inside, ``bar`` is the progress bar, a ``tqdm`` with this label, unit and total. It is
-    shown if there is a unit and ``verbose`` asks for it; evaluations move it, and what else takes steps does so itself.
+    The fit is the block of a ``with`` statement. On exit the lock on the checkpoint is released, and running out of
+    memory becomes a TooLargeError. Inside, ``bar`` is the progress bar, a ``tqdm`` with this label, unit and total. It
+    is shown if there is a unit and ``verbose`` asks for it; evaluations advance it, as do fits that take other steps.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class FitContext(Callback):
         """Return the context of a part of this fit, whose results are in the checkpoint under the name.
 
         ``label`` is added to that of the progress bar.
-        ``model`` makes the model of this fit from that of the part, for the callback; None: which hears nothing of it.
+        ``model`` makes the model of this fit from that of the part, for the callback; None: the callback is not called.
         ``share`` is the part of the time left that it may take.
         """
         return FitContext(
@@ -147,9 +147,9 @@ class FitContext(Callback):
         return value, gradient
 
     def recall(self, name: str, compute: Callable[[], T], codec: Codec[T]) -> T:
-        """Take a result from the checkpoint, or compute it; it takes the place of what a part of that name has stored.
+        """Take a result from the checkpoint, or compute it; it replaces what a part of that name has stored.
 
-        The checkpoint is for a fit that is done: where this one has ended early, its parameters are others.
+        After an early end the checkpoint is neither read nor written: it is for complete fits, with other parameters.
         """
         saved = None if self.ending.early else self.checkpoint.recall(name, codec.read)
         if saved is not None:
@@ -195,7 +195,7 @@ class _Evaluations:
             if at.tobytes() == vector.tobytes():
                 self._next += 1
                 return value, gradient.copy()
-            # Another machine, where the arithmetic differs in the last bit: from here on the fit is its own.
+            # On another machine arithmetic differs in the last bit: from here on the evaluations are new.
             del self._known[self._next :]
         value, gradient = compute()
         self._known.append((vector.copy(), value, gradient.copy()))

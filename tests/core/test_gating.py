@@ -61,7 +61,7 @@ REFUSED = {
     ),
     "fraction": ({"partition": LABELS + 0.5}, "partition holds .*0.5.* at row 0"),
     "nan": ({"partition": np.where(LABELS == 2, np.nan, LABELS)}, "partition holds .*nan.* at row 2"),
-    "text": ({"partition": ["a"] * N}, "no integer; number them, e.g. by numpy.unique"),
+    "text": ({"partition": ["a"] * N}, "not an integer; number them, e.g. by numpy.unique"),
     "not fitted": ({"partition": KMeans(3)}, "partition=KMeans is not fitted: fit it first.*FrozenEstimator"),
     "other inputs": (
         {"partition": KMeans(3, n_init=1).fit(np.random.default_rng(0).normal(size=(9, 5)))},

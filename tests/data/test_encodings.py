@@ -9,16 +9,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from prismgp.data import ArraySource, TableEncoder
+from prismgp.data import ArraySource, TableEncoder, frame_encoder
 from prismgp.data.encodings import LEVELS, TIME, EffectEncoding, mark_folds
 from prismgp.data.moments import shrink_effects
-from prismgp.data.scan import scan_table
 
 DAY = 86_400
 
 
 def fitted(table: pa.Table, y: Any = None) -> TableEncoder:
-    encoder = scan_table(table)
+    encoder = frame_encoder(table)
     y = np.zeros(table.num_rows) if y is None else np.asarray(y)
     return encoder.learn(ArraySource(encoder.read(table).values, y.reshape(table.num_rows, -1)))
 
@@ -68,7 +67,7 @@ def test_times_are_seconds_and_the_phases_that_the_span_covers_twice() -> None:
 )
 def test_all_kinds_of_times(cells: Any) -> None:
     table = pa.table({"t": cells})
-    encoder = scan_table(table)
+    encoder = frame_encoder(table)
     assert [column.kind for column in encoder.columns] == [TIME]
     np.testing.assert_array_equal(encoder.read(table).values[:, 0], [0, DAY])
 
@@ -78,9 +77,9 @@ def test_units_do_not_matter_and_other_text_is_not_time() -> None:
     second = pa.table({"t": first["t"].cast(pa.timestamp("us"))})
     np.testing.assert_array_equal(encoded(fitted(first), first), encoded(fitted(second), second))
     for texts in (["2020-01-01", "soon"], ["01/02/2020", "02/02/2020"], ["2020-01-01", "2020-01-01T00:00Z"]):
-        assert scan_table(pa.table({"t": texts})).columns[0].kind == "category"
+        assert frame_encoder(pa.table({"t": texts})).columns[0].kind == "category"
     lapse = pa.table({"t": pa.array([1500, None], pa.duration("ms")), "clock": pa.array([3600, 7200], pa.time32("s"))})
-    np.testing.assert_array_equal(scan_table(lapse).read(lapse).values, [[1.5, 3600], [np.nan, 7200]])
+    np.testing.assert_array_equal(frame_encoder(lapse).read(lapse).values, [[1.5, 3600], [np.nan, 7200]])
 
 
 # -- many categories ---------------------------------------------------------------------------------
@@ -96,7 +95,7 @@ def simulated(rng: np.random.Generator, levels: int = 60, n: int = 1500) -> tupl
 
 def test_a_training_row_never_sees_its_own_target() -> None:
     table, y, _, _ = simulated(np.random.default_rng(0), n=300)
-    encoder = scan_table(table)
+    encoder = frame_encoder(table)
     assert encoder.columns[0].kind == LEVELS
     values = encoder.read(table).values
     before = encoder.learn(ArraySource(values, y[:, None])).encode_training(values)
@@ -111,7 +110,7 @@ def test_a_training_row_never_sees_its_own_target() -> None:
 def test_effects_are_out_of_fold() -> None:
     """Against effects computed for every fold from the rows outside of it."""
     table, y, codes, _ = simulated(np.random.default_rng(1))
-    encoder = scan_table(table)
+    encoder = frame_encoder(table)
     values = encoder.read(table).values
     learned = encoder.learn(ArraySource(values, y[:, None]))
     fold = np.rint((values[:, 0] - np.floor(values[:, 0])) * 8)
@@ -157,7 +156,7 @@ def test_weights_are_repeated_rows() -> None:
     repeated = weighted_sums(codes[many], y[many], np.ones(len(many)))
     np.testing.assert_allclose(shrink_effects(*weighted_sums(codes, y, w)), shrink_effects(*repeated), rtol=1e-9)
     expected = shrink_effects(*repeated, rows=len(y))
-    encoder = scan_table(table)
+    encoder = frame_encoder(table)
     values = encoder.read(table).values
     for scale in (1.0, 1e-6, 1e6):  # what all weights have in common does not matter
         learned = encoder.learn(ArraySource(values, np.column_stack([y, scale * w]), n_noise=1))
@@ -194,7 +193,7 @@ def test_imputed_medians_count_weights() -> None:
     rng = np.random.default_rng(6)
     for n in (1, 2, 9, 10):
         cells, w = rng.normal(size=n), rng.integers(1, 4, n)
-        encoder = scan_table(pa.table({"a": [*cells, None]}))
+        encoder = frame_encoder(pa.table({"a": [*cells, None]}))
         values = encoder.read(pa.table({"a": [*cells, None]})).values
         for weight, expected in ((np.ones(n), np.median(cells)), (w, np.median(np.repeat(cells, w)))):
             y = np.column_stack([np.zeros(n + 1), [*weight, 7.0]])
@@ -251,7 +250,7 @@ def test_no_period_of_the_rows_is_a_fold(period: int) -> None:
 
 def test_rows_that_are_read_again_are_encoded_alike_in_blocks() -> None:
     table, y, _, _ = simulated(np.random.default_rng(5), n=400)
-    encoder = scan_table(table)
+    encoder = frame_encoder(table)
     whole = encoder.read(table).values
     parts = [encoder.read(table.slice(at, 90), first_row=at).values for at in range(0, 400, 90)]
     np.testing.assert_array_equal(np.concatenate(parts), whole)

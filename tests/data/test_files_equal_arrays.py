@@ -162,7 +162,7 @@ def test_exact(tmp_path: Path) -> None:
 @pytest.mark.parametrize("limit", [2**19, 100])
 def test_reconfigurer(limit: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("prismgp.vae.vae.TRAINING_ROWS", limit)
-    monkeypatch.setattr("prismgp.estimators.reconfigurer.CHUNK_ROWS", 64)
+    monkeypatch.setattr("prismgp.estimators.transformers.CHUNK_ROWS", 64)
     frame = table()
     x, _ = arrays(frame)
     source = as_source("parquet parts", frame, tmp_path)
@@ -179,7 +179,7 @@ def test_reconfigurer(limit: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.usefixtures("streaming")
 @pytest.mark.parametrize("target", ["y", None])
 def test_spectral_features(target: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("prismgp.estimators.features.CHUNK_ROWS", 64)
+    monkeypatch.setattr("prismgp.estimators.transformers.CHUNK_ROWS", 64)
     frame = table()
     x, _ = arrays(frame)
     source = as_source("csv parts", frame if target else frame[INPUTS], tmp_path, target)

@@ -12,15 +12,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from experiments.machine import ROOT
+
 pytest.importorskip("resource")
 
 _SCRIPT = """
 import json, sys
 import torch
 import prismgp.data.sources
+from experiments.machine import peak_bytes, reset_peak
 from prismgp import SSGPRegressor
 from prismgp.cli import main
-from prismgp._system import peak_bytes, reset_peak
 from prismgp.data import from_parquet
 
 torch.set_num_threads(1)
@@ -61,7 +63,7 @@ def test_a_fit_and_predictions_stream(tmp_path: Path) -> None:
     """600,000 rows more are 60 MiB more as an array of inputs and targets, and more with the output."""
     paths = [make_file(rows, tmp_path) for rows in (200_000, 800_000)]
     command = [sys.executable, "-c", _SCRIPT, *paths, tmp_path / "m.prism", tmp_path / "out.parquet"]
-    done = subprocess.run([str(each) for each in command], capture_output=True, text=True, check=True)
+    done = subprocess.run([str(each) for each in command], cwd=ROOT, capture_output=True, text=True, check=True)
     peaks = json.loads(done.stdout)  # of a fit and of predictions, with few rows and with many
     small, large = peaks[:2], peaks[2:]
     grown = [(after - before) / 2**20 for before, after in zip(small, large, strict=True)]

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from prismgp.data import ArraySource, MappedSource, Selection
+from prismgp.data import ArraySource, MappedSource
+from prismgp.data.sources import Selection
 
 from .conftest import FORMS, as_source, table
 

@@ -35,7 +35,7 @@ def append(path: Path) -> None:
 
 
 CHANGES = [
-    (Path.unlink, "the file is gone; it is read several times"),
+    (Path.unlink, "the file was removed while it was in use; it is read several times"),
     (touch, "the file has changed while it was in use"),
     (append, "the file has changed while it was in use"),
 ]
@@ -101,7 +101,7 @@ def test_a_fit_that_loses_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(TableReader, "blocks", counted)
     model = SSGPRegressor(4, max_iter=5)
-    with pytest.raises(DataError, match=r"table\.parquet: the file is gone"):
+    with pytest.raises(DataError, match=r"table\.parquet: the file was removed"):
         model.fit(source)
     assert len(passes) == 4
     assert not model.__sklearn_is_fitted__()

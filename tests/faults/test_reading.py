@@ -79,7 +79,7 @@ def test_a_table_changes_while_it_is_read(
     change_while_read(monkeypatch, path, CHANGES[change], 1)
     with bench.unharmed(command.data):
         outcome = bench.run(name)
-    said = "the file is gone" if change == "remove" else "the file has changed while it was in use"
+    said = "the file was removed" if change == "remove" else "the file has changed while it was in use"
     assert_refused(outcome, str(path), said)
 
 

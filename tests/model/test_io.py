@@ -149,8 +149,8 @@ HOSTILE = {
 
 GATED = {
     "clusters missing": (lambda c: c["state"].pop("clusters"), None, "clusters"),
-    "clusters text": (lambda c: c["state"].update(clusters="3"), None, "no number of clusters"),
-    "clusters zero": (lambda c: c["state"].update(clusters=0), None, "no number of clusters"),
+    "clusters text": (lambda c: c["state"].update(clusters="3"), None, "not a positive integer"),
+    "clusters zero": (lambda c: c["state"].update(clusters=0), None, "not a positive integer"),
     "clusters huge": (lambda c: c["state"].update(clusters=10**12), None, "shape"),
     "gate status": (lambda c: c["state"].update(gate=3), None, "usable"),
     "rows negative": (lambda c: c["state"].update(cluster_rows=[70, -5, -5]), None, "rows of the clusters"),

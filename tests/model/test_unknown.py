@@ -15,7 +15,7 @@ import prismgp
 from prismgp import ExactGPRegressor, NeighborGPRegressor, PrismGPRegressor, SSGPRegressor
 from prismgp.core.models import IGNORE, Marginals, Standardiser
 from prismgp.exceptions import PrismGPWarning
-from prismgp.model.unknown import average_draws, fill_from, find_taught
+from prismgp.model.unknown import average_draws, fill_from, find_known_gaps
 from prismgp.prism.local import LocalMixture
 from prismgp.prism.stacking import Residuals
 
@@ -137,62 +137,62 @@ def quick(n_frequencies: int, **settings: Any) -> Any:
 
 
 @pytest.fixture(scope="module")
-def taught() -> Any:
+def fitted() -> Any:
     return quick(32).fit(*gappy(600, 0))
 
 
-def test_rows_that_miss_what_many_rows_of_the_fit_missed_are_like_them(taught: Any, tmp_path: Path) -> None:
+def test_rows_that_miss_what_many_rows_of_the_fit_missed_are_like_them(fitted: Any, tmp_path: Path) -> None:
     """They are no less certain than complete rows, though complete rows that resemble them differ a lot."""
     x, y = gappy(600, 1)
     known = x[x["c"].notna()].reset_index(drop=True)
-    assert taught.model_.taught.cells.tolist() == [[False, True, False, False, False]]  # b, and not c
+    assert fitted.model_.known_gaps.cells.tolist() == [[False, True, False, False, False]]  # b, and not c
     gaps = known["b"].isna()
-    _, std = taught.predict(known, return_std=True)
+    _, std = fitted.predict(known, return_std=True)
     assert np.quantile(std[gaps], 0.95) < 2.0 * np.median(std[~gaps])  # a few are just outside
-    assert 0.9 < coverage(taught, known[gaps], y[x["c"].notna()][gaps]) < 0.99
-    taught.save(tmp_path / "m.prism")
+    assert 0.9 < coverage(fitted, known[gaps], y[x["c"].notna()][gaps]) < 0.99
+    fitted.save(tmp_path / "m.prism")
     loaded = prismgp.load(tmp_path / "m.prism")
     for name in ("cells", "low", "high"):
-        np.testing.assert_array_equal(getattr(loaded.model_.taught, name), getattr(taught.model_.taught, name))
-    for mine, theirs in zip(taught.predict(x, return_std=True), loaded.predict(x, return_std=True), strict=True):
+        np.testing.assert_array_equal(getattr(loaded.model_.known_gaps, name), getattr(fitted.model_.known_gaps, name))
+    for mine, theirs in zip(fitted.predict(x, return_std=True), loaded.predict(x, return_std=True), strict=True):
         np.testing.assert_array_equal(mine, theirs)
 
 
-def test_other_rows_with_unknown_cells_are_averaged(taught: Any) -> None:
+def test_other_rows_with_unknown_cells_are_averaged(fitted: Any) -> None:
     """Where c is missing too, and where b is missing although a is high: no rows of the fit were like that."""
-    model = taught.model_
+    model = fitted.model_
     values = [[-1.0, np.nan, np.nan], [-1.0, np.nan, 0.5], [1.0, 0.5, np.nan], [1.0, np.nan, 0.5]]
-    rows = taught.table_encoder_.encode(np.array(values))
-    filled = model.taught.fill(rows, model.encoder)
+    rows = fitted.table_encoder_.encode(np.array(values))
+    filled = model.known_gaps.fill(rows, model.encoder)
     np.testing.assert_array_equal(np.isnan(filled).any(axis=1), [True, False, True, True])
     others = [0, 2, 3]
     np.testing.assert_array_equal(filled[others], rows[others])
     assert np.isnan(rows[1]).any()  # the rows that were given stay as they are
-    assert model.taught.fill(known := rows[others], model.encoder) is known
+    assert model.known_gaps.fill(known := rows[others], model.encoder) is known
 
 
-def test_gaps_elsewhere_are_not_trusted(taught: Any) -> None:
+def test_gaps_elsewhere_are_not_trusted(fitted: Any) -> None:
     """Training missed b only where a is low. Elsewhere nobody knows what a missing b means: intervals are wider."""
     a = np.linspace(-1.9, 1.9, 39)
     rows = pd.DataFrame({"a": a, "b": np.nan, "c": 0.0})
-    _, std = taught.predict(rows, return_std=True)
+    _, std = fitted.predict(rows, return_std=True)
     assert std[a < 0].max() < std[a > 0.2].min()
 
 
 @pytest.mark.parametrize(("scale", "gaps", "found"), [(1.0, 60, True), (1.0, 40, False), (2.0, 60, False)])
 def test_held_out_rows_must_show_it(
-    taught: Any, rng: np.random.Generator, scale: float, gaps: int, found: bool
+    fitted: Any, rng: np.random.Generator, scale: float, gaps: int, found: bool
 ) -> None:
     """Enough of them, whose intervals are wide enough."""
-    encoder = taught.table_encoder_
+    encoder = fitted.table_encoder_
     x = np.zeros((500, 5))  # a, b, whether b is missing, c, whether c is
     x[:, 2] = np.arange(500) < gaps
     residuals = np.where(np.arange(500)[:, None] < gaps, scale, 1.0) * np.sign(rng.normal(size=(500, 2)))
     seen = Residuals(residuals, torch.as_tensor(x), None)
     units = Standardiser(np.zeros(5), np.ones(5), np.zeros(2), np.ones(2), np.zeros(2))
-    assert (find_taught(seen, units, encoder) is not None) == found
+    assert (find_known_gaps(seen, units, encoder) is not None) == found
     ignored = replace(units, x_scale=np.where(encoder.indicators >= 0, IGNORE, 1.0))
-    assert find_taught(seen, ignored, encoder) is None
+    assert find_known_gaps(seen, ignored, encoder) is None
 
 
 @pytest.mark.slow
@@ -202,7 +202,7 @@ def test_zeros_are_recognised_after_a_fit_in_single_precision() -> None:
     x["c"] = np.where(np.arange(600) % 3 == 0, np.exp(9.0 + x["a"]), 0.0)
     model = quick(8, dtype="float32").fit(x, y)
     gaps = model.table_encoder_.encode(x[x["b"].isna()].to_numpy())
-    assert np.isfinite(model.model_.taught.fill(gaps, model.model_.encoder)).all(axis=1).mean() > 0.9
+    assert np.isfinite(model.model_.known_gaps.fill(gaps, model.model_.encoder)).all(axis=1).mean() > 0.9
 
 
 @pytest.mark.slow
@@ -210,7 +210,7 @@ def test_columns_that_are_ignored_say_nothing_of_rows_with_gaps(tmp_path: Path) 
     x, y = gappy(600, 1)
     x["country"] = "FR"
     model = quick(8).fit(x, y)
-    assert model.model_.taught is not None
+    assert model.model_.known_gaps is not None
     model.save(tmp_path / "m.prism")
     np.testing.assert_array_equal(prismgp.load(tmp_path / "m.prism").predict(x), model.predict(x))
 

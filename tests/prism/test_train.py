@@ -274,7 +274,7 @@ def test_a_summary_restores_a_member():
     (member,) = members = make_members()
     (trained,) = run_training(MemberTraining(members, make_rows(), SETTINGS))
     other = TrainingResult()
-    other.take_up(json.loads(json.dumps(trained.summary())), member.network, trained.best.state_dict())
+    other.load(json.loads(json.dumps(trained.summary())), member.network, trained.best.state_dict())
     assert other.summary() == trained.summary()
     assert isinstance(other.best, RevisedMap)
     for name, value in trained.best.state_dict().items():

@@ -9,7 +9,8 @@ import pytest
 
 from prismgp.certificates import Certificate, certificate_lines
 from prismgp.exceptions import DataError
-from prismgp.report import Table, certificate_section, paragraphs
+from prismgp.report import Table, certificate_section
+from prismgp.report.content import paragraphs
 
 from . import sample
 

@@ -182,7 +182,7 @@ def test_float32_pandas_and_chunks(blobs, quick, monkeypatch):
     named.set_params(output="reconstruction")
     assert list(named.get_feature_names_out()) == ["a", "b", "c"]
     assert list(named.set_output(transform="pandas").transform(frame).columns) == ["a", "b", "c"]
-    monkeypatch.setattr("prismgp.estimators.reconfigurer.CHUNK_ROWS", 7)
+    monkeypatch.setattr("prismgp.estimators.transformers.CHUNK_ROWS", 7)
     np.testing.assert_allclose(model.transform(x), single, rtol=1e-4, atol=1e-4)
     assert model.predict(x).shape == (300,)
 

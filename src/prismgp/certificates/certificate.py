@@ -1,4 +1,4 @@
-"""What a certificate contains: intervals around the values of the exact GP, and what they say in words."""
+"""Intervals that contain the values of the exact GP, and certificates made of them, as data and in words."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from prismgp._system import format_amount
-from prismgp._types import AnyArray, Array
+from prismgp._system import format_amount, to_plain
+from prismgp._types import AnyArray
 
 MEMBER_HEADER = ("mean within", "std within", "log evidence within", "|K - K'| at most")
 _INTERVALS = ("kernel_error", "kernel_error_frobenius", "log_evidence", "mean", "variance")
@@ -55,21 +55,21 @@ class Interval:
 
     @property
     def difference(self) -> Any:
-        """How far the model's value is from the exact one at most; None where the model has no such value."""
+        """Upper bound of the distance between the model's value and the exact one; None if the model has no value."""
         if self.ours is None:
             return None
         return np.maximum(np.abs(self.upper - self.ours), np.abs(self.ours - self.lower))
 
     @property
     def difference_at_least(self) -> Any:
-        """How far the model's value is from the exact one at least."""
+        """Lower bound of the distance between the model's value and the exact one; None as for :attr:`difference`."""
         if self.ours is None:
             return None
         return np.maximum(np.maximum(self.lower - self.ours, self.ours - self.upper), 0.0)
 
     @property
     def finite(self) -> bool:
-        """Whether it says anything."""
+        """Whether all ends are finite."""
         return bool(np.all(np.isfinite(self.lower)) and np.all(np.isfinite(self.upper)))
 
     @property
@@ -81,7 +81,7 @@ class Interval:
         return (np.asarray(self.lower) <= value) & (value <= np.asarray(self.upper))
 
     def within(self, other: Interval, *, method: str) -> Interval:
-        """The intersection with an interval that is certain, which is kept; the probability is that of this one."""
+        """The intersection with a certain interval, which becomes :attr:`certain`; with the probability of this one."""
         return Interval(
             np.maximum(self.lower, other.lower),
             np.minimum(self.upper, other.upper),
@@ -103,10 +103,10 @@ class Interval:
 
     def to_dict(self) -> dict[str, Any]:
         """Numbers, lists and text only."""
-        out: dict[str, Any] = {"lower": _to_plain(self.lower), "upper": _to_plain(self.upper)}
-        out |= {"probability": self.probability, "method": self.method}
+        ends = {"lower": np.asarray(self.lower, dtype=float), "upper": np.asarray(self.upper, dtype=float)}
+        out: dict[str, Any] = {**to_plain(ends), "probability": self.probability, "method": self.method}
         if self.ours is not None:
-            out["ours"] = _to_plain(self.ours)
+            out["ours"] = to_plain(np.asarray(self.ours, dtype=float))
         if self.certain is not None:
             out["certain"] = self.certain.to_dict()
         return out
@@ -129,14 +129,6 @@ def _from_plain(value: Any, missing: float) -> Any:
     array = np.asarray(value, dtype=float)  # null becomes NaN
     array = np.where(np.isnan(array), missing, array)
     return float(array) if array.ndim == 0 else array
-
-
-def _to_plain(value: Any) -> Any:
-    array: Array = np.asarray(value, dtype=float)
-    # JSON knows no infinity; a bound that says nothing is null.
-    out = array.astype(object)
-    out[~np.isfinite(array)] = None
-    return out.tolist()
 
 
 @dataclass(frozen=True, repr=False)
@@ -203,7 +195,7 @@ class Certificate:
         return self.variance.map(lambda variance: np.sqrt(np.asarray(variance) + noise))
 
     def of_output(self, output: int) -> Certificate:
-        """The same, with the predictions of one of several outputs, (m,)."""
+        """The certificate with the predictions of one of several outputs, (m,)."""
         if self.noise_variance is None or np.ndim(self.noise_variance) == 1:
             return self
         mean, variance = (each and each.map(lambda values: values[:, output]) for each in (self.mean, self.variance))
@@ -321,7 +313,7 @@ def _odds(found: Interval) -> str:
 
 
 def _range(found: Interval, digits: int) -> str:
-    """Where a number is; one number where both ends print the same."""
+    """Format an interval; as one number if both ends look the same."""
     lower, upper = f"{found.lower:.{digits}g}", f"{found.upper:.{digits}g}"
     return lower if lower == upper else f"in [{lower}, {upper}]"
 

@@ -24,8 +24,8 @@ from prismgp.certificates.lowrank import LowRank, Solved
 from prismgp.certificates.problem import Effort, Findings, Problem
 
 _PROBES = 8  # random starts of every Lanczos run
-_FEWER = 2  # starts of a run for a norm: more prove little more, and every one is a column of all products
-_STEPS = 12  # of Lanczos, where there are not products for more
+_FEWER = 2  # starts of a run for a norm: more improve the bound little, and each is a column of all products
+_STEPS = 12  # of Lanczos, at least, if there are enough products
 _RESERVE = 8  # products for the systems of single test points, which are chosen after the others are done
 _SOLVED, _SOLVED_LEAST = 256, 16  # test points, the least well known ones, that get a linear system of their own
 _COLUMN_WORK = 2e10  # multiply-adds that their columns may add to a product

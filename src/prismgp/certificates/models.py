@@ -68,7 +68,7 @@ _See = Callable[[Tensor, slice | None], _Seen]  # standardised rows, and which t
 
 
 def spectral_part(predictor: Predictor) -> Predictor:
-    """The mixture of experts of a model with neighbours, which is all that is certified of it."""
+    """The part of a predictor that is certified: of a mixture with neighbours, the mixture without them."""
     return predictor.base if isinstance(predictor, LocalMixture) else predictor
 
 
@@ -86,7 +86,7 @@ def problems_of(
         raise DataError(
             "the model was fitted with sample_weight or noise_variance; certify needs them too: pass those of the fit"
         )
-    source = rows.load().with_labels(rows.labels)  # which it may not carry
+    source = rows.load().with_labels(rows.labels)  # load may drop the labels
     model = estimator.current_model()
     if source.n_rows != model.n_rows:
         source = merge_copies(source).load()  # as a fit to few rows does
@@ -119,7 +119,7 @@ def _ssgp_problem(
         phi = spectral_features(rows.to(dtype), w).double()
         gates = None if gate is None else gate.gates(rows.to(dtype))
         if training is not None and labels is not None and gates is not None:
-            # The mask itself, not the rule for new rows.
+            # By the given labels, not by the rule for new rows.
             gates = hard_gates(torch.as_tensor(labels[training], device=rows.device), gates.shape[1])
         return _Seen(rows / lengthscale, Features(phi, gates), None)
 
@@ -217,7 +217,7 @@ def _problem(
 
 
 def _see_all(x: Tensor, see: _See, *, training: bool) -> _Seen:
-    """All rows, chunk by chunk: networks are wide."""
+    """Apply ``see`` to all rows, chunk by chunk, as networks need much memory."""
     slices = [slice(i, i + _ROWS) for i in range(0, len(x), _ROWS)]
     parts = [see(x[part], part if training else None) for part in slices]
 
@@ -231,16 +231,16 @@ def _see_all(x: Tensor, see: _See, *, training: bool) -> _Seen:
 
 
 def _unit(gates: Tensor | None) -> Tensor | None:
-    """Gates of norm one to the last digit: the exact kernel has a diagonal of one."""
+    """Gates normalised in float64, so that the diagonal of the exact kernel is one."""
     return None if gates is None else gates / gates.square().sum(1, keepdim=True).sqrt()
 
 
 def _check_same_rows(
     seen: _Seen, weight: Tensor | None, target: Tensor, blocks: Sequence[Statistics], tolerance: float
 ) -> None:
-    """A certificate compares with the exact GP on the rows the model has seen, all of them and no others.
+    """Raise an error unless these are exactly the rows of the fit, as a certificate needs them.
 
-    Compared are the sums ``[Phi, 1]' V^-1 [1, Y]``, each with the product of the norms of its two columns.
+    The sums ``[Phi, 1]' V^-1 [1, Y]`` are compared, relative to the product of the norms of their two columns.
     """
     n = sum(block.n for block in blocks)
     if len(target) != n:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import shutil
 import signal
@@ -99,9 +98,9 @@ def _run(argv: list[str], interrupts: _Interrupts) -> int:
 
 
 class _Interrupts:
-    """A signal handler that raises KeyboardInterrupt, but not yet while modules are loaded.
+    """A signal handler that raises KeyboardInterrupt, but only after all modules are loaded.
 
-    NumPy, for one, would take an interrupt for a broken installation.
+    NumPy, for example, would report a broken installation if its import were interrupted.
     """
 
     def __init__(self) -> None:
@@ -123,7 +122,7 @@ class _Interrupts:
 def _interrupts() -> Iterator[_Interrupts]:
     """Treat SIGTERM as Ctrl-C while a command runs, and restore both afterwards.
 
-    Only the main thread may; and a process that was told to ignore a signal, as by nohup, still does.
+    Only the main thread can do that. Signals that the process ignores, as under nohup, stay ignored.
     """
     handler = _Interrupts()
     if threading.current_thread() is not threading.main_thread():
@@ -168,11 +167,11 @@ def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
 
 def _abandon_stdout() -> None:
     """Redirect stdout to nothing, so that the interpreter's last flush does not fail."""
-    with suppress(OSError, ValueError):  # a stdout without a descriptor needs no care
+    with suppress(OSError, ValueError):  # stdout may have no descriptor
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-# -- what people type and read ----------------------------------------------------------------------
+# -- arguments and output ---------------------------------------------------------------------------
 
 
 class Parser(argparse.ArgumentParser):
@@ -245,19 +244,9 @@ def format_rows(rows: Sequence[tuple[str, str]], *, indent: int = 2, wrapped: bo
 
 def json_text(value: dict[str, Any], *, indent: int | None = 2) -> str:
     """Format one JSON object; numbers that JSON cannot represent become null."""
-    return json.dumps(_jsonable(value), allow_nan=False, indent=indent)
+    from prismgp._system import to_plain  # loads NumPy
 
-
-def _jsonable(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(key): _jsonable(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_jsonable(item) for item in value]
-    if hasattr(value, "tolist"):  # an array or a number of NumPy
-        return _jsonable(value.tolist())
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
+    return json.dumps(to_plain(value), allow_nan=False, indent=indent)
 
 
 def show_progress(args: argparse.Namespace) -> bool:

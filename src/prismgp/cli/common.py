@@ -24,7 +24,7 @@ import pyarrow.parquet
 
 from prismgp._system import atomic_path, is_device, name_errors, unknown_device
 from prismgp.cli import STDOUT, Parser, complain, format_name
-from prismgp.data import MISSING, TableFiles, open_tables
+from prismgp.data import MISSING, TableFiles, TableReader, open_tables
 from prismgp.data.cells import DECIMALS, quote_names
 from prismgp.data.tables import FORMATS, PARQUET_SUFFIXES, TEXT_SUFFIXES
 from prismgp.data.text import TextWriter, check_encoding, open_writer
@@ -219,6 +219,17 @@ def open_path(args: argparse.Namespace, path: str) -> TableFiles:
     return open_tables(spool, **options, name=name)
 
 
+def open_reader(args: argparse.Namespace, model: FittedModel, files: TableFiles) -> TableReader:
+    """Return a reader of a table whose rows a model is to predict."""
+    return TableReader.for_model(
+        files,
+        model.encoder,
+        model.feature_names or model.n_inputs,
+        silent=model.standardiser.constant_inputs,
+        missing=args.missing,
+    )
+
+
 def target_columns(args: argparse.Namespace, model: FittedModel, files: TableFiles) -> list[str]:
     """Return the target columns of a model, as the option --target or the model names them."""
     known = [] if model.encoder is None else list(model.encoder.targets)
@@ -271,7 +282,7 @@ def split_rows(args: argparse.Namespace, n: int) -> tuple[Indices, Indices, Indi
 
 
 def ignore_interrupts() -> None:
-    """Ignore signals once the output is in place: what remains is short, and must not look like a failure."""
+    """Ignore signals once the output is in place: the rest takes little time, and must not look like a failure."""
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)

@@ -14,7 +14,7 @@ import numpy as np
 from prismgp._system import format_amount, format_bytes, format_count
 from prismgp._types import Array
 from prismgp.cli import Parser, Subparsers, common, format_name, json_text, print_rows, say, show_progress
-from prismgp.cli.ignored import why_ignored
+from prismgp.cli.info import why_ignored
 from prismgp.core.kernels import KERNELS
 from prismgp.data import Source, file_source, plural
 from prismgp.data.scan import MAX_CATEGORIES, is_saved_index

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,12 @@ import numpy as np
 
 from prismgp._system import format_amount, format_bytes
 from prismgp.cli import Parser, Subparsers, format_name, format_rows, json_text, one_line, say, show_controls
-from prismgp.cli.ignored import NEARLY_CONSTANT, why_ignored
 from prismgp.exceptions import ModelFileError
 from prismgp.model.container import FORMAT_VERSION, check_count, parse_text, read_text, translate_errors
 
 _SHOWN_INPUTS = 20
 _AT_LIMIT = "ITERATIONS REACHED LIMIT"  # how SciPy says it
+_NEARLY_CONSTANT = "constant, or next to it"
 _SHORT = ("race", "exact GP start")
 _ESTIMATORS = {
     "exact": "ExactGPRegressor",
@@ -73,7 +73,7 @@ def _describe(config: dict[str, Any], summary: dict[str, Any], path: str) -> dic
     reasons = {} if table is None else _reasons(table["columns"], used)
     for each in inputs:
         if each["relative_lengthscale"] == math.inf:
-            each["ignored"] = reasons.get(each["name"], NEARLY_CONSTANT)
+            each["ignored"] = reasons.get(each["name"], _NEARLY_CONSTANT)
     if known:
         inputs.sort(key=itemgetter("relative_lengthscale"))
 
@@ -118,6 +118,20 @@ def _reasons(columns: list[dict[str, Any]], used: set[Any]) -> dict[str, str]:
         if used.isdisjoint(inputs):
             found |= dict.fromkeys(inputs, why_ignored(column))
     return found
+
+
+def why_ignored(column: Mapping[str, Any]) -> str:
+    """The reason, for a column of which all inputs are ignored, as ``TableEncoder.to_dict`` describes it."""
+    encoding, levels = column["encoding"], len(column["categories"])
+    if "seen" in encoding:  # an indicator for each level; missing cells are the one after the last
+        only = encoding["seen"] if len(encoding["seen"]) == 1 else None
+        return _NEARLY_CONSTANT if only is None else "all missing" if only == [levels] else "constant"
+    if "counts" in encoding:  # rows of each level, and of missing cells
+        counts = {count for count in encoding["counts"] if count}
+        if counts == {1.0} and not encoding["counts"][-1]:
+            return "every value occurs once"
+        return "its values tell nothing about the target"
+    return _NEARLY_CONSTANT
 
 
 def _gating(gate: dict[str, Any] | None) -> dict[str, Any] | None:

@@ -91,13 +91,7 @@ def run(args: argparse.Namespace) -> int:
     model = load_model(args.model, device=args.device)
     if model.conformal is not None and not args.no_noise:
         model.conformal.check(args.level)
-    reader = TableReader.for_model(
-        files,
-        model.encoder,
-        model.feature_names or model.n_inputs,
-        silent=model.standardiser.constant_inputs,
-        missing=args.missing,
-    )
+    reader = common.open_reader(args, model, files)
     prediction = _Prediction(
         model, reader, level=args.level, include_noise=not args.no_noise, typed=kind in PARQUET_SUFFIXES
     )

@@ -27,11 +27,10 @@ from prismgp.plots.style import require_matplotlib
 from prismgp.report import examine, model_page, render
 
 _REPORTED, _CERTIFIED = 20_000, 100_000
-_ROWS = 16_384  # of a file at a time
-_MANY = 0.5  # share of the rows of a report that were in the fit, from which on it is about them
-_LEAST_MATCHES = 10  # of stored rows that a table of the fit must be expected to have, to say so
-_DISTINCT = 0.5  # share of rows with other inputs than all others, from which on inputs tell rows apart
-_BLOCK_ROWS = 16_384  # encoded at a time
+_ROWS = 16_384  # read from a file, or encoded, at a time
+_MANY = 0.5  # share of the rows of a report that were in the fit, from which on the page warns of that
+_LEAST_MATCHES = 10  # stored rows that a table of the fit is expected to have, at least, for the estimate
+_DISTINCT = 0.5  # share of rows with unique inputs, from which on rows are recognised by their inputs
 
 
 def add_parser(subparsers: Subparsers, summary: str) -> None:
@@ -195,10 +194,10 @@ def _is_fit(model: GPRegressor, rows: TableRows) -> bool:
 def _share_in_fit(model: GPRegressor, rows: TableRows, others: TableRows | None) -> float:
     """The share of rows that were in the fit, estimated from the training rows that the model has kept.
 
-    Rows are found by their inputs: zero where these do not tell rows apart, and what occurs twice does not count,
-    neither among the kept rows nor among these and the ``others`` of their table. Kept rows have no unknown cells, so
-    rows with such cells are never found, and taken for as many of the kept ones as of these. Effects of many levels do
-    not count: in the fit they were out of fold.
+    Rows are recognised by their inputs; the share is zero if these are not unique enough. Rows that occur twice, among
+    the kept rows or among ``rows`` and ``others`` of the same table, do not count. Kept rows have no unknown cells, so
+    rows with such cells are never recognised; they are assumed to be as frequent in both. Effects of many levels are
+    left out, because in the fit they were out of fold.
     """
     background = model.model_.background
     if background is None:
@@ -220,11 +219,11 @@ def _share_in_fit(model: GPRegressor, rows: TableRows, others: TableRows | None)
 
 
 def _hash_rows(rows: TableRows, told: AnyArray) -> Hashes:
-    """Numbers of rows without unknown cells, that are the same for rows with the same inputs where ``told``."""
+    """Hashes of the rows without unknown cells, by their inputs where ``told``."""
     encode = rows.encoder.encode if rows.is_table else np.asarray
     parts = []
-    for start in range(0, len(rows.x), _BLOCK_ROWS):
-        inputs = encode(rows.x[start : start + _BLOCK_ROWS])
+    for start in range(0, len(rows.x), _ROWS):
+        inputs = encode(rows.x[start : start + _ROWS])
         parts.append(hash_rows(inputs[np.isfinite(inputs).all(axis=1)][:, told]))
     return np.concatenate(parts)
 

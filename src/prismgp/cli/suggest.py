@@ -23,7 +23,7 @@ from prismgp.cli import (
     show_seconds,
     terminal_width,
 )
-from prismgp.data import FileSource, MappedSource, Source, TableFiles, TableReader
+from prismgp.data import FileSource, MappedSource, Source, TableReader
 from prismgp.data.tables import file_format
 from prismgp.exceptions import DataError, PrismGPWarning
 from prismgp.model import FittedModel, load_model
@@ -95,12 +95,12 @@ def run(args: argparse.Namespace) -> int:
         common.check_output_path(args, files)
     model = load_model(args.model, device=args.device)
     began = time.perf_counter()
-    reader = _reader(args, model, files)
+    reader = common.open_reader(args, model, files)
     with warnings.catch_warnings(), show_seconds("selecting", shown=show_progress(args)):
         warnings.simplefilter("once", PrismGPWarning)  # every pass over the table would repeat them
         reference = None
         if args.reference is not None:
-            reference = _encode(model, _reader(args, model, common.open_second(args, args.reference)))
+            reference = _encode(model, common.open_reader(args, model, common.open_second(args, args.reference)))
         pool = _encode(model, reader)
         if args.rows > pool.n_rows:
             raise DataError(f"{args.data}: -k {args.rows:,} asks for more rows than the {pool.n_rows:,} there are")
@@ -133,16 +133,6 @@ def run(args: argparse.Namespace) -> int:
     elif not args.quiet or args.output is None:
         _print(summary, table, error=to_stdout)
     return 0
-
-
-def _reader(args: argparse.Namespace, model: FittedModel, files: TableFiles) -> TableReader:
-    return TableReader.for_model(
-        files,
-        model.encoder,
-        model.feature_names or model.n_inputs,
-        silent=model.standardiser.constant_inputs,
-        missing=args.missing,
-    )
 
 
 def _encode(model: FittedModel, reader: TableReader) -> Source:

@@ -34,6 +34,7 @@ singular values of Omega and its longest row. The mesh is chosen before the draw
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable
 
 import numpy as np
@@ -271,8 +272,5 @@ def _find_smallest(enough: Callable[[int], bool]) -> int | None:
         high *= 2
         if high > MOST_FREQUENCIES:
             return None
-    low = high // 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if enough(middle) else (middle, high)
-    return high
+    candidates = range(high // 2 + 1, high + 1)
+    return candidates[bisect_left(candidates, True, hi=len(candidates) - 1, key=enough)]

@@ -1,4 +1,4 @@
-"""From what users pass to what the formulas take: checked arguments, a partition, and upper bounds of sums and norms.
+"""Inputs of the formulas: checked arguments, a partition, and upper bounds of sums and norms.
 
 The bounds are computed from sums over rows in linear time, exactly from all pairs, or follow from the conditions.
 """

@@ -1,4 +1,4 @@
-"""The answers of ``sample_size`` and ``check_conditions``: records, as plain data and as text."""
+"""The results of ``sample_size`` and ``check_conditions``: records, as plain data and as text."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from prismgp._system import to_plain
 from prismgp._types import AnyArray, Array
 from prismgp.complexity.formulas import least_delta
 from prismgp.exceptions import DataError
@@ -39,7 +40,7 @@ class SampleBound:
     probability : float
         Of the statement, at least.
     assumptions : tuple of str
-        What is taken for granted. Everything else was checked.
+        What is assumed; everything else was checked.
     holds : bool
         Whether the statement is proved for what was passed. Always False for the printed formula.
     reason : str
@@ -66,7 +67,7 @@ class SampleBound:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data."""
-        return dict(_to_plain(asdict(self)))
+        return dict(to_plain(asdict(self)))
 
 
 @dataclass(frozen=True, repr=False)
@@ -147,7 +148,7 @@ class SampleSizes:
         """As plain data, without the labels."""
         found = asdict(self) | {"holds": self.holds, "why": self.why}
         del found["labels"]
-        return dict(_to_plain(found))
+        return dict(to_plain(found))
 
     def __repr__(self) -> str:
         draws = "" if self.n_draws == 1 else f", the best of {self.n_draws} draws may be used"
@@ -278,7 +279,7 @@ class ConditionReport:
         del found["labels"]
         names = ("holds", "holds_printed", "least_delta", "conclusion")
         found |= {name: getattr(self, name) for name in names}
-        return dict(_to_plain(found))
+        return dict(to_plain(found))
 
     def __repr__(self) -> str:
         partition = f"{self.n_clusters} clusters, {'found by k-means' if self.partition_found else 'as given'}"
@@ -299,7 +300,7 @@ class ConditionReport:
 
 
 def describe_delta(least: float) -> str:
-    """What the printed Theorem 2 asks of delta; ``least`` is of :func:`prismgp.complexity.formulas.least_delta`."""
+    """The condition of the printed Theorem 2 on delta, of which ``least`` is the limit (``formulas.least_delta``)."""
     empty = ", so it is empty" if least > 1.0 else ""
     return f"The printed Theorem 2 also needs delta >= exp(b - sqrt d) = {_number(least)}{empty}"
 
@@ -317,14 +318,3 @@ def _table(header: list[str], rows: list[list[str]]) -> str:
 def _number(value: float | None) -> str:
     """Four digits, or a dash where there is no number."""
     return "-" if value is None or math.isnan(value) else f"{value:.4g}"
-
-
-def _to_plain(value: Any) -> Any:
-    """As JSON can hold it: arrays become lists, and numbers that are not finite None."""
-    if isinstance(value, dict):
-        return {str(key): _to_plain(item) for key, item in value.items()}
-    if isinstance(value, np.ndarray | np.generic):
-        return _to_plain(value.tolist())
-    if isinstance(value, list | tuple):
-        return [_to_plain(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -9,21 +9,13 @@ cluster.
 """
 
 from prismgp.data.cells import plural, quote_names
-from prismgp.data.chunks import (
-    Chunks,
-    StandardisedRows,
-    auto_chunk_rows,
-    fit_standardiser,
-    merge_copies,
-    prefetch,
-    run_pass,
-)
+from prismgp.data.chunks import Chunks, StandardisedRows, auto_chunk_rows, fit_standardiser, merge_copies, prefetch
 from prismgp.data.dask import collection_source
 from prismgp.data.encoder import InputColumn, TableEncoder, missing_error, warn_unseen
 from prismgp.data.files import FileSource, file_source, from_csv, from_parquet
 from prismgp.data.frames import frame_encoder, is_frame, needs_encoder, read_frame
 from prismgp.data.reader import MISSING, RowBlock, TableReader
-from prismgp.data.sources import ArraySource, Kept, MappedSource, Selection, Source, is_collection
+from prismgp.data.sources import ArraySource, Kept, MappedSource, Source, is_collection
 from prismgp.data.tables import TableFiles, open_tables
 
 __all__ = [
@@ -35,7 +27,6 @@ __all__ = [
     "Kept",
     "MappedSource",
     "RowBlock",
-    "Selection",
     "Source",
     "StandardisedRows",
     "TableEncoder",
@@ -58,6 +49,5 @@ __all__ = [
     "prefetch",
     "quote_names",
     "read_frame",
-    "run_pass",
     "warn_unseen",
 ]

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from prismgp._types import Array
+from prismgp._validate import LARGEST_CELL, TOO_LARGE
 from prismgp.data.encodings import BOOLEAN, CATEGORY, NUMBER, TIME
 from prismgp.exceptions import DataError
 
@@ -24,7 +25,6 @@ MISSING_TEXT = (
 DECIMALS = (".", ",")
 _BLANKS, _APOSTROPHES = " \u00a0\u2009\u202f", "'\u2019"
 _WORDS = "inf|infinity|nan"
-_LARGEST_CELL = 1e150  # squares of larger values leave the range of float64
 _NUMERAL = r"(?i)^[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?|inf|infinity|nan)$"
 _SHOWN = 8  # names in a message
 _TRUE, _FALSE = ["true", "1"], ["false", "0"]
@@ -131,13 +131,10 @@ def to_numbers(name: str, column: ArrowColumn, *, boolean: bool = False, first_r
     elif not (is_numeric(column.type) or pa.types.is_boolean(column.type) or pa.types.is_null(column.type)):
         raise DataError(f"column {name!r} holds {column.type}; the model learned it as numbers: convert it to numbers")
     values = to_floats(column)
-    beyond = np.isfinite(values) & (np.abs(values) > _LARGEST_CELL)
+    beyond = np.isfinite(values) & (np.abs(values) > LARGEST_CELL)
     if beyond.any():
         row = int(np.argmax(beyond))
-        raise DataError(
-            f"column {name!r} holds {values[row]:g} {in_row(first_row + row)}; "
-            f"values beyond {_LARGEST_CELL:g} cannot be squared in float64: rescale the column or drop the row"
-        )
+        raise DataError(f"column {name!r} holds {values[row]:g} {in_row(first_row + row)}; {TOO_LARGE}")
     return values
 
 

@@ -45,11 +45,11 @@ def fit_standardiser(source: Source, *, normalize: bool, learned: bool = True) -
     """
     x, y = source.moments
     x_mean, x_std, y_mean, y_std = x.mean, x.std, y.mean, y.std
-    # An input that did not vary in training has no information; the huge scale makes the model ignore
-    # it at prediction too, where any other value would be infinitely many deviations away.
+    # An input that did not vary in training has no information. The huge scale makes the model ignore it at
+    # prediction too: in units of its own deviation, zero, any other value would be infinitely far away.
     few = min(_APART_ROWS, int(_APART_OF_ALL * x.weight)) if learned else 0
     ignored = (x_std == 0) | (x.n_apart <= few)
-    # Not by the mean, which a few rows move and which may cancel to next to nothing.
+    # Not by the mean, which a few rows can move, and which may cancel to almost zero.
     x_scale = np.where(ignored, IGNORE * np.maximum(magnitude(x.usual_value), x.largest_magnitude), x_std)
     x_shift = np.where(ignored, x.usual_value, np.where(np.abs(x_mean) > _NOTHING * x_std, x_mean, 0.0))
     y_scale = np.where(y_std > 0, y_std, magnitude(y_mean))
@@ -57,12 +57,12 @@ def fit_standardiser(source: Source, *, normalize: bool, learned: bool = True) -
 
 
 def merge_copies(source: Source) -> Source:
-    """Few rows with weights or with copies among them: each distinct row once, with the sum of its weights, sorted.
+    """Merge copies of rows if there are few rows: each distinct row once, with the sum of its weights, sorted.
 
-    So a row that is repeated and one that has a weight give the same fit, to the last bit, where searches and
-    subsamples would tell them apart. From ``FEW_ROWS`` observations on, rows stay as they are. They also do where rows
-    with the same inputs have different targets: those are repeated measurements, of which some happen to be equal, and
-    merging these would hide how often targets are near each other.
+    So a repeated row and a row with a weight give the same fit, to the last bit; searches and subsamples would treat
+    them differently. From ``FEW_ROWS`` observations on, rows stay as they are. They also do where rows with the same
+    inputs have different targets: those are repeated measurements, some of which happen to be equal, and merging these
+    would hide how often targets are near each other.
     """
     if not isinstance(source, ArraySource) or source.n_rows >= FEW_ROWS:
         return source

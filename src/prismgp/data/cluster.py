@@ -26,7 +26,7 @@ from prismgp.exceptions import DataError, PrismGPError
 T = TypeVar("T")
 U = TypeVar("U")
 CONNECT_SECONDS = 10
-_RETRIES = 3  # of a task that fails for other reasons than the data, such as a file system that fails now and then
+_RETRIES = 3  # of a task that fails for other reasons than the data, such as an unreliable file system
 _FAN_IN = 8  # results that one task merges
 
 

@@ -16,6 +16,7 @@ from prismgp._types import AnyArray
 from prismgp.data.cells import check_unique
 from prismgp.data.cluster import Cluster, KeptOnWorkers, Outcome
 from prismgp.data.encoder import TableEncoder, warn_unseen
+from prismgp.data.frames import has_plain_types
 from prismgp.data.moments import Moments
 from prismgp.data.reader import NoiseColumns, TableReader
 from prismgp.data.scan import TableScan
@@ -35,7 +36,7 @@ from prismgp.data.sources import (
     Source,
     compute_moments,
     is_collection,
-    is_frame,
+    is_dask_frame,
     merge_moments,
     rechunk,
 )
@@ -307,9 +308,9 @@ def collection_source(
         lengths = [None] * len(lengths)
     if not _width(X):
         raise DataError("X has no columns")
-    if not is_frame(X) or (encoder is not None and encoder.positional):
+    if not is_dask_frame(X) or (encoder is not None and encoder.positional):
         encoder = None
-    elif encoder is None and missing is not None and not _is_numeric(X):
+    elif encoder is None and missing is not None and not has_plain_types(X):
         encoder = _scan(tasks)
     if encoder is None:
         _check_types(X, "X")
@@ -321,18 +322,13 @@ def collection_source(
         for number, (own, length) in enumerate(zip(parts, lengths, strict=True))
     ]
     source = DaskSource(shards, Cluster(), n_inputs=width, n_outputs=outputs, single=single, n_noise=noise.n_noise)
-    names = list(X.columns) if is_frame(X) else []
+    names = list(X.columns) if is_dask_frame(X) else []
     if names and all(isinstance(name, str) for name in names):  # as in scikit-learn
         source.feature_names = names if encoder is None else encoder.input_names
     if not source.n_rows:
         raise DataError("X has no rows" if missing != "drop" else "every row of X has a missing value")
     source.encoder = encoder
     return source
-
-
-def _is_numeric(frame: Any) -> bool:
-    """Whether all columns have types of numbers or booleans, in which a missing cell is NaN."""
-    return all(getattr(kind, "kind", "O") in "fiub" for kind in frame.dtypes)
 
 
 def _scan(partitions: Sequence[Any]) -> TableEncoder:
@@ -352,7 +348,7 @@ def _width(data: Any) -> int:
 
 def _partitions(data: Any) -> tuple[list[Any], list[int | None]]:
     """A delayed value for each partition, and its number of rows, if known."""
-    if is_frame(data):
+    if is_dask_frame(data):
         tasks = list(data.to_delayed())
         return tasks, [None] * len(tasks)
     if data.ndim == 2 and data.numblocks[1] > 1:
@@ -374,7 +370,7 @@ def _check_same_rows(x: list[int | None], y: list[int | None], name: str) -> Non
 
 def _check_types(data: Any, what: str) -> None:
     """Raise an error for columns that are not numeric, before anything is computed."""
-    if not is_frame(data):
+    if not is_dask_frame(data):
         if data.dtype.kind not in "fiub":
             raise DataError(f"{what} is a Dask array of {data.dtype}; it must hold real numbers")
         return

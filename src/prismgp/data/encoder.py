@@ -106,8 +106,8 @@ class TableEncoder:
     targets: tuple[str, ...] = ()  # the columns that were learned; not needed at prediction
     encodings: tuple[Encoding, ...] | None = None  # of the columns; None before :meth:`learn`
     positional: bool = False  # whether the columns are those of an array, which have no names
-    # Columns that no prediction of a fitted model depends on: what is missing or new there does not count, and a table
-    # may be without them.
+    # Columns that no prediction of a fitted model depends on: missing or unseen cells there do not count, and a table
+    # need not have them.
     ignored: frozenset[str] = field(default=frozenset(), compare=False)
 
     @classmethod
@@ -145,7 +145,7 @@ class TableEncoder:
         return len(self._fill)
 
     def missing_columns(self, names: Collection[str]) -> list[str]:
-        """Columns that are not among the names, of those that count."""
+        """Columns that are not among the names, without ignored ones."""
         there = self.ignored.union(names)
         return [name for name in self.input_names if name not in there]
 
@@ -217,7 +217,7 @@ class TableEncoder:
         return learned
 
     def learn_folds(self, source: Source) -> TableEncoder:
-        """Learn again, from the rows of the fit, what only :meth:`encode_training` needs, and files do not hold."""
+        """Learn again, from the rows of the fit, the out-of-fold effects: only :meth:`encode_training` needs them."""
         if not any(isinstance(each, EffectEncoding) for each in self._learned):
             return self
         again = learn_encodings(source, self.columns)
@@ -226,7 +226,7 @@ class TableEncoder:
         )
 
     def ignore(self, silent: AnyArray) -> TableEncoder:
-        """The same for a model that ignores some inputs, (d,): it ignores the columns all of whose inputs these are."""
+        """For a model that ignores the inputs marked in ``silent``, (d,): columns with only such inputs are ignored."""
         names = {name for name, each in zip(self.feature_names, silent, strict=True) if each}
         ignored = (name for name, own in self.features_of_columns.items() if names.issuperset(own))
         return replace(self, ignored=frozenset(ignored))
@@ -264,7 +264,7 @@ class TableEncoder:
         return np.array([value for each in self._learned for value in each.fill])
 
     def impute(self, x: Array) -> Array:
-        """Inputs, (n, d), with numbers in place of those NaN that are missing as they were in training."""
+        """Inputs, (n, d), with NaN of missing numbers replaced as in training."""
         return np.where(np.isnan(x), self._fill, x)
 
     @cached_property
@@ -346,7 +346,7 @@ def missing_error(counts: dict[str, int]) -> DataError:
 
 def _read_column(column: InputColumn, cells: ArrowColumn, first_row: int, infinite: str) -> tuple[Array, AnyArray]:
     """Numbers of a column's cells, (n,), and which are missing."""
-    if cells.null_count == len(cells):  # of whatever type, as nothing says what it would hold
+    if cells.null_count == len(cells):  # whatever the type, which is arbitrary without a value
         cells = pa.nulls(len(cells))
     if column.kind not in (CATEGORY, LEVELS):
         if column.kind == TIME:
@@ -355,7 +355,7 @@ def _read_column(column: InputColumn, cells: ArrowColumn, first_row: int, infini
             values = to_numbers(column.name, cells, boolean=column.kind == BOOLEAN, first_row=first_row)
             values = check_finite(column.name, values, first_row, infinite)
         return values, np.isnan(values)
-    if not column.categories:  # training had no value, of whatever type: any is unseen
+    if not column.categories:  # training had no value: any value is unseen
         missing = to_floats(pc.is_null(cells)) > 0.0
         return np.where(missing, 0.0, -1.0), missing
     text, categories = to_text(column.name, cells), from_strings(column.categories)

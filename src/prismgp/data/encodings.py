@@ -1,4 +1,4 @@
-"""How the columns of a table become inputs of a model, as the rows of the fit have taught.
+"""How the columns of a table become inputs of a model, as learned from the rows of the fit.
 
 A column comes as one number for each cell (:meth:`~prismgp.data.TableEncoder.read`): of a category its place in the
 list of levels, -1 for an unknown one and the number of levels for a missing cell; else NaN for a missing cell. In
@@ -56,10 +56,10 @@ def _split_codes(values: AnyArray) -> tuple[AnyArray, AnyArray]:
 
 
 class Encoding(ABC):
-    """What a fit has learned of a column."""
+    """How a column is encoded, as learned by a fit."""
 
     kinds: ClassVar[tuple[str, ...]]  # of the columns that are encoded so
-    has_indicator: bool = False  # whether the last input says that the cell is missing
+    has_indicator: bool = False  # whether the last input is an indicator of missing cells
 
     @abstractmethod
     def names(self, column: InputColumn) -> list[str]:
@@ -74,12 +74,12 @@ class Encoding(ABC):
         return self.encode(values)
 
     def with_folds(self, other: Encoding) -> Encoding:  # noqa: ARG002
-        """With the effects out of fold of another encoding of the same column, where there are any."""
+        """With the out-of-fold effects of another encoding of the same column, if it has any."""
         return self
 
     @property
     def fill(self) -> list[float]:
-        """The value of each input in place of NaN where a cell is missing; NaN for inputs that stay unknown."""
+        """The value of each input that replaces NaN of a missing cell; NaN for inputs that stay unknown."""
         return []
 
     @abstractmethod
@@ -237,7 +237,7 @@ class EffectEncoding(Encoding):
 
     def encode_training(self, values: AnyArray) -> Array:
         if self.fold_effects is None:
-            raise RuntimeError("the effects out of fold are those of a fit, and not saved")
+            raise RuntimeError("out-of-fold effects are not saved with a model")
         codes, folds = _split_codes(values)
         return self._inputs(codes, self.fold_effects[folds, codes])
 
@@ -307,7 +307,7 @@ def _array(value: Any, ndim: int) -> Array:
 
 @dataclass
 class _Tally:
-    """What a pass has found of a column."""
+    """Sums and counts of a column in one pass."""
 
     missing: int = 0
     low: float = np.inf
@@ -334,7 +334,7 @@ def learn_encodings(source: Source, columns: Sequence[InputColumn]) -> tuple[Enc
     size = min(source.n_rows, _MEDIAN_ROWS)
     sample = source.subsamples([size], np.random.default_rng(0))[0]
     weight = np.ones(sample.n_rows) if sample.noise is None else sample.noise[:, 0]
-    center = sample.targets.mean(axis=0)  # in whatever sum of squares, far targets would lose their digits
+    center = sample.targets.mean(axis=0)  # without it, sums of squares of targets far from zero lose digits
     tallies = source.reduce(partial(_tally, columns=tuple(columns), center=center), _merge)
     return tuple(
         _learn(column, tally, sample.x[:, k], weight)
@@ -392,7 +392,7 @@ def _learn(column: InputColumn, tally: _Tally, sample: AnyArray, weight: AnyArra
     if column.kind == LEVELS:
         folds = tally.counts, tally.sums, tally.squares, tally.rows
         counts, *rest = (each.sum(axis=0) for each in folds)
-        # Sums over the other folds, as differences would leave rounding errors of levels that these do not have.
+        # Sums over the other folds; differences would leave rounding errors for levels that they do not have.
         out = [shrink_effects(*(np.delete(each, k, axis=0).sum(axis=0) for each in folds)) for k in range(_FOLDS)]
         return EffectEncoding(counts, shrink_effects(counts, *rest), np.stack(out))
     return NumberEncoding(median)

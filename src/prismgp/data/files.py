@@ -250,7 +250,7 @@ class FileSource(Source):
         for x_block, y_block in self._read(MOMENT_ROWS):
             room = slice(start, start + len(x_block))
             start += len(x_block)
-            if start > self.n_rows:  # the file grows; the error comes at its end
+            if start > self.n_rows:  # the file has grown: reading on raises the error
                 continue
             x[room], y[room] = x_block, y_block
         return ArraySource(x, y, n_noise=self.n_noise)

@@ -31,14 +31,14 @@ def find_files(folder: Path, suffixes: Collection[str]) -> list[Path]:
 
 
 def _is_hidden(part: str) -> bool:
-    """Whether a file or folder is of no table, by its name: columns may begin with an underscore, as in _year=2024."""
+    """Whether a file or folder is skipped, by its name; names of columns may begin with an underscore: _year=2024."""
     return part.startswith(".") or (part.startswith("_") and "=" not in part)
 
 
 def read_partitions(folder: Path, paths: Sequence[Path], *, as_text: bool) -> list[Partition]:
-    """What the folders of files say, for each file: integers where all values of a column are, else text.
+    """The values in the names of folders, for each file: integers if all values of a column are, else text.
 
-    Missing where the folders of a file do not say it. ``as_text``: text in any case, as in a text file.
+    Null if the folders of a file do not have the column. ``as_text``: always text, as in a text file.
     """
     found = [_values(path.relative_to(folder).parts[:-1]) for path in paths]
     types = {}
@@ -49,7 +49,7 @@ def read_partitions(folder: Path, paths: Sequence[Path], *, as_text: bool) -> li
 
 
 def add_columns(batch: pa.RecordBatch, partition: Partition, names: Sequence[str]) -> pa.RecordBatch:
-    """The named columns: those of a batch, and those that its file's folders have."""
+    """The named columns: those of a batch, and those in the names of its folders."""
     arrays = [pa.repeat(partition[name], batch.num_rows) if name in partition else batch.column(name) for name in names]
     return pa.RecordBatch.from_arrays(arrays, names=list(names))
 

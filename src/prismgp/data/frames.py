@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from prismgp.data.cells import absent_error, check_unique, is_numeric
 from prismgp.data.encoder import TableBatch, TableEncoder
-from prismgp.data.scan import scan_table
+from prismgp.data.scan import TableScan
 from prismgp.exceptions import DataError
 
 if TYPE_CHECKING:
@@ -28,11 +28,15 @@ def _is(library: str, data: Any) -> bool:
     return loaded is not None and isinstance(data, loaded.DataFrame)
 
 
+def has_plain_types(frame: Any) -> bool:
+    """Whether all columns of a pandas or Dask frame have NumPy types of numbers or booleans; missing cells are NaN."""
+    return all(getattr(kind, "kind", "O") in "fiub" for kind in frame.dtypes)
+
+
 def needs_encoder(frame: Any) -> bool:
     """Whether a frame holds anything but numbers and booleans, or a missing cell."""
     if _is("pandas", frame):
-        numbers = all(getattr(kind, "kind", "O") in "fiub" for kind in frame.dtypes)
-        return not numbers or bool(frame.isna().to_numpy().any())
+        return not has_plain_types(frame) or bool(frame.isna().to_numpy().any())
     return any(not _is_plain(column) for column in to_arrow(frame).columns)
 
 
@@ -45,7 +49,7 @@ def _is_plain(column: Any) -> bool:
 
 def frame_encoder(frame: Any, *, warn: bool = True) -> TableEncoder:
     """Decide how the columns of a frame are read; ``warn`` of text that reads as numbers or dates."""
-    return scan_table(to_arrow(frame), warn=warn)
+    return TableScan(to_arrow(frame)).encoder(warn=warn)
 
 
 def to_arrow(frame: Any, names: list[str] | None = None) -> pa.Table:

@@ -80,12 +80,12 @@ class Moments:
 
     @property
     def n_apart(self) -> AnyArray:
-        """Rows of every column that differ from the value most rows have, where that is the smallest or the largest."""
+        """Rows of every column that differ from :attr:`usual_value`."""
         return np.asarray(self.weight - np.maximum(self._at_low, self._at_high))
 
     @property
     def usual_value(self) -> Array:
-        """The smallest or the largest value of every column, whichever more rows have."""
+        """The more frequent of the smallest and the largest value of every column."""
         return np.where(self._at_low >= self._at_high, self._low, self._high)
 
     @property
@@ -95,7 +95,7 @@ class Moments:
 
 
 def weighted_median(values: AnyArray, weight: AnyArray) -> float:
-    """The median of values, (n,), each of which counts as often as its weight says."""
+    """The median of values, (n,), with weights, (n,)."""
     order = np.argsort(values, kind="stable")
     below = np.cumsum(weight[order])
     middle = [min(int(np.searchsorted(below, below[-1] / 2, side)), len(order) - 1) for side in ("left", "right")]

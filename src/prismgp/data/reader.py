@@ -43,7 +43,7 @@ class NoiseColumns:
         return 2 if self.variance is not None else 1 if self.weight is not None else 0
 
     def check(self, targets: Sequence[Any], inputs: Sequence[str] = ()) -> None:
-        """Refuse what a source with these targets, and these inputs where they are chosen, cannot have."""
+        """Raise an error if these columns cannot be used with these targets and inputs."""
         if self.names and not targets:
             raise DataError("weight and noise belong to the target; name it too, e.g. from_parquet(path, target=...)")
         for name in self.names:
@@ -56,7 +56,7 @@ class NoiseColumns:
             )
 
     def arrange(self, y: Array, q: int, numbers: AnyArray, path: str) -> Array:
-        """Targets and the columns of these names, (n, q + len(names)), as weights and variances behind the targets.
+        """Targets followed by weights and variances, from targets and the named columns, (n, q + len(names)).
 
         ``numbers`` are those of the rows in the table, for the error about a negative number.
         """
@@ -107,8 +107,8 @@ class TableReader:
         self.noise = noise or NoiseColumns()
         self._numeric = [*self.targets, *self.noise.names]  # columns of numbers that are no inputs
         self.first_row, self.booleans = first_row, booleans  # where the rows begin in their file, for messages
-        # Known after a pass: rows of the files, those of them without a target, and by column the missing cells and
-        # those with a category that the encoder does not know.
+        # Known after a pass: rows of the files, those without a target, and by column the missing cells and the cells
+        # with an unknown category.
         self.rows_read = self.rows_without_target = 0
         self.missing_cells, self.unseen = Counter[str](), Counter[str]()
 
@@ -246,7 +246,7 @@ class TableReader:
 
         The number is that of the first row in its own file, so that folds do not depend on who reads the files.
         """
-        # At least one column, whose rows count where a model ignores all inputs that it knows.
+        # At least one column, to count rows even if the model ignores all inputs.
         there = [name for name in self.files.names if name not in self._numeric]
         names = [*self.encoder.present_columns(there), *self._numeric] or self.files.names[:1]
         numeric = {column.name for column in self.encoder.columns if column.kind == NUMBER} | set(self._numeric)

@@ -35,7 +35,7 @@ from prismgp.exceptions import DataError
 _SAVED_INDEX = re.compile(r"__index_level_\d+__|Unnamed: 0|")
 _TRUE_AND_FALSE = ("true", "false")
 _SCAN_ROWS = 65_536
-_MANY_LEVELS = 20  # texts of which so many read as numbers or dates are hardly meant as categories
+_MANY_LEVELS = 20  # distinct texts that read as numbers or dates, from which on a warning is given
 # Leading zeros are those of a code. ISO 8601 has the year first, and hyphens.
 _GROUPED = "[1-9][0-9]{0,2}(?:[., '\u2019\u00a0\u202f][0-9]{3})+"
 _NUMBER_LEVEL = f"(?i)^[+\u2212-]?(?:0|[1-9][0-9]*|{_GROUPED})(?:[.,][0-9]*)?(?:e[+-]?[0-9]+| ?%)?$"
@@ -78,9 +78,10 @@ def scan_files(
         _scan(files, scans)
         files.respelled.update(name for name, scan in scans.items() if scan.respelled)
     others = {name: scan.other_mark for name, scan in scans.items() if scan.other_mark is not None}
-    if others and numerals is not None:  # at once: without the right mark everything else is noise
+    if others and numerals is not None:  # at once: with the wrong mark all other problems are spurious
         raise numerals.other_error(list(others), *next(iter(others.values())))
-    # Columns that began as numbers and go on as text are categories; those of the beginning are collected now.
+    # Columns that look like numbers at first and turn out to be text are categories; a second pass collects the levels
+    # that were skipped.
     late = {name: scan for name, scan in scans.items() if scan.is_late}
     if late:
         _scan(files, late, levels_only=True)
@@ -91,15 +92,15 @@ def scan_files(
                 booleans.add(name)
     encoder = TableEncoder(tuple(_columns(schema, names, scans, problems)), tuple(targets))
     raise_problems(problems)
-    if targets:  # other tables are read as a model has learned
+    if targets:  # a table to predict is read by the encoder of the model
         _hint_at_text(scans, encoder)
     return encoder, frozenset(booleans)
 
 
 class TableScan:
-    """What is known of the columns of a table in memory, all of which are inputs; parts of a table can be merged."""
+    """The scan of a table in memory, all columns of which are inputs; scans of its parts can be merged."""
 
-    def __init__(self, table: pa.Table, *, max_categories: int = MAX_CATEGORIES) -> None:
+    def __init__(self, table: pa.Table) -> None:
         self._names = list(table.schema.names)
         self._types = {name: {table.schema.field(name).type} for name in self._names}
         self._scans: dict[str, _ColumnScan] = {}
@@ -107,11 +108,11 @@ class TableScan:
         for name in self._names:
             with _collect(self._problems):
                 if column_kind(name, table.schema.field(name).type) == CATEGORY:
-                    self._scans[name] = _ColumnScan(name, False, max_categories, numerals=None, is_target=False)
+                    self._scans[name] = _ColumnScan(name, False, MAX_CATEGORIES, numerals=None, is_target=False)
                     self._scans[name].add(table.column(name), 0)
 
     def merge(self, other: TableScan) -> TableScan:
-        """Take in what is known of another part of the table; returns this one."""
+        """Add the scan of another part of the table; returns this one."""
         for name in self._names:
             self._types[name] |= other._types[name]
             mine, theirs = self._scans.get(name), other._scans.get(name)
@@ -139,7 +140,7 @@ class TableScan:
         return encoder
 
     def _column(self, name: str) -> InputColumn:
-        # A part without a single value in the column does not say what it holds.
+        # A part without a single value in the column tells nothing about its type.
         types = [kind for kind in self._types[name] if not pa.types.is_null(kind)] or [pa.null()]
         kinds = sorted({column_kind(name, kind) for kind in types})
         if len(kinds) > 1:
@@ -162,11 +163,6 @@ def _hint_at_text(scans: dict[str, _ColumnScan], encoder: TableEncoder) -> None:
                 f"{plural(names, 'column')} {quote_names(names)} {verb} text that reads as {what}, such as {value!r}, "
                 f"and is encoded as categories: {remedy}"
             )
-
-
-def scan_table(table: pa.Table, *, warn: bool = True) -> TableEncoder:
-    """Decide how the columns of a table in memory are read; all of them are inputs."""
-    return TableScan(table).encoder(warn=warn)
 
 
 @contextmanager
@@ -260,7 +256,7 @@ def _is_boolean(name: str, scan: _ColumnScan | None, kind: Any) -> bool:
 
 
 class _ColumnScan:
-    """What is known of a column after some of its cells; ``numerals``: how the file spells numbers, if as text."""
+    """Counts and levels of the cells of a column so far; ``numerals``: how the file spells numbers, if as text."""
 
     def __init__(self, name: str, categorical: bool, few: int, *, numerals: Numerals | None, is_target: bool) -> None:
         self.name, self._categorical, self._few, self._numerals = name, categorical, few, numerals
@@ -284,7 +280,7 @@ class _ColumnScan:
         return self._first_text if self._others and self._numbers + self._others == self._cells else None
 
     def add(self, column: ArrowColumn, first_row: int) -> None:
-        """Take in cells; ``first_row`` is the number of rows before them."""
+        """Add cells; ``first_row`` is the number of rows before them."""
         self._typed = not is_text(column.type)
         text = to_text(self.name, column)
         present = pc.drop_null(text)
@@ -298,7 +294,7 @@ class _ColumnScan:
             self.add_levels(present)
 
     def merge(self, other: _ColumnScan) -> None:
-        """Take in what is known of other cells of the column, of a table in memory."""
+        """Add the scan of other cells of the column, of a table in memory."""
         # Without a single value, cells have no type.
         self._typed = any(each._typed and each._cells for each in (self, other))
         self._rows += other._rows
@@ -307,7 +303,7 @@ class _ColumnScan:
         self._distinct = pc.unique(pa.chunked_array([self._distinct, other._distinct]))
 
     def add_levels(self, text: ArrowColumn) -> None:
-        """Take in the levels of cells, and nothing else."""
+        """Add the levels of cells alone."""
         present = pc.unique(pc.drop_null(to_text(self.name, text))).cast(pa.large_string())
         self._distinct = pc.unique(pa.chunked_array([self._distinct, present]))
 
@@ -325,7 +321,7 @@ class _ColumnScan:
         if len(texts):
             words = pa.array(_TRUE_AND_FALSE, pa.large_string())
             self._booleans += int(pc.sum(pc.is_in(pc.utf8_lower(present), value_set=words)).as_py() or 0)
-            # Only as long as all cells have been times: the attempt takes as long as the rest.
+            # Only while all cells have been times: parsing takes as long as the rest of the scan.
             if self._times + len(present) == self._cells and parse_times(present) is not None:
                 self._times += len(present)
             if self._first_text is None:

@@ -146,7 +146,7 @@ class PartitionLoader:
 
 
 class TablePart(ArraySource):
-    """A partition of a frame as it is."""
+    """A partition of a frame, not yet converted."""
 
     def __init__(self, table: pa.Table) -> None:
         super().__init__(np.empty((table.num_rows, 0)), np.empty((table.num_rows, 0)))
@@ -210,7 +210,7 @@ class SelectionLoader:
 
 
 class ValueSource(ArraySource):
-    """No rows, but what was computed from some."""
+    """A value computed from rows that stay on a worker, in place of these rows."""
 
     def __init__(self, value: Any, first_row: int) -> None:
         super().__init__(np.empty((0, 0)), np.empty((0, 0)))
@@ -219,14 +219,14 @@ class ValueSource(ArraySource):
 
 @dataclass(frozen=True)
 class ValueLoader:
-    """Loads what the workers keep of some rows: the part is an ``Outcome``, a value or why there is none."""
+    """Loads a result that the workers keep: the part is an ``Outcome``, a value or an error."""
 
     number: int
     first_row: int
 
     @property
     def name(self) -> str:
-        return f"part {self.number} (counting from 0) of what is in memory"
+        return f"part {self.number} (counting from 0) of the rows in memory"
 
     def open(self, parts: Sequence[Any], n_rows: int | None) -> ValueSource:  # noqa: ARG002
         return ValueSource(parts[0].get(), self.first_row)

@@ -53,7 +53,7 @@ class Source(ABC):
 
     @property
     def n_whole(self) -> int:
-        """Rows of the source that these rows are a part of."""
+        """Rows of the whole source from which these were selected."""
         return self.n_rows
 
     @abstractmethod
@@ -76,7 +76,7 @@ class Source(ABC):
         return Kept(function(self))
 
     def encode_with(self, encoder: TableEncoder) -> Source:  # noqa: ARG002
-        """The same rows, read as another table was; rows that are no table stay as they are."""
+        """The same rows, read by the encoder of another table; rows without an encoder stay as they are."""
         return self
 
     @cached_property
@@ -267,9 +267,8 @@ class MappedSource(Source):
 
     @property
     def small(self) -> bool:
-        return not self.distributed and self.are_few(
-            self.n_rows
-        )  # in_memory is about the rows before the transformation
+        # Whatever in_memory says, which is about the rows before the function is applied.
+        return not self.distributed and self.are_few(self.n_rows)
 
     def map(self, function: Callable[[Source], T]) -> list[T]:
         return self._source.map(self._after_mapping(function))
@@ -281,7 +280,7 @@ class MappedSource(Source):
         return self._source.keep(self._after_mapping(function), merge)
 
     def _after_mapping(self, function: Callable[[Source], T]) -> Callable[[Source], T]:
-        """A function of the source beneath, so that workers map their own rows."""
+        """The function preceded by the mapping, for the underlying source: workers map their own rows."""
         return partial(_map_and_apply, mapping=self._function, n_inputs=self.n_inputs, function=function)
 
     def select(self, rows: AnyArray) -> Source:
@@ -301,7 +300,7 @@ class MappedSource(Source):
         return ArraySource(self._function(part.x), part.y, n_noise=self.n_noise)
 
     def load(self) -> ArraySource:
-        """Load all rows, without loading those beneath, which may take more memory."""
+        """Load all rows block by block, as the rows before the mapping may take more memory."""
         x, y = zip(*self.blocks(MOMENT_ROWS), strict=True)
         return ArraySource(np.concatenate(x), np.concatenate(y), n_noise=self.n_noise)
 
@@ -371,16 +370,11 @@ def _pick_rows(blocks: Iterator[Block], index: AnyArray) -> Iterator[Block]:
 
 def is_collection(data: Any) -> bool:
     """Whether this is a Dask array, frame or series."""
-    return is_array(data) or is_frame(data)
-
-
-def is_array(data: Any) -> bool:
-    """Whether this is a Dask array."""
     module = sys.modules.get("dask.array")  # an array cannot exist before its module is imported
-    return module is not None and isinstance(data, module.Array)
+    return is_dask_frame(data) or (module is not None and isinstance(data, module.Array))
 
 
-def is_frame(data: Any) -> bool:
+def is_dask_frame(data: Any) -> bool:
     """Whether this is a Dask frame or series."""
     module = sys.modules.get("dask.dataframe")
     return module is not None and isinstance(data, module.DataFrame | module.Series)

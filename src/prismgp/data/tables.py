@@ -85,7 +85,7 @@ class TableFile:
         decimal: str | None = None,
         encoding: str | None = None,
         name: str | None = None,
-        partition: Partition | None = None,  # columns that the names of its folders have
+        partition: Partition | None = None,  # columns in the names of its folders
     ) -> None:
         self.path = Path(path).absolute()  # workers of a cluster have working folders of their own
         self.name = str(path) if name is None else name
@@ -149,7 +149,7 @@ class TableFile:
         """Size of the largest row group of a Parquet file, before compression."""
         with _translate_errors(self), pa.parquet.ParquetFile(self.path) as file:
             about = file.metadata
-            # Not the sizes of its columns: where what a file says of one is damaged, Arrow ends the process.
+            # Not the sizes of columns: Arrow ends the process where these are damaged.
             return max(
                 (int(about.row_group(group).total_byte_size) for group in range(about.num_row_groups)), default=0
             )
@@ -179,7 +179,7 @@ class TableFile:
         """Batches as the reader returns them, of about ``rows`` rows of a Parquet file.
 
         ``numbers`` are columns of a text file to convert to float64, with missing values as null; others stay as text,
-        and so do those that the names of folders have.
+        as do columns in the names of folders.
         """
         constants = self._constants if self.partition else {}
         if not constants:
@@ -207,7 +207,7 @@ class TableFile:
                 yield batch
 
     def _check_cells(self, batch: pa.RecordBatch) -> None:
-        """Refuse text that is not UTF-8, which would make whatever is computed from it fail."""
+        """Refuse text that is not UTF-8, on which later computations would fail."""
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
             try:
                 column.validate(full=True)
@@ -291,8 +291,8 @@ class TableFiles:
         if any(file.is_text != self.is_text for file in files):
             raise DataError(f"{path}: text and Parquet files are mixed; give one kind")
         self._stamps = [_stamp(file.path) for file in files]
-        # Columns of numbers that the parser cannot convert: those that the names of folders have, and those with
-        # thousands or per cent signs, which the scan of the training table adds.
+        # Columns of numbers that the parser cannot convert: those in the names of folders, and those with thousands
+        # separators or per cent signs, which the scan of the training table adds.
         self.respelled = {name for file in files for name in file.partition} if self.is_text else set()
 
     @property
@@ -342,7 +342,7 @@ class TableFiles:
         return None if self.is_text else sum(file.n_rows or 0 for file in self.files)
 
     def pieces(self, rows: int) -> Iterator[tuple[TableFiles, int, int | None]]:
-        """As :meth:`TableFile.pieces`, file after file; the parts notice when their file changes."""
+        """As :meth:`TableFile.pieces`, file after file; reading a part fails if its file has changed."""
         schema = self.schema
         for file, stamp in zip(self.files, self._stamps, strict=True):
             for piece, first, count in file.pieces(rows):
@@ -368,7 +368,7 @@ class TableFiles:
         """As :meth:`raw_batches`, each with the rows before it that were read from its file."""
         schema = self.schema
         chosen = list(schema.names if columns is None else columns)
-        # Any of them may be null, whatever the first file says of itself.
+        # All fields nullable, whatever the schema of the first file says.
         types = None if self.is_text else pa.schema([(name, schema.field(name).type) for name in chosen])
 
         def read(file: TableFile, stamp: tuple[int, int]) -> Iterator[tuple[pa.RecordBatch, int]]:
@@ -380,7 +380,7 @@ class TableFiles:
                     typed = self._read_numerals(ordered, numbers) if types is None else ordered.cast(types, safe=False)
                     yield typed, before
                     before += batch.num_rows
-            except DataError:  # perhaps about half of what someone else writes just now
+            except DataError:  # perhaps a file being rewritten
                 _check_unchanged(file, stamp)
                 raise
             _check_unchanged(file, stamp)
@@ -421,7 +421,9 @@ def _check_unchanged(file: TableFile, stamp: tuple[int, int]) -> None:
     try:
         now = _stamp(file.path)
     except FileNotFoundError:
-        raise DataError(f"{file.name}: the file is gone; it is read several times, keep it till the end") from None
+        raise DataError(
+            f"{file.name}: the file was removed while it was in use; it is read several times: keep it until the end"
+        ) from None
     if now != stamp:
         raise DataError(
             f"{file.name}: the file has changed while it was in use; it is read several times: "

@@ -46,7 +46,7 @@ _SIGNATURES = (
     (b"SQLite format 3", "a database; export the table as CSV"),
 )
 _DELIMITERS = (",", ";", "\t", "|")
-# How text begins that spreadsheets take for a formula, and what of it they take for a number or for text all the same.
+# First characters of what spreadsheets take for a formula, and the numbers among these, which are harmless.
 _FORMULA = "^[=+\\-@\t\r\uff1d\uff0b\uff0d\uff20]"
 _HARMLESS = "^[+\\-]?([0-9.,' \u00a0\u202f]*[0-9][0-9.,' \u00a0\u202f]*([eE][+\\-]?[0-9]+)?%?|(?i:inf|nan|infinity))?$"
 _NOT_IN_TEXT = (
@@ -56,7 +56,7 @@ _NOT_IN_TEXT = (
 
 
 def default_delimiter(suffix: str) -> str:
-    """Between the columns of a file with this suffix."""
+    """The usual delimiter of a file with this suffix."""
     return "\t" if suffix.startswith(".tsv") else ","
 
 
@@ -135,7 +135,7 @@ class TextFormat:
 
     @contextmanager
     def parse(self, types: dict[str, Any] | None) -> Iterator[Any]:
-        """A reader of batches of the columns with these types; None: of all of them, as Arrow takes them to be."""
+        """A reader of batches of the columns with these types; None: of all columns, with types inferred by Arrow."""
         options = {
             # One thread, because only then do errors name the row.
             "read_options": pa.csv.ReadOptions(
@@ -157,7 +157,7 @@ class TextFormat:
             yield reader
 
     def explain(self, error: Exception, message: str) -> DataError | None:
-        """What an error of the reader with this message says about the file; None if that is nothing else."""
+        """The error to raise for an error of the reader with this message; None for unknown messages."""
         if isinstance(error, UnicodeDecodeError) or "UTF8" in message:
             return self._encoding_error()
         if "Empty CSV file" in message:

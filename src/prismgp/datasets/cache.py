@@ -152,11 +152,14 @@ def _download(resource: Resource, address: str) -> str | None:
     except OSError as error:
         if error.errno is None:  # those of the network have no number, those of the disk do
             return f"{address} cannot be downloaded: {error}"
-        place = cache_folder() / resource.path
-        raise DataError(f"cannot store {place}: {error.strerror or error}; free space or set PRISMGP_CACHE") from error
+        raise _store_error(cache_folder() / resource.path, error) from error
     except ValueError as error:
         return f"{address} is not the expected file: {error} The download was removed"
     return None
+
+
+def _store_error(place: Path, error: OSError) -> DataError:
+    return DataError(f"cannot store {place}: {error.strerror or error}; free space or set PRISMGP_CACHE")
 
 
 def sha256_of(path: Path) -> str:
@@ -228,7 +231,7 @@ def cache_table(name: str, columns: Sequence[str], make: Callable[[], pd.DataFra
         with atomic_path(target) as temporary:
             frame.to_parquet(temporary, index=False)
     except OSError as error:
-        raise DataError(f"cannot store {target}: {error.strerror or error}; free space or set PRISMGP_CACHE") from error
+        raise _store_error(target, error) from error
     return frame
 
 

@@ -209,7 +209,7 @@ class Unit(NamedTuple):
 
 @lru_cache(maxsize=16)
 def sensor_units(random_state: int) -> tuple[Unit, ...]:
-    """Two models with seven units each, which differ as units of one model do."""
+    """Seven units of each of the two models, with random differences between units."""
     rng = np.random.default_rng(np.random.SeedSequence(random_state, spawn_key=(1,)))
 
     def unit(values: tuple[float, ...], drift: float) -> Unit:

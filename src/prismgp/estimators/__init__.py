@@ -1,15 +1,14 @@
-"""The scikit-learn face: validation and parameters."""
+"""Regressors and transformers with the interface of scikit-learn: parameters and their validation."""
 
 from os import PathLike
 
 from prismgp._types import Device
 from prismgp.estimators.base import GPRegressor
 from prismgp.estimators.exact import ExactGPRegressor
-from prismgp.estimators.features import SpectralFeatures
 from prismgp.estimators.neighbors import NeighborGPRegressor
 from prismgp.estimators.prism import PrismGPRegressor
-from prismgp.estimators.reconfigurer import Reconfigurer
 from prismgp.estimators.ssgp import SSGPRegressor
+from prismgp.estimators.transformers import Reconfigurer, SpectralFeatures
 from prismgp.exceptions import ModelFileError
 from prismgp.model import load_model
 

@@ -52,7 +52,7 @@ class GPRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator, 
 
     _kind: ClassVar[str]
     _structure: ClassVar[tuple[str, ...]] = ("kernel",)  # arguments that a model file must agree with
-    _callback: Callable[[FitEvent], None] | None = None  # told how a fit goes; saved nowhere
+    _callback: Callable[[FitEvent], None] | None = None  # called with the events of a fit; not saved
 
     # Learned by fit, in the user's units.
     model_: FittedModel
@@ -114,7 +114,7 @@ class GPRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator, 
         """Check the rows of a new fit, after dropping everything that was learned before."""
         began = time.perf_counter()
         self._check_parameters()
-        _, device = self._compute()  # is it there? Saving and loading must work without
+        _, device = self._compute()  # an absent device is an error of a fit, not of saving and loading
         forget_fit(self)
         source, self._target_ndim = self._source(X, y, (sample_weight, noise_variance), reset=True, labels=labels)
         self._weighted = source.n_noise > 0
@@ -128,8 +128,8 @@ class GPRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator, 
         return self._rows(source, standardiser)
 
     def _warn_of_data(self, source: Source) -> None:
-        """Warn of what no model can learn from these rows."""
-        if not self.optimize:  # what the user gives is not learned
+        """Warn of rows from which little can be learned."""
+        if not self.optimize:  # nothing is learned
             return
         if source.n_rows < _TOO_FEW:
             rows = "1 distinct row is too few" if source.n_rows == 1 else f"{source.n_rows} distinct rows are too few"
@@ -290,12 +290,17 @@ class GPRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator, 
         predictor: Predictor,
         rows: StandardisedRows,
         stages: Iterable[dict[str, Any]],
-        history: dict[str, list[Any]],
+        history: dict[str, list[Any]] | None = None,
         status: dict[str, Any] | None = None,
         **record: Any,
     ) -> Self:
-        """Store the result of a fit, after the callback has seen it; warn if the fit ended early."""
+        """Store the result of a fit, after the callback has seen it; warn if the fit ended early.
+
+        History and length-scales of the inputs are by default those of the context and of the predictor.
+        """
         status = {**(status or {}), **context.ending.status()}
+        record = {"input_lengthscale": predictor.params.lengthscale, **record}
+        history = context.history if history is None else history
         model = self._as_model(predictor, rows, stages, history, status=status, **record)
         context.report("final", model.n_rows, lambda: model)
         self._adopt(model)
@@ -307,7 +312,7 @@ class GPRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator, 
         """Store a fitted model, and set the attributes that it has learned."""
         self.model_ = model
         if model.encoder is not None:
-            self.table_encoder_ = model.encoder  # which knows the columns that the model ignores
+            self.table_encoder_ = model.encoder  # this one has the columns that the model ignores
         self.lengthscale_ = model.lengthscale
         self.signal_variance_ = self._per_output(model.signal_variance)
         self.noise_variance_ = self._per_output(model.noise_variance)
@@ -362,7 +367,7 @@ class GPRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator, 
         """
         check_is_fitted(self)
         self._check_parameters()  # a file with arguments that are out of range could not be read
-        # What the posterior depends on is that of the fit, whatever has been set since.
+        # Arguments on which the posterior depends are those of the fit, even if set_params has changed them.
         arguments = {**self.get_params(deep=False), **self.model_.arguments}
         arguments["checkpoint"] = None  # the fit is over
         save_model(replace(self.model_, arguments=arguments), path)

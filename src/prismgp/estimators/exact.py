@@ -147,8 +147,7 @@ class ExactGPRegressor(GPRegressor):
                 n_restarts=self.n_restarts,
                 callback=context,
             )
-        lengthscale = predictor.params.lengthscale
-        return self._conclude(context, predictor, rows, stages, context.history, input_lengthscale=lengthscale)
+        return self._conclude(context, predictor, rows, stages)
 
     def _compute(self) -> tuple[torch.dtype, torch.device]:
         return torch.float64, super()._compute()[1]

@@ -49,7 +49,7 @@ def number_labels(partition: Any, n: int, d: int) -> AnyArray | None:
         raise DataError(f"partition has {len(values):,} labels for {n:,} training rows; pass one for each row")
     if values.dtype.kind not in "biuf":
         remedy = "number them, e.g. by numpy.unique(labels, return_inverse=True)[1]"
-        raise DataError(f"partition holds {values[0]!r}, which is no integer; {remedy}")
+        raise DataError(f"partition holds {values[0]!r}, which is not an integer; {remedy}")
     bad = ~(np.isfinite(values) & (values >= 0) & (values == np.floor(values)))
     if bad.any():
         row = int(np.flatnonzero(bad)[0])
@@ -73,7 +73,7 @@ def fit_gate(
 
     Distances between rows are measured in the length-scales of ``start``; only their ratios matter.
     """
-    # Of an input that never varied, a length-scale given in its units would undo the scale that makes it vanish.
+    # A length-scale that is given for a constant input would undo the scale by which the model ignores it.
     lengthscale = np.where(rows.standardiser.constant_inputs, start.lengthscale.max(), start.lengthscale)
     relative = torch.as_tensor(lengthscale / lengthscale.min())
     chunks = replace(rows, device=_CPU).chunks_of(_PASS_ROWS)  # on the CPU, where sums have one order
@@ -150,7 +150,7 @@ def _gate_of_clusterer(
     gate = ClustererGate.of("hard", clusterer, chunks, standardiser)
     if kind == "hard":
         return gate, status
-    # Without probabilities of its own, it is as good as the labels it gives; every one of them has a row.
+    # Without probabilities, soft gates are learned from its labels of the training rows.
     if chunks.source.distributed:
         raise DataError(
             f"partition: {type(clusterer).__name__} has no probabilities; soft gates need labels of single rows then, "
@@ -184,7 +184,7 @@ def _find(
     return gate, status
 
 
-# -- clusterers of the user: by a rule where they are one, and else by asking them ----------------
+# -- clusterers of the user: converted to a rule where possible, otherwise called ----------------
 
 
 def _unfreeze(partition: Any) -> Any:
@@ -233,7 +233,7 @@ def _to_rule(clusterer: Any, kind: str, standardiser: Standardiser) -> RuleGate 
         offsets = np.log(np.maximum(clusterer.weights_, _TINY)) + np.log(roots).sum(1)
     else:
         return None
-    # The clusterer knows the user's units, the gate those of the model.
+    # From the user's units to those of the model.
     s = standardiser
     tensors = ((centres - s.x_shift) / s.x_scale, roots * s.x_scale, offsets)
     return RuleGate(kind, *(torch.tensor(each, dtype=torch.float64) for each in tensors))

@@ -183,8 +183,7 @@ class NeighborGPRegressor(UpdatableRegressor):
         with limit_blas_threads(), context:
             start = rows.start(learn=self.optimize, **self._start_values())
             predictor, stages = fit_neighbors(rows, start, settings, Streams(self.random_state), context)
-        lengthscale = predictor.params.lengthscale
-        return self._conclude(context, predictor, rows, stages, context.history, input_lengthscale=lengthscale)
+        return self._conclude(context, predictor, rows, stages)
 
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None, noise_variance: Any = None) -> Self:
         """Add rows, at fixed parameters.

@@ -1,4 +1,4 @@
-"""What fitted regressors answer: predictions, intervals, densities, samples, certificates. No mathematics."""
+"""Methods of fitted regressors: predictions, intervals, densities, samples, certificates. No mathematics."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ from prismgp._validate import check_choice, check_number
 from prismgp.core.kernels import FREQUENCY_KINDS, get_kernel
 from prismgp.estimators.base import UpdatableRegressor
 from prismgp.exceptions import DataError
-from prismgp.model.unknown import find_taught
+from prismgp.model.unknown import find_known_gaps
 from prismgp.prism.fit import DEFAULTS, PrismSettings, fit_prism
 
 
@@ -302,7 +302,7 @@ class PrismGPRegressor(UpdatableRegressor):
             shapes=fit.shapes,
             copy_shapes=fit.copy_shapes,
             tail_share=fit.tail_share,
-            taught=find_taught(fit.residuals, rows.standardiser, getattr(self, "table_encoder_", None)),
+            known_gaps=find_known_gaps(fit.residuals, rows.standardiser, getattr(self, "table_encoder_", None)),
         )
 
     def _check_parameters(self) -> None:

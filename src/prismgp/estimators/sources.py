@@ -38,7 +38,7 @@ from prismgp.data import (
 from prismgp.data.frames import column_names, to_arrow
 from prismgp.exceptions import DataError
 
-# On the result of a fit; one that ends early keeps only what the whole fit has too.
+# Parameters that do not change the costly results in a checkpoint, which a fit that ends early shares with a full one.
 _WITHOUT_EFFECT = ("verbose", "checkpoint", "max_seconds", "on_interrupt")
 _BACKGROUND_ROWS = 512
 _LONG = 16  # numbers; longer arrays are told apart by a digest
@@ -167,11 +167,11 @@ def adopt_rows(estimator: Any, X: Any, y: Any, noise: tuple[Any, Any], labels: L
 def draw_background(source: Source, encoder: TableEncoder | None) -> Array:
     """Draw a random sample of the rows of a fit, (m, d), in which no cell is missing.
 
-    Missing numbers are replaced by those of other rows, so that the sample has what they may have been. A prediction
-    fills unknown cells from it (``model/unknown.py``).
+    Missing numbers are replaced by those of other rows. Predictions take the values of unknown cells from this sample
+    (``model/unknown.py``).
     """
     size = min(source.n_rows, _BACKGROUND_ROWS)
-    # In C order, as files hold it: sums and products of another order round otherwise.
+    # In C order, as in model files: sums and products in another order are rounded differently.
     x = np.array(source.subsamples([size], np.random.default_rng(0))[0].x, dtype=np.float64, order="C")
     for indicator in np.unique(encoder.indicators) if encoder is not None else ():
         known = np.flatnonzero(x[:, indicator] == 0.0)
@@ -227,7 +227,7 @@ def _match_columns(estimator: BaseEstimator, source: Source) -> Source:
 
 
 def _numbers_encoder(estimator: BaseEstimator, names: list[str]) -> TableEncoder | None:
-    """How a model of numbers reads a table with other columns than that of the fit, if it ignores the others."""
+    """The encoder by which a model of numbers reads a table whose columns differ only in those that it ignores."""
     known, model = getattr(estimator, "feature_names_in_", None), getattr(estimator, "model_", None)
     if known is None or model is None or names == list(known):
         return None
@@ -284,11 +284,11 @@ def _read(estimator: Any, X: Any) -> tuple[Any, bool]:
     if not _allows_nan(estimator) and batch.missing:
         raise missing_error(batch.missing)
     warn_unseen(batch.unseen)
-    return frame, True  # what remains is in columns that the model ignores
+    return frame, True  # remaining missing cells are in columns that the model ignores
 
 
 def _add_ignored(estimator: Any, frame: Any) -> Any:
-    """A frame of numbers, with the columns that the model ignores where it is without them."""
+    """A frame of numbers, with missing columns added if the model ignores them."""
     model, names = getattr(estimator, "model_", None), getattr(estimator, "feature_names_in_", None)
     if model is None or names is None or model.encoder is not None:
         return frame
@@ -322,7 +322,7 @@ def input_blocks(estimator: Any, X: Any, rows: int) -> AnyArray | Iterator[AnyAr
 
 
 def forget_fit(estimator: BaseEstimator) -> None:
-    """Drop everything learned: a fit that fails or is interrupted must not leave half of an older one."""
+    """Delete all learned attributes, so that a fit that fails leaves nothing of an older one."""
     for name in list(vars(estimator)):
         if name.endswith("_") and not name.startswith("_"):
             delattr(estimator, name)
@@ -356,7 +356,7 @@ def open_checkpoint(model: BaseEstimator, source: Source) -> Checkpoint:
 
 @cache
 def digest_code() -> str:
-    """Compute a digest of the source of PrismGP: other code would not repeat what a checkpoint holds."""
+    """Compute a digest of the source of PrismGP: different code might compute other results than a checkpoint holds."""
     found, root = hashlib.sha256(), Path(__file__).parents[1]
     for file in sorted(root.rglob("*.py")):
         found.update(f"{file.relative_to(root).as_posix()} ".encode() + file.read_bytes())

@@ -227,8 +227,7 @@ class SSGPRegressor(UpdatableRegressor):
                 PrismGPWarning,
                 stacklevel=2,
             )
-        lengthscale = fit.model.params.lengthscale
-        return self._conclude(context, fit.model, rows, fit.stages, context.history, input_lengthscale=lengthscale)
+        return self._conclude(context, fit.model, rows, fit.stages)
 
     def read_training_rows(self, X: Any, y: Any, sample_weight: Any = None, noise_variance: Any = None) -> Source:
         check_is_fitted(self)

@@ -4,10 +4,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 __all__ = [
-    "FORMAT_VERSION",
     "Conformal",
     "FittedModel",
-    "FittedProcess",
     "PredictModule",
     "file_bytes",
     "load_model",
@@ -17,21 +15,17 @@ __all__ = [
 
 if TYPE_CHECKING:
     from prismgp.model.conformal import Conformal, rows_needed
-    from prismgp.model.container import FORMAT_VERSION
     from prismgp.model.export import PredictModule
     from prismgp.model.fitted import FittedModel
     from prismgp.model.load import load_model
-    from prismgp.model.process import FittedProcess
     from prismgp.model.save import file_bytes, save_model
 
 # Loaded when asked for: the text of a model file is read without torch.
 _HOMES = {
     **dict.fromkeys(("Conformal", "rows_needed"), "conformal"),
-    "FORMAT_VERSION": "container",
     "PredictModule": "export",
     "FittedModel": "fitted",
     "load_model": "load",
-    "FittedProcess": "process",
     **dict.fromkeys(("file_bytes", "save_model"), "save"),
 }
 

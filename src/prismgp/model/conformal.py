@@ -53,7 +53,7 @@ class Conformal:
         self.check(coverage)
         ranks = _kept_ranks(self.rows, len(self.scores))
         upper = _upper_rank(self.rows, coverage)
-        # The next kept ones outwards.
+        # The nearest kept scores farther out.
         above = int(np.searchsorted(ranks, upper))
         below = int(np.searchsorted(ranks, self.rows + 1 - upper, side="right")) - 1
         return np.stack([self.scores[below], self.scores[above]], axis=1)

@@ -50,7 +50,7 @@ _MAPPED = 2**20  # bytes, from which a tensor is mapped; smaller ones are copied
 _CHANGED = "the file was changed while it was read"
 _MAX_LOG = 700.0  # of a parameter; beyond it, exp is infinite or zero
 _LINE = 64  # bytes; products of matrices that begin elsewhere may round differently
-# What reading numbers and text that do not fit together may raise; RuntimeError is torch's.
+# What reading inconsistent numbers and text may raise; RuntimeError is torch's.
 _UNUSABLE = (PrismGPError, ValueError, TypeError, LookupError, AttributeError, OverflowError, MemoryError, RuntimeError)
 
 
@@ -192,7 +192,7 @@ def split_bytes(tensor: Tensor) -> Iterator[memoryview]:
 def _read_head(file: BufferedReader, total: int) -> bytes:
     first = file.read(8)
     size = int.from_bytes(first, "little")
-    # What is wrong with the length is for digest_place to say.
+    # digest_place raises the error about a wrong length.
     return first + file.read(size) if size <= min(_MAX_HEADER, total - 8) else first
 
 
@@ -224,7 +224,7 @@ def _entry(name: str, *, dtype: str, shape: list[int], data_offsets: list[int]) 
         raise ModelFileError(f"tensor {name!r} is of type {dtype!r:.40}, not float64 or float32")
     start, stop = data_offsets
     if not all(type(number) is int and 0 <= number < 2**63 for number in (*shape, start, stop)):
-        raise ModelFileError(f"shape or place of tensor {name!r} are no numbers")
+        raise ModelFileError(f"shape or offsets of tensor {name!r} are not whole numbers")
     if math.prod(shape) * _BYTES[dtype] != stop - start:
         raise ModelFileError(f"tensor {name!r} of shape {shape!r:.40} does not take {stop - start:,} bytes")
     return _Entry(name, dtype, tuple(shape), start, stop)
@@ -316,8 +316,3 @@ def take_parameters(tensors: dict[str, Tensor], prefix: str, inputs: int, q: int
     if np.abs(np.concatenate([params.log_lengthscale, params.log_signal, params.log_noise])).max() > _MAX_LOG:
         raise ModelFileError("a parameter is out of range")
     return params
-
-
-def under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Select the tensors whose names begin with the prefix, and remove it."""
-    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}

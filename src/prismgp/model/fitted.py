@@ -19,7 +19,7 @@ from prismgp.data import StandardisedRows, TableEncoder
 from prismgp.exceptions import DataError
 from prismgp.model.conformal import Conformal
 from prismgp.model.row_shapes import RowShapes, add_tail_density, add_tails, tailed_quantiles
-from prismgp.model.unknown import DRAWS, Compute, Taught, by_rows, fill_ignored, marginals_of_unknown
+from prismgp.model.unknown import DRAWS, Compute, KnownGaps, by_rows, fill_ignored, marginals_of_unknown
 from prismgp.prism import LocalMixture
 from prismgp.prism.shapes import Mask
 
@@ -47,7 +47,7 @@ class FittedModel:
     input_lengthscale: Array | None = None
     # Of the standardised residuals of each output, (q,); None: what the predictor says. A normal shape is that too.
     shapes: tuple[NoiseShape, ...] | None = None
-    # The same of rows with the inputs of rows among which the predictor looks for neighbours; None: as of others.
+    # Noise shapes of rows whose inputs equal those of a stored row; None: as `shapes`.
     copy_shapes: tuple[NoiseShape, ...] | None = None
     tail_share: float = 0.0  # of the tails that held-out rows cannot rule out (Z6)
     # Of held-out rows; intervals are then those of split conformal prediction.
@@ -55,7 +55,7 @@ class FittedModel:
     feature_names: list[str] | None = None
     encoder: TableEncoder | None = None  # how raw columns of a table become the inputs
     background: Array | None = None  # training rows, (m, d), that unknown cells take their values from
-    taught: Taught | None = None  # cells that are imputed where they are missing
+    known_gaps: KnownGaps | None = None  # patterns of missing cells that are imputed
     status: dict[str, Any] = field(default_factory=dict)  # the estimator's fit_status_
     history: dict[str, list[Any]] = field(default_factory=dict)  # the estimator's history_
     n_iter: int = 1  # the estimator's n_iter_
@@ -232,13 +232,13 @@ class FittedModel:
             std = np.sqrt(marginals.variance.cpu().numpy() * s.y_scale**2)
             if marginals.is_normal:  # in the user's units, to the last digit
                 values = mean[:, :, None] + std[:, :, None] * np.asarray(normal)
-            elif shapes is None or not shapes.cover(self.n_outputs, copied):
+            elif shapes is None or not shapes.covers_all(self.n_outputs, copied):
                 mixed = add_tails(marginals, share).quantiles(levels).cpu().numpy()
                 values = mixed * s.y_scale[:, None] + s.y_shift[:, None]
             else:
                 values = np.empty((*mean.shape, len(levels)))
             if standard is not None:
-                standard.put(values, mean, std, copied)
+                standard.write_into(values, mean, std, copied)
             return mean, std, values
 
         def evaluate_known(rows: AnyArray) -> tuple[Array, ...]:
@@ -352,7 +352,7 @@ class FittedModel:
         return found
 
     def update(self, rows: StandardisedRows) -> FittedModel:
-        """The model that knows more rows, at the same parameters; scores for conformal prediction were of another."""
+        """The model with more rows, at the same parameters. Scores for conformal prediction are dropped."""
         weighted = {"weighted": True} if rows.source.n_noise else {}
         updated = self._with_predictor(self.predictor.update(rows), {**self.status, **weighted})
         return replace(updated, conformal=None)
@@ -375,9 +375,9 @@ class FittedModel:
         return np.where(np.isfinite(x), x, self._known_background().mean(axis=0))
 
     def _fill_known(self, x: AnyArray) -> AnyArray:
-        """Rows without the unknown cells that need no average over what they may be."""
+        """Rows with typical values in those unknown cells that are not averaged over."""
         x = fill_ignored(x, self.standardiser.constant_inputs, self.standardiser.x_shift)
-        return x if self.taught is None or self.encoder is None else self.taught.fill(x, self.encoder)
+        return x if self.known_gaps is None or self.encoder is None else self.known_gaps.fill(x, self.encoder)
 
     def _known_background(self) -> Array:
         if self.background is None:
@@ -387,7 +387,7 @@ class FittedModel:
         return self.background
 
     def _spread_of_unknown(self, x: AnyArray, variance: Array) -> tuple[npt.NDArray[np.intp], Array, Array]:
-        """Rows with unknown cells, their means, and what their variances exceed the given ones of all rows by."""
+        """Rows with unknown cells, their means, and by how much their variances exceed the given ones of all rows."""
         x = self._fill_known(x)
         gaps = np.flatnonzero(~np.isfinite(x).all(axis=1))
         if not len(gaps):

@@ -34,7 +34,7 @@ from prismgp.model.container import (
 from prismgp.model.fitted import FittedModel
 from prismgp.model.mixture_state import build_mixture
 from prismgp.model.neighbor_state import build_local, build_neighbors, is_coordinates
-from prismgp.model.unknown import Taught
+from prismgp.model.unknown import KnownGaps
 
 
 def load_model(path: str | PathLike[str], *, device: str | None = None) -> FittedModel:
@@ -114,7 +114,7 @@ def _build(config: dict[str, Any], tensors: dict[str, Tensor], device: str | Non
         feature_names=names,
         encoder=None if encoder is None else encoder.ignore(standardiser.constant_inputs),
         background=_build_background(tensors, d),
-        taught=_build_taught(config.get("taught"), tensors, d),
+        known_gaps=_build_known_gaps(config.get("taught"), tensors, d),
         status=dict(config["fit_status"]),
         history=config["history"],
         n_iter=n_iter,
@@ -152,7 +152,7 @@ def _build_background(tensors: dict[str, Tensor], d: int) -> Array | None:
     return found
 
 
-def _build_taught(sets: Any, tensors: dict[str, Tensor], d: int) -> Taught | None:
+def _build_known_gaps(sets: Any, tensors: dict[str, Tensor], d: int) -> KnownGaps | None:
     if sets is None:
         return None
     found = np.zeros((len(sets), d), dtype=bool)
@@ -161,7 +161,7 @@ def _build_taught(sets: Any, tensors: dict[str, Tensor], d: int) -> Taught | Non
             raise ModelFileError(f"cells that may be missing are not numbers of the {d} inputs")
         own[cells] = True
     low, high = take(tensors, **{"taught.low": found.shape, "taught.high": found.shape})
-    return Taught(found, low.numpy(), high.numpy())
+    return KnownGaps(found, low.numpy(), high.numpy())
 
 
 def _build_shapes(states: Any, q: int) -> tuple[NoiseShape, ...] | None:
@@ -286,7 +286,7 @@ def _build_spectral(
     signal, mean = torch.as_tensor(params.signal), torch.as_tensor(params.mean)
     sums = config.get("log_noise_sums", [0.0] * len(rows))
     if not isinstance(sums, list) or len(sums) != len(rows) or not all(type(s) is float for s in sums):
-        raise ModelFileError("the file does not say how noisy the rows are")
+        raise ModelFileError("log_noise_sums is not one number per cluster")
     stats = tuple(Statistics(count, q, each, own) for count, each, own in zip(rows, moments, sums, strict=True))
     parts = zip(weight_mean, inverse_root, strict=True)
     posterior = BlockPosterior(tuple(WeightPosterior(*part, signal, mean) for part in parts))
@@ -298,9 +298,7 @@ def _build_gating(tensors: dict[str, Tensor], config: dict[str, Any], kind: str,
     """The gate; a mismatch raises ModelFileError."""
     if kind == "none":
         return Gating()
-    b = config["clusters"]
-    if not isinstance(b, int) or isinstance(b, bool) or b < 1:
-        raise ModelFileError(f"{b!r:.40} is no number of clusters")
+    b = check_count(config, "clusters")
     shapes = {"gate.centres": (b, d), "gate.roots": (b, d), "gate.offsets": (b,)}
     return Gating(RuleGate(kind, *take(tensors, **shapes)), dict(config["gate"]))
 

@@ -15,9 +15,9 @@ from prismgp.core.features import WeightPosterior
 from prismgp.core.kernels import Parameters
 from prismgp.core.statistics import Statistics
 from prismgp.exceptions import ModelFileError
-from prismgp.model.container import PARAMETERS, take, take_parameters, under
+from prismgp.model.container import PARAMETERS, take, take_parameters
 from prismgp.prism import Expert, FeatureMap, InformedMap, Mixture, NetworkSizes, PlainMap, ReconfiguredMap, RevisedMap
-from prismgp.vae import MixtureVAE, ReleasedVAE
+from prismgp.vae import MixtureVAE, ReleasedVAE, select_tensors
 
 N = TypeVar("N", bound=torch.nn.Module)
 
@@ -64,21 +64,23 @@ def build_mixture(tensors: dict[str, Tensor], config: Any, *, n: int, d: int, q:
     temperature = take(tensors, temperature=(q,))[0].numpy()
     if (weights <= 0).any() or abs(weights.sum() - 1.0) > 1e-9 or (temperature <= 0).any():
         raise ModelFileError("weights or temperature of the experts are out of range")
-    parts = ((under(f"e{k}.", tensors), entry) for k, entry in enumerate(config))
+    parts = ((select_tensors(tensors, f"e{k}"), entry) for k, entry in enumerate(config))
     experts = tuple(_build_expert(own, entry, d=d, q=q, dtype=dtype) for own, entry in parts)
     mixture = Mixture(experts, weights, temperature)
     if any(expert.statistics.n != n for expert in experts):
         raise ModelFileError("the experts were fitted to different rows")
     mean, spread, noise = mixture.predict(torch.zeros(1, d, dtype=dtype), variance=True)
     if spread is None or not bool(torch.isfinite(mean + spread + noise).all()):
-        raise ModelFileError("the model predicts no finite numbers")
+        raise ModelFileError("predictions of the model are not finite")
     return mixture
 
 
 def _build_expert(own: dict[str, Tensor], entry: dict[str, Any], *, d: int, q: int, dtype: torch.dtype) -> Expert:
     inputs = own["log_lengthscale"].numel() if "log_lengthscale" in own else 0
     params = take_parameters(own, "", inputs, q)
-    feature_map, width = _build_map(under("map.", own), entry["kind"], entry["detail"], params, d=d, q=q, dtype=dtype)
+    feature_map, width = _build_map(
+        select_tensors(own, "map"), entry["kind"], entry["detail"], params, d=d, q=q, dtype=dtype
+    )
     size = width + 1 + q
     (moments,) = take(own, moments=(size, size))
     rows, log_noise_sum, log_evidence = (entry[name] for name in ("rows", "log_noise_sum", "log_evidence"))
@@ -91,7 +93,7 @@ def _build_expert(own: dict[str, Tensor], entry: dict[str, Any], *, d: int, q: i
     stats = Statistics(rows, q, moments, log_noise_sum)
     known_by = (params, width, q)
     found = Expert(str(entry["name"]), feature_map, params, stats, *_build_posterior(own, *known_by), log_evidence, ())
-    judge = under("judge.", own)
+    judge = select_tensors(own, "judge")
     if not judge:
         return found
     posterior, noise_scale = _build_posterior(judge, *known_by)
@@ -158,10 +160,10 @@ def _build_map(
             raise ModelFileError(f"the plain SSGP has {inputs} inputs, the model {d}")
         if kind == "plain":
             return plain, 2 * p
-        network = _build_network(under("network.", tensors), detail, d=d, q=q).to(dtype)
+        network = _build_network(select_tensors(tensors, "network"), detail, d=d, q=q).to(dtype)
         (level,) = take(tensors, level=(1,))
         return InformedMap(plain, network, float(level)), 2 * p
-    vae = (_build_released if kind == "released" else _build_vae)(under("vae.", tensors))
+    vae = (_build_released if kind == "released" else _build_vae)(select_tensors(tensors, "vae"))
     columns = vae.latent_dim if detail == "latent" else d
     if detail not in ("latent", "reconstruction") or inputs != columns or vae.encoder.first_weight.shape[1] != d:
         raise ModelFileError("the re-configuration does not fit the model")

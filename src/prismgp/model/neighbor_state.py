@@ -19,7 +19,7 @@ from prismgp._types import Tensor
 from prismgp.core.kernels import KERNELS, Parameters
 from prismgp.core.rows import RowNoise
 from prismgp.exceptions import ModelFileError, PrismGPError
-from prismgp.model.container import PARAMETERS, take, take_parameters
+from prismgp.model.container import PARAMETERS, check_count, take, take_parameters
 from prismgp.neighbors.conditional import conditionals
 from prismgp.neighbors.local import LocalGP
 from prismgp.neighbors.model import NeighborModel
@@ -91,7 +91,7 @@ def build_neighbors(
     """The neighbour GP of n rows with d inputs; a mismatch raises ModelFileError."""
     entries = _entries(config)
     if len(entries) != 1:
-        raise ModelFileError(f"{len(entries)} neighbour GPs, where the model is one")
+        raise ModelFileError(f"expected one neighbour GP, found {len(entries)}")
     (gp,) = _build_gps(tensors, entries, [params], [d])
     if gp.n_rows != n:
         raise ModelFileError(f"the neighbours are {gp.n_rows:,} rows, the model's rows {n:,}")
@@ -148,8 +148,7 @@ def _entries(config: dict[str, Any]) -> list[dict[str, Any]]:
     if not sound or not all(isinstance(entry, dict) for entry in entries):
         raise ModelFileError("the file does not list its neighbour GPs")
     for entry in entries:
-        if type(entry["n_neighbors"]) is not int or not 1 <= entry["n_neighbors"] < 2**53:
-            raise ModelFileError(f"n_neighbors is {entry['n_neighbors']!r:.40}, not a positive integer")
+        check_count(entry, "n_neighbors")
         if not isinstance(entry["kernel"], str) or entry["kernel"] not in KERNELS:
             raise ModelFileError(f"kernel {entry['kernel']!r:.40} is unknown to this version")
         if not all(type(entry[name]) is int and 0 <= entry[name] < len(entries) for name in ("coordinates", "targets")):
@@ -162,7 +161,7 @@ def _entries(config: dict[str, Any]) -> list[dict[str, Any]]:
 def _view(entry: dict[str, Any]) -> View:
     about = {name: entry[name] for name in _VIEW}
     if not all(type(each) is bool for each in about.values()):
-        raise ModelFileError("the file does not say what a neighbour GP sees")
+        raise ModelFileError("the view of a neighbour GP is not three booleans")
     if about["residual"] and entry.get("degrees") is not None:
         raise ModelFileError("degrees of freedom are for neighbour GPs that predict targets")
     return View(**about)
@@ -208,7 +207,7 @@ def _build_row_noise(columns: Tensor | None, rows: int, q: int) -> RowNoise | No
 
 
 def _fault(gp: LocalGP) -> str:
-    """Return why a neighbour GP cannot predict finite numbers, or not in the available memory; else an empty text."""
+    """Return why a neighbour GP cannot predict finite numbers in the available memory; an empty text if it can."""
     if not (2.0 < gp.degrees <= _LARGEST or gp.degrees == math.inf):
         return f"the neighbours have {gp.degrees:g} degrees of freedom"
     if gp.k > _MOST_NEIGHBORS:
@@ -221,7 +220,7 @@ def _fault(gp: LocalGP) -> str:
     trial = torch.arange(min(gp.k, _TRIAL_NEIGHBORS), device=gp.coordinates.device)[None]
     mean, variance, *_ = conditionals(gp.kernel, gp.params, gp.gather(gp.coordinates[:1], trial), gp.degrees)
     sound = bool(torch.isfinite(mean + variance).all()) and bool((variance > 0).all())
-    return "" if sound else "the neighbours predict no finite numbers"
+    return "" if sound else "predictions of the neighbours are not finite"
 
 
 def _largest_magnitude(tensor: Tensor) -> float:

@@ -63,7 +63,7 @@ class RowShapes:
     def __bool__(self) -> bool:
         return bool(self.usual) or self.known is not None
 
-    def cover(self, outputs: int, copied: Mask | None) -> bool:
+    def covers_all(self, outputs: int, copied: Mask | None) -> bool:
         """Whether every row has a shape for each of so many outputs."""
         return min(len(self.usual), outputs if copied is None else len(self.of_copies)) == outputs
 
@@ -98,8 +98,8 @@ class RowQuantiles:
     usual: dict[int, Array]
     of_copies: dict[int, Array]
 
-    def put(self, values: Array, mean: Array, std: Array, copied: Mask | None) -> None:
-        """Write those of rows with this mean and standard deviation, (n, q), into values, (n, q, levels)."""
+    def write_into(self, values: Array, mean: Array, std: Array, copied: Mask | None) -> None:
+        """Write the quantiles of rows with this mean and standard deviation, (n, q), into values, (n, q, levels)."""
         for rows, found in _by_rows(self.usual, self.of_copies, copied):
             for k, z in found.items():
                 values[rows, k] = mean[rows, k, None] + std[rows, k, None] * z

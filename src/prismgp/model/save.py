@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from prismgp._system import to_plain
 from prismgp._types import Tensor
 from prismgp.core.exact import ExactModel
 from prismgp.core.gating import RuleGate
@@ -57,7 +58,7 @@ def _config_of(model: FittedModel) -> dict[str, Any]:
     return {
         "format_version": FORMAT_VERSION,
         "estimator": model.kind,
-        "arguments": {name: _to_plain(value) for name, value in model.arguments.items()},
+        "arguments": {name: _plain_argument(value) for name, value in model.arguments.items()},
         "rows": model.n_rows,
         "inputs": model.n_inputs,
         "outputs": model.n_outputs,
@@ -71,7 +72,9 @@ def _config_of(model: FittedModel) -> dict[str, Any]:
         "noise_shape": None if model.shapes is None else [shape.to_dict() for shape in model.shapes],
         "copy_shape": None if model.copy_shapes is None else [shape.to_dict() for shape in model.copy_shapes],
         "tail_share": model.tail_share,
-        "taught": None if model.taught is None else [np.flatnonzero(cells).tolist() for cells in model.taught.cells],
+        "taught": None
+        if model.known_gaps is None
+        else [np.flatnonzero(cells).tolist() for cells in model.known_gaps.cells],
         "conformal_rows": None if model.conformal is None else model.conformal.rows,
         "state": predictor_config(model.predictor),
         "summary": summarise(model),
@@ -88,11 +91,7 @@ def summarise(model: FittedModel) -> dict[str, Any]:
         "noise_std": np.sqrt(model.noise_variance),
         "mean": model.mean,
     }
-    numbers = {
-        name: None if vector is None else [value if math.isfinite(value) else None for value in vector.tolist()]
-        for name, vector in vectors.items()
-    }
-    return {**predictor_summary(model.predictor), **numbers}
+    return {**predictor_summary(model.predictor), **to_plain(vectors)}
 
 
 def _tensors_of(model: FittedModel) -> dict[str, Tensor]:
@@ -104,19 +103,22 @@ def _tensors_of(model: FittedModel) -> dict[str, Tensor]:
         tensors["input_lengthscale"] = torch.tensor(model.input_lengthscale)
     if model.background is not None:
         tensors["background"] = torch.tensor(model.background)
-    if model.taught is not None:
-        tensors |= {"taught.low": torch.tensor(model.taught.low), "taught.high": torch.tensor(model.taught.high)}
+    if model.known_gaps is not None:
+        tensors |= {
+            "taught.low": torch.tensor(model.known_gaps.low),
+            "taught.high": torch.tensor(model.known_gaps.high),
+        }
     if model.conformal is not None:
         tensors["conformal_scores"] = torch.tensor(model.conformal.scores)
     return tensors
 
 
-def _to_plain(value: Any) -> Any:
+def _plain_argument(value: Any) -> Any:
     """Convert a constructor argument to JSON; a generator cannot be stored and becomes null."""
     if isinstance(value, np.ndarray | np.generic) or hasattr(value, "__array__"):
         return np.asarray(value).tolist()
     if isinstance(value, list | tuple):
-        return [_to_plain(item) for item in value]
+        return [_plain_argument(item) for item in value]
     return value if isinstance(value, str | int | float | bool | None) else None
 
 

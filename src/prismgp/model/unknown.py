@@ -1,12 +1,12 @@
-"""Rows with unknown cells: the prediction is averaged over what the cells may be.
+"""Rows with unknown cells: the prediction is averaged over possible values of the cells.
 
 A cell is unknown if it is missing (NaN), or holds a category that training did not have (infinity). Its values are
-taken from training rows: those that resemble the row in all that is known of it, or, as a new category is like no other
-one, any of them. So the prediction is a mixture. Its mean is that of these rows, and by the law of total variance their
-spread adds to its variance (M2).
+taken from training rows: those nearest in the known cells, or, for a new category, which resembles none, any of them.
+So the prediction is a mixture. Its mean is that of these rows, and by the law of total variance their spread adds to
+its variance (M2).
 
-Where many rows of the fit missed the very same cells, the model has learned what such rows are like. Held-out rows show
-whether its intervals are right for them; if so, rows among them are predicted as any others.
+If the very same cells were missing in many rows of the fit, the model has learned such rows. Held-out rows show whether
+its intervals are right for them; if so, new rows like them are predicted as any others, with imputed cells.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ Compute: TypeAlias = Callable[[AnyArray], tuple[Array, ...]]  # of rows: arrays 
 
 DRAWS = 24  # rows of the background that an unknown cell takes its values from
 _SMOOTHING = 0.1  # of the variance of the draws; a third of the usual for normal kernels, as cells may be uniform
-_FEWEST = 2  # degrees of freedom
+_FEWEST = 2  # degrees of freedom, at least
 _ROUNDING = 1e-6  # of inputs that were standardised in single precision
-_LEAST_TAUGHT = 50  # held-out rows that miss the same cells, to say whether their intervals are right
+_LEAST_ROWS = 50  # held-out rows that miss the same cells, to say whether their intervals are right
 _EQUALLY_NEAR, _TINY = 1e-9, 1e-290  # relative to the largest of the numbers, and the least of these
 
 
 def by_rows(x: AnyArray, known: Compute, unknown: Compute, *, step: int) -> tuple[Array, ...]:
-    """Apply one function to the rows that are known, and another one to those with unknown cells.
+    """Apply ``known`` to complete rows and ``unknown`` to rows with unknown cells, at most ``step`` of these at a time.
 
-    There are some of the latter, of which the second one gets at most ``step`` at a time.
+    There must be rows with unknown cells.
     """
     gaps = ~np.isfinite(x).all(axis=1)
     places = [np.flatnonzero(~gaps)] if not gaps.all() else []
@@ -52,7 +52,7 @@ def by_rows(x: AnyArray, known: Compute, unknown: Compute, *, step: int) -> tupl
 def fill_ignored(x: AnyArray, ignored: AnyArray, typical: Array) -> AnyArray:
     """Rows, (n, d or more), with typical values, (d,), in unknown cells of the inputs, (d,), that a model ignores.
 
-    No prediction depends on them: an unknown cell there is not one more thing that may vary.
+    No prediction depends on these cells, so they add nothing to the variance.
     """
     gaps = ~np.isfinite(x[:, : len(ignored)]) & ignored
     if not gaps.any():
@@ -64,11 +64,14 @@ def fill_ignored(x: AnyArray, ignored: AnyArray, typical: Array) -> AnyArray:
 
 
 @dataclass(frozen=True)
-class Taught:
-    """Cells that may be missing together because training has taught what such rows are like, and where they were."""
+class KnownGaps:
+    """Patterns of missing cells that training covered, and the ranges of the other inputs there.
 
-    cells: AnyArray  # of each set of inputs, (k, d)
-    low: Array  # the least and the largest values of the other inputs among the rows that showed it, (k, d)
+    Rows with such a pattern are predicted with imputed cells, as any other row.
+    """
+
+    cells: AnyArray  # which inputs are missing in each pattern, (k, d)
+    low: Array  # least and largest values of the other inputs in the held-out rows with the pattern, (k, d)
     high: Array
 
     def fill(self, x: AnyArray, encoder: TableEncoder) -> AnyArray:
@@ -87,12 +90,12 @@ class Taught:
         return x
 
 
-def find_taught(seen: Residuals | None, units: Standardiser, encoder: TableEncoder | None) -> Taught | None:
-    """Find cells that may be missing together; None where there are none.
+def find_known_gaps(seen: Residuals | None, units: Standardiser, encoder: TableEncoder | None) -> KnownGaps | None:
+    """Find the patterns of missing cells that need no average; None where there are none.
 
     ``seen`` are residuals at held-out rows, in which missing cells are imputed. At least 50 of them must miss just
-    these cells, and their mean square must not exceed one by more than its standard error. Nothing is said of cells of
-    inputs that the model ignores.
+    these cells, and their mean square must not exceed one by more than its standard error. Inputs that the model
+    ignores do not count.
     """
     if seen is None or encoder is None or not encoder.has_indicators:
         return None
@@ -103,7 +106,7 @@ def find_taught(seen: Residuals | None, units: Standardiser, encoder: TableEncod
     found = []
     for k, cells in enumerate(patterns):
         own = which.ravel() == k
-        if own.sum() < _LEAST_TAUGHT or not cells.any():
+        if own.sum() < _LEAST_ROWS or not cells.any():
             continue
         squares = np.square(seen.values[own])
         if (squares.mean(0) <= 1.0 + squares.std(0, ddof=1) / np.sqrt(len(squares))).all():
@@ -111,7 +114,7 @@ def find_taught(seen: Residuals | None, units: Standardiser, encoder: TableEncod
             rounding = _ROUNDING * (units.x_scale + np.abs(units.x_shift) + np.maximum(np.abs(low), np.abs(high)))
             low, high = np.where(ignored, -anything, low - rounding), np.where(ignored, anything, high + rounding)
             found.append((cells, low, high))
-    return Taught(*(np.stack(each) for each in zip(*found, strict=True))) if found else None
+    return KnownGaps(*(np.stack(each) for each in zip(*found, strict=True))) if found else None
 
 
 def marginals_of_unknown(
@@ -132,23 +135,23 @@ def marginals_of_unknown(
 
     if encoder is None or not encoder.has_indicators:
         return average_draws(*draw(x))
-    # Where training had missing cells too, it has taught their mean: that of the imputed row, with its indicator.
-    # What the cell may be counts for the spread, without the indicator.
-    taught = by_rows(
+    # If training had missing cells too, the mean is that of the imputed row, with its indicator. The possible values of
+    # the cell add to the spread, without the indicator.
+    learned = by_rows(
         encoder.impute(x),
         lambda rows: moments(predict(rows)),
         lambda rows: moments(average_draws(*draw(rows))),  # these have new categories too
         step=len(x),
     )
-    return average_draws(*draw(encoder.forget_indicators(x)), taught)
+    return average_draws(*draw(encoder.forget_indicators(x)), learned)
 
 
 def fill_from(x: AnyArray, background: Array, scale: Array) -> tuple[Array, Array]:
     """Rows, (n, d), with unknown cells replaced in turn by those of background rows, (draws, n, d).
 
     Missing cells take those of the nearest rows, by the distance of the cells that are known in units of ``scale``,
-    (d,). Also what the spread of the draws is to be multiplied by, (n,): the cell is one more draw, and a new category
-    one more of those that are known, of which there may be few.
+    (d,). Also returns the factor on the spread of the draws, (n,): the cell is one more draw, and a new category is one
+    more level beside the known ones, of which there may be few.
     """
     known, new = np.isfinite(x), np.isinf(x)
     centre = background.mean(axis=0)  # without it, a column far from zero would leave nothing but rounding
@@ -163,18 +166,18 @@ def fill_from(x: AnyArray, background: Array, scale: Array) -> tuple[Array, Arra
     nearest = np.argsort(distances, axis=1, kind="stable")[:, :draws].T
     anywhere = np.linspace(0, len(background) - 1, draws).astype(np.intp)
     filled = np.where(known, x, background[nearest])
-    factor = np.full(len(x), _factor_of_one_more(draws))
+    factor = np.full(len(x), _new_draw_factor(draws))
     if new.any():
         filled = np.where(new, background[anywhere][:, None, :], filled)
         patterns, which = np.unique(new, axis=0, return_inverse=True)
         for index, pattern in enumerate(patterns):
             if pattern.any():
                 distinct = len(np.unique(background[:, pattern], axis=0))
-                factor[which.ravel() == index] = _factor_of_new(min(distinct, draws))
+                factor[which.ravel() == index] = _new_level_factor(min(distinct, draws))
     return filled, factor
 
 
-def _factor_of_one_more(count: int) -> float:
+def _new_draw_factor(count: int) -> float:
     """Mean squared distance of one more value from the mean of ``count``, over the mean square of their deviations.
 
     It is (J + 1) / (J - 1) for J independent values of one distribution.
@@ -183,26 +186,27 @@ def _factor_of_one_more(count: int) -> float:
     return (degrees + 2) / degrees
 
 
-def _factor_of_new(levels: int) -> float:
-    """Return the same factor for one more of this number of levels, for intervals of 95%.
+def _new_level_factor(levels: int) -> float:
+    """Return the same factor for a new level beside this number of levels, for intervals of 95%.
 
     These are as those of Student's t: the exponential is the squared ratio of its quantile to the normal one, within a
     per cent.
     """
     degrees = max(levels - 1, _FEWEST)
-    return float(_factor_of_one_more(degrees + 1) * np.exp(2.4 / degrees + 1.55 / degrees**2))
+    return float(_new_draw_factor(degrees + 1) * np.exp(2.4 / degrees + 1.55 / degrees**2))
 
 
-def average_draws(draws: Marginals, factor: Array, taught: tuple[Array, ...] | None = None) -> Marginals:
+def average_draws(draws: Marginals, factor: Array, learned: tuple[Array, ...] | None = None) -> Marginals:
     """Mix the predictions at several draws of each row, which come draw by draw (M2).
 
-    ``factor`` multiplies the spread of the draws, (n,). ``taught``: mean and variance, (n, q), that training taught of
-    rows in which the cell is missing. Then the mixture is moved to that mean, and is never narrower.
+    ``factor`` multiplies the spread of the draws, (n,). ``learned``: mean and variance, (n, q), that the
+    model has learned for rows in which the cell is missing. Then the mixture is moved to that mean, and is never
+    narrower.
     """
     mixed = _mix(draws, torch.as_tensor(factor).to(draws.mean)[:, None])
-    if taught is None:
+    if learned is None:
         return mixed
-    mean, variance = (torch.as_tensor(each).to(mixed.mean) for each in taught)
+    mean, variance = (torch.as_tensor(each).to(mixed.mean) for each in learned)
     wider = (variance - mixed.variance).clamp(min=0.0)
     return Marginals(
         mean,
@@ -218,8 +222,8 @@ def _mix(draws: Marginals, factor: Tensor) -> Marginals:
     count = len(draws.mean) // n
     mean, variance = draws.mean.reshape(count, n, q), draws.variance.reshape(count, n, q)
     center, spread = mean.mean(0), mean.var(0, correction=0)
-    # Between the draws there are other values: every one of them stands for a part of the spread, and moves to the
-    # middle by as much, so that mean and variance stay the same.
+    # Smoothed, as the cell may have values between the draws: every draw gets a part of the spread as variance, and is
+    # moved to the centre, so that mean and variance stay the same.
     move = ((1.0 - _SMOOTHING) ** 0.5 - 1.0) * (mean - center)
     centers = draws.centers.reshape(-1, count, n, q) + move
     variances = draws.variances.reshape(-1, count, n, q) + (factor - 1.0 + _SMOOTHING) * spread

@@ -3,9 +3,7 @@
 ``fit_model.py`` fits the regressor; predictions do not import it, because it loads SciPy's optimisers.
 """
 
-from prismgp.neighbors.local import LocalGP
 from prismgp.neighbors.model import NeighborModel
 from prismgp.neighbors.search import NeighborSearch
-from prismgp.neighbors.shards import ShardSearch
 
-__all__ = ["LocalGP", "NeighborModel", "NeighborSearch", "ShardSearch"]
+__all__ = ["NeighborModel", "NeighborSearch"]

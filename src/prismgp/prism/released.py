@@ -115,7 +115,6 @@ class ReleasedTraining(TrainingTask):
 
     model: ReleasedModel
     patience = None
-    higher_is_better = True
     criterion = "number of steps"
 
     # The same shape as VAETraining: both declare what the loop asks of a task, with other values.

@@ -240,7 +240,7 @@ class MemberTraining(Training):
 
     def _check_one(self, given: _Check) -> float:
         value, entries = self.measure(given)
-        given.run.result.consider(value, entries, given.network, changes=False)
+        given.run.result.record_check(value, entries, given.network, changes=False)
         given.run.scores.append((self.steps, value))
         return value
 
@@ -368,7 +368,7 @@ class MemberTraining(Training):
         self.leave([run for run, about in zip(self.runs, info["runs"], strict=True) if not about["active"]])
         self.steps = info["steps"]
         for run, network, about in zip(self.runs, networks, info["runs"], strict=True):
-            run.result.take_up(about["result"], network, select_tensors(tensors, f"best {run.number}"))
+            run.result.load(about["result"], network, select_tensors(tensors, f"best {run.number}"))
             run.result.early = about["early"]
             run.result.began -= about["seconds"]
             run.scores = [(at, math.nan if value is None else value) for at, value in about["scores"]]

@@ -4,19 +4,10 @@
 writes the page. The last two need the ``report`` extra.
 """
 
-from prismgp.report.certificate import certificate_section
-from prismgp.report.content import (
-    Figure,
-    Highlight,
-    Notice,
-    Page,
-    Section,
-    Table,
-    paragraphs,
-)
+from prismgp.report.content import Figure, Highlight, Notice, Page, Section, Table
 from prismgp.report.examine import Examination, examine
-from prismgp.report.model_page import model_page
-from prismgp.report.render import draw_svg, render, to_html, to_svg
+from prismgp.report.model_page import certificate_section, model_page
+from prismgp.report.render import render, to_html, to_svg
 
 __all__ = [
     "Examination",
@@ -27,10 +18,8 @@ __all__ = [
     "Section",
     "Table",
     "certificate_section",
-    "draw_svg",
     "examine",
     "model_page",
-    "paragraphs",
     "render",
     "to_html",
     "to_svg",

@@ -1,4 +1,4 @@
-"""What a report says, as plain data. Rendering only formats it."""
+"""The contents of a page as plain data; ``render`` only formats it."""
 
 from __future__ import annotations
 

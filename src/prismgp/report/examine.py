@@ -1,4 +1,4 @@
-"""What a report says about a fitted model on given rows, as numbers. Nothing here is drawn or written."""
+"""The numbers of a report about a fitted model on given rows; nothing is drawn or written here."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ class Measure(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Rows that have something in common."""
+    """Rows whose cells in one column are alike."""
 
     column: str
-    cells: str  # what they have in common
+    cells: str  # which cells these are
     rows: int
     rmse: float
     bias: float  # mean of observed minus predicted
@@ -273,7 +273,7 @@ def find_groups(table: InputTable, y: Array, mean: Array, lower: Array, upper: A
 
 
 def _split(table: InputTable, column: int) -> list[tuple[str, AnyArray]]:
-    """Rows by what their cells have in common."""
+    """Groups of rows by their cells in a column, with a description of the cells."""
     cells, scale = table.cells(column), table.scale(column)
     missing = np.flatnonzero(cells.isna().to_numpy())
     groups: list[tuple[str, AnyArray]] = [("missing", missing)] if len(missing) else []

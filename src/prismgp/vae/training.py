@@ -77,7 +77,7 @@ def draw_rows(
 ) -> Indices:
     """Draw distinct rows of n in random order, none of them among ``held_out``, which is sorted; all if fewer.
 
-    With weights, (n,), rows are drawn in proportion to them, and may come several times.
+    With weights, (n,), rows are drawn in proportion to them, with replacement.
     """
     free = n - len(held_out)
     if weight is None:
@@ -105,8 +105,6 @@ class TrainingState:
     optimiser: torch.optim.Optimizer
     draws: dict[str, np.random.Generator]
     generators: dict[str, torch.Generator]
-    schedule: torch.optim.lr_scheduler.LRScheduler | None = None
-    numbers: dict[str, float] = field(default_factory=dict)  # restored in place
 
     def tensors(self) -> dict[str, Tensor]:
         """Copy all tensors, by name."""
@@ -121,13 +119,8 @@ class TrainingState:
 
     def info(self) -> dict[str, Any]:
         """Return what is not a tensor, as JSON can hold it."""
-        return {
-            # Their integers are longer than JSON readers promise to keep, so they are stored as text.
-            "draws": {name: json.dumps(draw.bit_generator.state) for name, draw in self.draws.items()},
-            "schedule": None if self.schedule is None else self.schedule.state_dict(),
-            "learning_rates": [group["lr"] for group in self.optimiser.param_groups],
-            "numbers": dict(self.numbers),
-        }
+        # Their integers are longer than JSON readers promise to keep, so they are stored as text.
+        return {"draws": {name: json.dumps(draw.bit_generator.state) for name, draw in self.draws.items()}}
 
     def restore(self, tensors: dict[str, Tensor], info: dict[str, Any]) -> None:
         """Set everything to what :meth:`tensors` and :meth:`info` returned."""
@@ -137,17 +130,11 @@ class TrainingState:
         for key, value in select_tensors(tensors, "optimiser").items():
             index, _, name = key.partition(".")
             state.setdefault(int(index), {})[name] = value
-        groups = self.optimiser.state_dict()["param_groups"]
-        for group, rate in zip(groups, info["learning_rates"], strict=True):
-            group["lr"] = rate
-        self.optimiser.load_state_dict({"state": state, "param_groups": groups})
-        if self.schedule is not None:
-            self.schedule.load_state_dict(info["schedule"])
+        self.optimiser.load_state_dict({**self.optimiser.state_dict(), "state": state})
         for name, generator in self.generators.items():
             generator.set_state(tensors[f"generator.{name}"])
         for name, draw in self.draws.items():
             draw.bit_generator.state = json.loads(info["draws"][name])
-        self.numbers.update(info["numbers"])
 
 
 class Training(ABC):
@@ -216,12 +203,11 @@ class TrainingTask(Training):
     patience: int | None  # steps without a better check after which to stop; None: never
     check_every: int  # steps between checks; there is always one after the last step
     check_start: bool = False  # whether there is a check before the first step, too
-    higher_is_better: bool = False  # whether larger values of a check are better
     criterion: str  # what a check measures, for messages
 
     @abstractmethod
     def check(self) -> tuple[float, dict[str, Any]]:
-        """Measure the network on held-out rows: the value, and further entries for the history."""
+        """Measure the network on held-out rows: the value, larger is better, and further entries for the history."""
 
     @abstractmethod
     def state(self) -> TrainingState:
@@ -260,7 +246,7 @@ class TrainingTask(Training):
     def _check(self) -> float:
         """Make a check, record it, and keep the network if it is the best so far."""
         value, entries = self.check()
-        self.result.consider(value, entries, self.model, higher_is_better=self.higher_is_better)
+        self.result.record_check(value, entries, self.model, higher_is_better=True)
         return value
 
     def end(self, message: str) -> None:
@@ -274,7 +260,7 @@ class TrainingTask(Training):
     def restore(self, saved: Saved) -> None:
         tensors, info = saved
         self.state().restore(tensors, info)
-        self.result.take_up(info["result"], self.model, select_tensors(tensors, "best"))
+        self.result.load(info["result"], self.model, select_tensors(tensors, "best"))
         self.result.early = not self.result.message
         self.result.began -= float(info["seconds"])
         self.steps = self.result.steps
@@ -299,7 +285,7 @@ class TrainingResult:
         """Time since the training began."""
         return time.perf_counter() - self.began
 
-    def consider(
+    def record_check(
         self,
         value: float,
         entries: dict[str, Any],
@@ -331,12 +317,12 @@ class TrainingResult:
 
     @classmethod
     def restore(cls, summary: dict[str, Any], like: torch.nn.Module, best: dict[str, Tensor]) -> TrainingResult:
-        """A new one, by :meth:`take_up`."""
+        """A new one, by :meth:`load`."""
         result = cls()
-        result.take_up(summary, like, best)
+        result.load(summary, like, best)
         return result
 
-    def take_up(self, summary: dict[str, Any], like: torch.nn.Module, best: dict[str, Tensor]) -> None:
+    def load(self, summary: dict[str, Any], like: torch.nn.Module, best: dict[str, Tensor]) -> None:
         """Set everything to a :meth:`summary` and the state of the best network; ``like`` is a network of its kind."""
         for name, value in summary.items():
             setattr(self, name, value)
@@ -390,7 +376,7 @@ def run_training(
 
 
 def _attempt(task: Training, part: Callable[[], list[float]]) -> list[float]:
-    """Do a part of a training; one that leaves the range of numbers is over."""
+    """Do a part of a training; a NumericalError ends the training."""
     try:
         return part()
     except NumericalError:

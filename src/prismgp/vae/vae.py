@@ -104,7 +104,6 @@ class VAETraining(TrainingTask):
     learning_rate = 1e-3  # torch's default for Adam, as in the paper
     check_every = 50
     check_start = True
-    higher_is_better = True
     criterion = "objective on held-out rows"
 
     # The same shape as ReleasedTraining: both declare what the loop asks of a task, with other values.

@@ -10,8 +10,9 @@ import torch
 from prismgp import NeighborGPRegressor, PrismGPRegressor
 from prismgp.data import StandardisedRows, collection_source, fit_standardiser
 from prismgp.exceptions import DataError
-from prismgp.neighbors import NeighborSearch, ShardSearch
+from prismgp.neighbors import NeighborSearch
 from prismgp.neighbors.model import keep_rows
+from prismgp.neighbors.shards import ShardSearch
 
 INPUTS = ["a", "b", "c"]
 pytestmark = pytest.mark.usefixtures("short_local", "short_race")

@@ -12,7 +12,8 @@ import torch
 from prismgp import SSGPRegressor
 from prismgp.core.evidence import ProjectionGradient
 from prismgp.core.statistics import SpectralStatistics
-from prismgp.data import Chunks, fit_standardiser, from_parquet, run_pass
+from prismgp.data import Chunks, fit_standardiser, from_parquet
+from prismgp.data.chunks import run_pass
 from prismgp.data.cluster import Cluster, Packed, run_shard
 
 P, OVERHEAD = 4, 3_000  # bytes of names and classes in a pickle
