@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from html import escape
 from importlib.resources import files
@@ -203,6 +203,11 @@ class Certificate:
         members = tuple(each.of_output(output) for each in self.members)
         return replace(self, mean=mean, variance=variance, noise_variance=noise, members=members)
 
+    def noise_shares(self, found: Interval, levels: Sequence[float]) -> list[float]:
+        """Quantiles over all test points of the largest possible difference, in noise standard deviations."""
+        shares = np.ravel(found.difference / np.sqrt(np.asarray(self.noise_variance)))
+        return [float(np.quantile(shares, level, method="higher")) for level in levels]
+
     def to_dict(self) -> dict[str, Any]:
         """Everything as numbers, lists and text; intervals without a finite end have null there."""
         out = {field.name: getattr(self, field.name) for field in fields(self)}
@@ -287,11 +292,9 @@ def certificate_lines(certificate: Certificate) -> list[tuple[str, str]]:
     """
     lines = [(subject.capitalize(), text) for subject, text in certificate.summary()]
     if certificate.holds and certificate.mean is not None and certificate.noise_variance is not None:
-        share = np.ravel(certificate.mean.difference / np.sqrt(certificate.noise_variance))
-        parts = [
-            f"{_number(100 * np.quantile(share, level, method='higher'))}% of the noise std at {level:.0%}"
-            for level in (0.5, 0.95)
-        ]
+        levels = (0.5, 0.95)
+        shares = zip(certificate.noise_shares(certificate.mean, levels), levels, strict=True)
+        parts = [f"{_number(100 * share)}% of the noise std at {level:.0%}" for share, level in shares]
         lines.insert(2, ("Typical mean", f"within {' and '.join(parts)} of the test points"))
     return lines
 

@@ -45,7 +45,7 @@ def read_partitions(folder: Path, paths: Sequence[Path], *, as_text: bool) -> li
     for name in dict.fromkeys(name for each in found for name in each):
         texts = {each.get(name) for each in found} - {None}
         types[name] = pa.int64() if texts and not as_text and all(map(_is_integer, texts)) else pa.string()
-    return [{name: _scalar(each.get(name), kind) for name, kind in types.items()} for each in found]
+    return [{name: pa.scalar(each.get(name), pa.string()).cast(kind) for name, kind in types.items()} for each in found]
 
 
 def add_columns(batch: pa.RecordBatch, partition: Partition, names: Sequence[str]) -> pa.RecordBatch:
@@ -73,7 +73,3 @@ def _decode(text: str) -> str:
 def _is_integer(text: str | None) -> bool:
     """Whether a text is an integer, of at most 18 digits, or a month written 01; 00501 is a code."""
     return text is not None and re.fullmatch(r"0[0-9]?|-?[1-9][0-9]{0,17}", text) is not None
-
-
-def _scalar(value: str | None, kind: pa.DataType) -> pa.Scalar:
-    return pa.scalar(int(value) if value is not None and kind == pa.int64() else value, kind)

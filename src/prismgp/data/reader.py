@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from prismgp._types import AnyArray, Array
+from prismgp._types import AnyArray, Array, Missing
 from prismgp.data.cells import check_finite, plural, quote_names, raise_problems, to_numbers
 from prismgp.data.encoder import TableBatch, TableEncoder, missing_error
 from prismgp.data.encodings import NUMBER
@@ -23,7 +23,7 @@ from prismgp.data.scan import empty_error
 from prismgp.data.tables import TableFiles
 from prismgp.exceptions import DataError, ModelFileError
 
-MISSING = ("impute", "drop", "error")  # what to do with missing cells
+MISSING: tuple[str, ...] = get_args(Missing)  # what to do with missing cells
 
 
 @dataclass(frozen=True)

@@ -330,12 +330,11 @@ def _distances(certificate: Certificate) -> list[Table]:
     """Quantiles of the distances, in units of the noise."""
     if not certificate.holds or certificate.noise_variance is None:
         return []
-    noise, rows = np.ravel(np.sqrt(certificate.noise_variance)), []
+    rows = []
     for what, bound in (("mean", certificate.mean), ("std", certificate.std)):
         if bound is None:
             continue
-        share = np.ravel(bound.difference) / noise
-        values = [float(np.quantile(share, level, method="higher")) for level in (0.5, 0.95, 1.0)]
+        values = certificate.noise_shares(bound, (0.5, 0.95, 1.0))
         rows.append(
             [f"Predicted {what}", *("unknown" if not math.isfinite(each) else _percent(each) for each in values)]
         )
@@ -372,12 +371,12 @@ def _measure(found: Certificate) -> str:
     """How far the means are apart, in one sentence: a distance, which no threshold makes good or bad."""
     if found.mean is None or found.noise_variance is None:
         return "How close the model is to the exact GP."
-    share = np.ravel(found.mean.difference / np.sqrt(found.noise_variance))
-    half, most = (float(np.quantile(share, level, method="higher")) for level in (0.5, 0.95))
+    half, most = found.noise_shares(found.mean, (0.5, 0.95))
     if not np.isfinite(half):
         return "Too little was computed to bound the distance from the exact GP."
-    points = "the test point" if len(share) == 1 else f"half of the {len(share):,} test points"
-    far = f", within {_amount(most)} it at 95%" if len(share) > 1 and np.isfinite(most) else ""
+    count = np.size(found.mean.lower)
+    points = "the test point" if count == 1 else f"half of the {count:,} test points"
+    far = f", within {_amount(most)} it at 95%" if count > 1 and np.isfinite(most) else ""
     return f"The exact GP's mean is within {_amount(half)} the noise std of this model's at {points}{far}."
 
 
