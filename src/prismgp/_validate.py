@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _NUMPY_DTYPES = [np.float64, np.float32]
 _IMPUTE = 'drop these rows or impute them first (the regressors do, with missing="drop" or "impute")'
 _ENCODE = "encode it as numbers, or pass a frame to a regressor, which encodes text as categories"
+_FRAME = "pass a frame, whose times are encoded"
 _LARGEST = 1e150  # squares of larger values leave the range of float64
 
 
@@ -37,6 +38,7 @@ def check_fit_data(
     from sklearn.utils.validation import validate_data  # start-up weight: predictions from files do without
 
     x, y = _to_array(x), _to_array(y)
+    _refuse_times({"X": x, "y": y})
     try:
         options = {"dtype": _NUMPY_DTYPES, "multi_output": True, "y_numeric": True}
         finite = "allow-nan" if allow_nan else True
@@ -55,6 +57,7 @@ def check_inputs(estimator: BaseEstimator, x: Any, *, reset: bool = False, allow
     from sklearn.utils.validation import validate_data  # start-up weight: predictions from files do without
 
     x = _to_array(x)
+    _refuse_times({"X": x})
     try:
         finite = "allow-nan" if allow_nan else True
         clean: AnyArray = validate_data(estimator, x, reset=reset, dtype=_NUMPY_DTYPES, ensure_all_finite=finite)
@@ -101,6 +104,8 @@ def _check_row_numbers(name: str, values: Any, n: int, zero: str) -> AnyArray | 
         return None
     values = _to_array(values)
     try:
+        if _holds_times(values):
+            raise TypeError
         clean = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError) as error:
         found = _first_bad_cell(values, "X")
@@ -125,6 +130,21 @@ def _to_array(data: Any) -> Any:
         return data
     dense = data.detach().to_dense() if data.layout != torch.strided else data.detach()
     return (dense.float() if dense.dtype == torch.bfloat16 else dense).cpu().numpy()
+
+
+def _refuse_times(data: dict[str, Any]) -> None:
+    """Refuse what NumPy would make ticks of, and of a missing time the smallest integer."""
+    for what, table in data.items():
+        if _holds_times(table) and (found := _first_bad_cell(table, what)) is not None:
+            raise found
+
+
+def _holds_times(table: Any) -> bool:
+    """Whether all cells are dates, times or durations, by their type."""
+    try:
+        return np.asarray(table[:1]).dtype.kind in "mM"
+    except (LookupError, TypeError, ValueError, NotImplementedError):  # no array, which is said elsewhere
+        return False
 
 
 def _check_range(clean: AnyArray, original: Any, what: str) -> None:
@@ -166,7 +186,7 @@ def _first_bad_cell(table: Any, what: str, *, allow_nan: bool = False) -> DataEr
         if found is None:
             continue
         row, value, trouble, remedy, wrong_type = found
-        if what == "y" and remedy in (_IMPUTE, _ENCODE):  # what is done with inputs
+        if what == "y" and remedy in (_IMPUTE, _ENCODE, _FRAME):  # what is done with inputs
             remedy = "leave such rows out" if remedy == _IMPUTE else "a regression target must be numeric"
         message = (
             f"{trouble}: {_column_name(table, what, column)} holds {value!r} at row {row} (counting from 0); {remedy}"
@@ -185,7 +205,7 @@ def _first_bad_value(column: AnyArray, *, allow_nan: bool) -> tuple[int, Any, st
     if column.dtype.kind in "biu":
         return None
     if column.dtype.kind in "Mm":
-        return 0, str(column[0]), "dates and times are not numbers", "pass a frame, whose times are encoded", False
+        return 0, str(column[0]), "dates and times are not numbers", _FRAME, False
     for row, value in enumerate(column.tolist()):
         if isinstance(value, complex):
             return row, value, "Complex data not supported", "pass real and imaginary parts apart", False

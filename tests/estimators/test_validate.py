@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -45,6 +47,9 @@ CASES = {
     "frame dates": (FRAME.assign(width=pd.date_range("2020", periods=6)), "column 'width'"),
     "polars text": (pl.DataFrame({"length": X[:, 0], "width": list("abcdef")}), "column 'width' holds 'a'"),
     "polars null": (pl.DataFrame({"length": X[:, 0], "width": [0.0, None, 2, 3, 4, 5]}), "column 'width'.*row 1"),
+    "dates": (np.full((6, 2), "2020-01-01", "M8[D]"), "dates and times are not numbers: column 0 .* pass a frame"),
+    "durations": (np.full((6, 2), 3, "m8[h]"), "dates and times are not numbers: column 0 .* pass a frame"),
+    "list of dates": ([[np.datetime64("2020-01-01")] * 2] * 6, "dates and times are not numbers: column 0"),
     "tensor nan": (torch.tensor(put(np.nan)), "column 1 holds nan at row 3"),
     "one dimension": (X[:, 0], "Reshape your data"),
     "three dimensions": (X[:, :, None], "dim 3"),
@@ -96,6 +101,12 @@ def test_bad_inputs_at_prediction(case):
         (None, "requires y to be passed"),
         (np.zeros((6, 2, 2)), "dim 3|dimension"),
         (np.full(6, 1e200), "rescale"),
+        (pd.Series(pd.date_range("2020", periods=6), name="when"), "dates .* not numbers: target 'when' .* numeric$"),
+        (pd.Series([pd.NaT] * 6, name="when"), "dates and times are not numbers: target 'when'"),
+        (pd.Series(pd.to_timedelta(range(6), unit="h")), "dates and times are not numbers: target column 0"),
+        (np.arange("2020-01-01", "2020-01-07", dtype="M8[D]"), "dates and times are not numbers: target column 0"),
+        (np.full((6, 2), 3, "m8[s]"), "dates and times are not numbers: target column 0"),
+        (pl.Series("when", [dt.datetime(2020, 1, 1)] * 6), "dates and times are not numbers: target 'when'"),
     ],
 )
 def test_bad_targets(y, message):

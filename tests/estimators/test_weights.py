@@ -284,3 +284,9 @@ def test_dask_weights():
     assert fitted.score(*parts[:3]) == pytest.approx(fitted.score(x, y, w))
     with pytest.raises(DataError, match="sample_weight is ndarray"):
         fresh(model).fit(*parts[:2], w)
+
+
+def test_weights_are_no_durations():
+    x = np.arange(12.0)[:, None]
+    with pytest.raises(DataError, match="sample_weight must hold numbers: dates and times are not numbers"):
+        SSGPRegressor(2, optimize=False).fit(x, x[:, 0], np.full(12, 3, "m8[s]"))
