@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from prismgp.data.cells import Numerals
+from prismgp.data.numerals import Numerals
 from prismgp.exceptions import DataError
 
 POINT, COMMA = Numerals("."), Numerals(",")

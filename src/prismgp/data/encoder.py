@@ -22,17 +22,21 @@ import pyarrow.compute as pc
 from prismgp._system import warn_caller
 from prismgp._types import AnyArray, Array
 from prismgp.data.cells import (
+    MISSING_TEXT,
     ArrowColumn,
     absent_error,
     check_finite,
     check_unique,
+    decode,
     from_strings,
+    is_text,
     plural,
     raise_problems,
     to_floats,
     to_numbers,
     to_seconds,
     to_text,
+    trim,
 )
 from prismgp.data.encodings import (
     BOOLEAN,
@@ -153,6 +157,12 @@ class TableEncoder:
         """Columns that are among the names, in the order of the encoder."""
         there = set(names)
         return [name for name in self.input_names if name in there]
+
+    @property
+    def spelled_missing(self) -> dict[str, list[str]]:
+        """Levels of columns that look like missing cells in a text file; a frame may have them."""
+        found = {each.name: [level for level in MISSING_TEXT if level in each.categories] for each in self.columns}
+        return {name: levels for name, levels in found.items() if levels}
 
     # -- from cells to numbers -------------------------------------------------------------------
 
@@ -346,6 +356,9 @@ def missing_error(counts: dict[str, int]) -> DataError:
 
 def _read_column(column: InputColumn, cells: ArrowColumn, first_row: int, infinite: str) -> tuple[Array, AnyArray]:
     """Numbers of a column's cells, (n,), and which are missing."""
+    cells = decode(cells)
+    if is_text(cells.type):
+        cells = trim(cells)
     if cells.null_count == len(cells):  # of whatever type, as nothing says what it would hold
         cells = pa.nulls(len(cells))
     if column.kind not in (CATEGORY, LEVELS):

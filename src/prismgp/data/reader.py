@@ -259,9 +259,10 @@ class TableReader:
             batches = self.files.numbered_batches(rows, columns=names, numbers=numbers)
             numbered = ((batch, self.first_row + before) for batch, before in batches if batch.num_rows)
             tables = ((pa.Table.from_batches([batch]), number) for batch, number in numbered)
-        first = self.first_row
+        first, levels = self.first_row, self.encoder.spelled_missing
         for table, fold_row in tables:
-            yield table, self.files.cells(table, names, numbers=numeric, first_row=first), fold_row
+            cells = self.files.cells(table, names, numbers=numeric, levels=levels, first_row=first)
+            yield table, cells, fold_row
             first += table.num_rows
 
     def _target_values(self, cells: pa.Table, *, first_row: int) -> Array:

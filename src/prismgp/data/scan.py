@@ -15,10 +15,9 @@ import pyarrow.compute as pc
 from prismgp._system import warn_caller
 from prismgp.data.cells import (
     ArrowColumn,
-    Numerals,
     check_unique,
     column_kind,
-    count_percents,
+    count_missing,
     in_row,
     is_text,
     parse_times,
@@ -29,6 +28,7 @@ from prismgp.data.cells import (
 )
 from prismgp.data.encoder import InputColumn, TableEncoder
 from prismgp.data.encodings import BOOLEAN, CATEGORY, LEVELS, NUMBER, TIME
+from prismgp.data.numerals import Numerals, count_percents
 from prismgp.data.tables import TableFiles
 from prismgp.exceptions import DataError
 
@@ -240,6 +240,8 @@ def _scan(files: TableFiles, scans: dict[str, _ColumnScan], *, levels_only: bool
                 scan.add_levels(cells.column(name))
             else:
                 scan.add(cells.column(name), row)
+                # Missing cells with blanks around them are none for the parser.
+                scan.respelled |= files.is_text and cells.column(name).null_count > count_missing(batch.column(name))
         row += cells.num_rows
     if not row:
         raise DataError(f"{files.path}: there are no rows below the header")
