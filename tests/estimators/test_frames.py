@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from sklearn.model_selection import cross_val_score
 import prismgp
 from prismgp import SSGPRegressor
 from prismgp.data import from_csv, from_parquet
+from prismgp.data.frames import to_arrow
 from prismgp.exceptions import DataError
 
 N = 80
@@ -95,6 +97,18 @@ def test_times_are_never_ticks() -> None:
         np.testing.assert_array_equal(make().fit(other, y).predict(other), expected)
     with pytest.raises(DataError, match="column 'when': text or times; the model was fitted with numbers"):
         make().fit(pd.DataFrame({"when": np.arange(N)}), y).predict(table)
+
+
+@pytest.mark.parametrize("first", [dt.date(2024, 1, 1), dt.datetime(2024, 1, 1), pd.Timestamp("2024-01-01")])
+def test_objects_of_dates_and_times_keep_the_time_of_day(first: Any) -> None:
+    times = [first, *(dt.datetime(2024, 1, 1) + k * dt.timedelta(hours=5) for k in range(1, 8)), dt.date(2024, 1, 3)]
+    zone = dt.timezone(dt.timedelta(hours=3))
+    times += [None, dt.datetime(2024, 1, 3, 4, 5, 6, 7, tzinfo=zone)]
+    table = pd.DataFrame({"when": pd.Series(times, dtype=object)})
+    model = make().fit(table, np.arange(11.0))
+    batch = model.table_encoder_.read(to_arrow(table))
+    np.testing.assert_allclose(np.diff(batch.values[:9, 0]) / 3600, [5] * 7 + [13])
+    np.testing.assert_allclose(batch.values[10, 0] - batch.values[8, 0], 4 * 3600 + 5 * 60 + 6.000007, atol=1e-6)
 
 
 def test_numbers_keep_their_path() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import sys
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
@@ -72,6 +73,8 @@ def _to_column(name: str, series: Any) -> Any:
         raise DataError(f"Complex data not supported: column {name!r}; pass real and imaginary parts apart")
     if isinstance(series.dtype, sys.modules["pandas"].PeriodDtype):
         series = series.dt.to_timestamp()
+    if series.dtype == object and (times := _to_times(series)) is not None:
+        return times
     try:
         column = pa.Array.from_pandas(series)
         kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
@@ -81,6 +84,27 @@ def _to_column(name: str, series: Any) -> Any:
         pass
     values = [None if missing else str(value) for value, missing in zip(series, series.isna(), strict=True)]
     return pa.array(values, pa.large_string())
+
+
+def _to_times(series: Any) -> Any:
+    """Objects that are times, or times and dates, by the wall clock of each; None for anything else.
+
+    Arrow would take the first cell for the type of all, and drop the times of day where it is a date.
+    """
+    missing = series.isna().to_numpy()
+    known = series.to_numpy()[~missing]
+    if not (len(known) and isinstance(known[0], dt.date)):
+        return None
+    if not (all(isinstance(each, dt.date) for each in known) and any(isinstance(each, dt.datetime) for each in known)):
+        return None
+    cells = (None if gap else _wall_clock(each) for each, gap in zip(series, missing, strict=True))
+    return pa.array(cells, pa.timestamp("us"), size=len(series))
+
+
+def _wall_clock(time: dt.date) -> dt.datetime:
+    if isinstance(time, dt.datetime):
+        return dt.datetime.combine(time.date(), time.time())
+    return dt.datetime(time.year, time.month, time.day)
 
 
 def column_names(frame: Any) -> list[str]:
