@@ -23,6 +23,8 @@ MISSING_TEXT = (
 )
 _LARGEST_CELL = 1e150  # squares of larger values leave the range of float64
 _NUMERAL = r"(?i)^[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?|inf|infinity|nan)$"
+_OFFSET = "^([0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9:.]+)(?:Z|[+-](?:[01][0-9]|2[0-3])(?::?[0-5][0-9])?)$"
+_TIME_OF_DAY = r"^[0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]+)?)?$"
 _SHOWN = 8  # names in a message
 _TRUE, _FALSE = ["true", "1"], ["false", "0"]
 
@@ -154,21 +156,23 @@ def to_numbers_or_nan(column: ArrowColumn) -> Array:
     return to_floats(column)
 
 
-def to_seconds(name: str, column: ArrowColumn, *, first_row: int = 0) -> Array:
+def to_seconds(name: str, column: ArrowColumn, *, of_day: bool = False, first_row: int = 0) -> Array:
     """Convert times, or text that spells them by ISO 8601, to seconds, (n,); NaN where a cell is missing.
 
-    Of a time with a zone the local one counts, which has the phase of the day; of text with an offset, that of UTC.
+    Of a time with a zone or an offset the local one counts, which has the phase of the day. ``of_day``: the column was
+    one of times of day, which text may spell too.
     """
     column = decode(column)
     kind = column.type
     if is_text(kind):
-        parsed = parse_times(column)
+        parsed = parse_times(column, of_day=of_day)
         if parsed is None:
-            cells = column.to_pylist()
-            row = next(k for k, cell in enumerate(cells) if parse_times(pa.array([cell], pa.large_string())) is None)
+            cells = [pa.array([cell], pa.large_string()) for cell in column.to_pylist()]
+            row = next((k for k, cell in enumerate(cells) if parse_times(cell, of_day=of_day) is None), 0)
             raise DataError(
-                f"column {name!r} holds {cells[row]!r} {in_row(first_row + row)}; "
-                "the model learned it as dates or times: write it by ISO 8601, such as 2024-12-31, or empty the cell"
+                f"column {name!r} holds {cells[row][0].as_py()!r} {in_row(first_row + row)}; the model learned it as "
+                f"dates or times: write it by ISO 8601, such as 2024-12-31{' or 13:45:00' if of_day else ''}, or empty "
+                "the cell"
             )
         column = parsed
     elif pa.types.is_time(kind):
@@ -180,15 +184,20 @@ def to_seconds(name: str, column: ArrowColumn, *, first_row: int = 0) -> Array:
     return to_floats(column.cast(pa.timestamp("us"), safe=False).cast(pa.int64())) / 1e6
 
 
-def parse_times(text: ArrowColumn) -> ArrowColumn | None:
-    """Text that is ISO 8601 throughout as times; None if it is not."""
-    trimmed = trim(text)
-    for kind in (pa.timestamp("us"), pa.timestamp("ns"), pa.timestamp("us", "UTC")):
-        try:
-            times = pc.cast(trimmed, kind)
-        except pa.ArrowInvalid:
-            continue
-        return pc.cast(times, pa.timestamp("us"), safe=False)
+def parse_times(text: ArrowColumn, *, of_day: bool = False) -> ArrowColumn | None:
+    """Text that is ISO 8601 throughout as times without a zone, by their wall clock; None if it is not.
+
+    ``of_day``: times of day will do, and are those of the first day of 1970.
+    """
+    text = trim(text)
+    if of_day:
+        text = pc.replace_substring_regex(text, f"({_TIME_OF_DAY})", r"1970-01-01 \1")
+    for spelled in (text, pc.replace_substring_regex(text, _OFFSET, r"\1")):
+        for kind in (pa.timestamp("us"), pa.timestamp("ns")):
+            try:
+                return pc.cast(pc.cast(spelled, kind), pa.timestamp("us"), safe=False)
+            except pa.ArrowInvalid:
+                continue
     return None
 
 

@@ -48,6 +48,7 @@ from prismgp.data.encodings import (
     EffectEncoding,
     Encoding,
     NumberEncoding,
+    TimeEncoding,
     encoding_from_dict,
     learn_encodings,
     mark_folds,
@@ -195,7 +196,8 @@ class TableEncoder:
             try:
                 place = data.schema.get_field_index(column.name)
                 cells = pa.nulls(data.num_rows) if place < 0 else data.column(place)
-                values[:, k], absent_cells = _read_column(column, cells, first_row, infinite)
+                of_day = column.kind == TIME and self._is_time_of_day(k)
+                values[:, k], absent_cells = _read_column(column, cells, first_row, infinite, of_day=of_day)
                 if column.kind in (CATEGORY, LEVELS):
                     values[:, k] = mark_folds(values[:, k], first_row if fold_row is None else fold_row)
             except DataError as error:
@@ -211,6 +213,11 @@ class TableEncoder:
                 unseen[column.name] = unknown
         raise_problems(problems)
         return TableBatch(values, incomplete, missing, unseen)
+
+    def _is_time_of_day(self, k: int) -> bool:
+        """Whether a column of times was one of times of day, which begin in the first seconds of 1970."""
+        encoding = None if self.encodings is None else self.encodings[k]
+        return isinstance(encoding, TimeEncoding) and 0.0 <= encoding.origin < 86_400.0
 
     # -- from numbers to inputs ------------------------------------------------------------------
 
@@ -354,7 +361,9 @@ def missing_error(counts: dict[str, int]) -> DataError:
     )
 
 
-def _read_column(column: InputColumn, cells: ArrowColumn, first_row: int, infinite: str) -> tuple[Array, AnyArray]:
+def _read_column(
+    column: InputColumn, cells: ArrowColumn, first_row: int, infinite: str, *, of_day: bool = False
+) -> tuple[Array, AnyArray]:
     """Numbers of a column's cells, (n,), and which are missing."""
     cells = decode(cells)
     if is_text(cells.type):
@@ -363,7 +372,7 @@ def _read_column(column: InputColumn, cells: ArrowColumn, first_row: int, infini
         cells = pa.nulls(len(cells))
     if column.kind not in (CATEGORY, LEVELS):
         if column.kind == TIME:
-            values = to_seconds(column.name, cells, first_row=first_row)
+            values = to_seconds(column.name, cells, of_day=of_day, first_row=first_row)
         else:
             values = to_numbers(column.name, cells, boolean=column.kind == BOOLEAN, first_row=first_row)
             values = check_finite(column.name, values, first_row, infinite)

@@ -19,7 +19,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from prismgp.data.cells import MISSING_TEXT, decode, from_strings, is_text, quote_names, text_scalar
+from prismgp.data.cells import (
+    MISSING_TEXT,
+    decode,
+    from_floats,
+    from_strings,
+    is_text,
+    quote_names,
+    text_scalar,
+    to_numbers,
+)
 from prismgp.exceptions import DataError
 
 BLOCK_BYTES = 2**20  # parsed at a time
@@ -309,11 +318,14 @@ class TextWriter:
         return pc.if_else(special, pc.binary_join_element_wise(mark, escaped, mark, nothing), text)
 
     def _to_strings(self, column: Any) -> Any:
-        """Convert a column to one array of text; null stays null."""
+        """Convert a column to one array of text, from which the same is read; null stays null."""
         column = decode(column)
+        if pa.types.is_duration(column.type):  # Arrow would write a number without its unit
+            column = from_floats(to_numbers("", column))
         if not is_text(column.type):
             marked = self._decimal != "." and (pa.types.is_floating(column.type) or pa.types.is_decimal(column.type))
             column = column.cast(pa.string())
             if marked:
                 column = pc.replace_substring(column, ".", self._decimal)
-        return column.cast(pa.large_string()).combine_chunks()
+        column = column.cast(pa.large_string())
+        return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
