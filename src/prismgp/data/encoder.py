@@ -66,11 +66,12 @@ class InputColumn:
     name: str
     kind: str  # one of KINDS
     categories: tuple[str, ...] = ()  # sorted; empty unless the kind is CATEGORY or LEVELS
+    percent: bool | None = None  # whether its numbers have per cent signs in text files; None: not known
 
     @classmethod
     def from_dict(cls, item: Any) -> InputColumn:
         """Read the description in a model file; ModelFileError for anything malformed."""
-        if not isinstance(item, dict) or set(item) != {"name", "kind", "categories", "encoding"}:
+        if not isinstance(item, dict) or set(item) - {"percent"} != {"name", "kind", "categories", "encoding"}:
             raise ModelFileError("a column of the table has not just 'name', 'kind', 'categories' and 'encoding'")
         name, kind, categories = item["name"], item["kind"], item["categories"]
         if not is_clean_text(name):
@@ -83,7 +84,9 @@ class InputColumn:
             raise ModelFileError(f"column {name!r} of kind {kind!r} has {len(categories)} categories")
         if any(later <= earlier for earlier, later in pairwise(categories)):
             raise ModelFileError(f"the categories of column {name!r} are not sorted and distinct")
-        return cls(name, kind, tuple(categories))
+        if "percent" in item and (kind != NUMBER or not isinstance(item["percent"], bool)):
+            raise ModelFileError(f"the per cent signs of column {name!r} are not said by true or false")
+        return cls(name, kind, tuple(categories), item.get("percent"))
 
 
 def is_clean_text(value: Any) -> bool:
@@ -158,6 +161,12 @@ class TableEncoder:
         """Columns that are among the names, in the order of the encoder."""
         there = set(names)
         return [name for name in self.input_names if name in there]
+
+    @property
+    def percents(self) -> dict[str, bool]:
+        """Whether numbers have per cent signs, of the columns that count and of which that is known."""
+        known = {each.name: each.percent for each in self.columns if each.name not in self.ignored}
+        return {name: percent for name, percent in known.items() if percent is not None}
 
     @property
     def spelled_missing(self) -> dict[str, list[str]]:
@@ -317,6 +326,7 @@ class TableEncoder:
                 "kind": column.kind,
                 "categories": list(column.categories),
                 "encoding": encoding.to_dict(),
+                **({} if column.percent is None else {"percent": column.percent}),
             }
             for column, encoding in zip(self.columns, self._learned, strict=True)
         ]

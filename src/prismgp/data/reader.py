@@ -150,6 +150,8 @@ class TableReader:
                 )
             encoder = ignore_silent(TableEncoder.numeric(names)) if encoder is None else encoder.rename(names)
         _check_columns(files, encoder, names)
+        if files.is_text:
+            files.numerals.expect_percents(encoder.percents)
         return cls(files, encoder, targets, missing=missing, noise=noise)
 
     def encode_with(self, encoder: TableEncoder) -> TableReader:
@@ -163,6 +165,13 @@ class TableReader:
                 f"{self.files.path}: column {quote_names(texts)} holds text; the model learned it as numbers: "
                 "correct or empty the cells that are none"
             )
+        signs = self.encoder.percents
+        for name, known in encoder.percents.items():
+            if signs.get(name, known) != known:
+                raise DataError(
+                    f"{self.files.path}: column {name!r} has {'no per cent signs' if known else 'per cent signs'}, and "
+                    f"the model learned it {'with' if known else 'without'} them: write it in the same way"
+                )
         return self._like(self.files, encoder)
 
     def split(self, rows: int) -> Iterator[tuple[TableReader, int | None]]:

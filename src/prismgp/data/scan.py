@@ -80,6 +80,8 @@ def scan_files(
     others = {name: scan.other_mark for name, scan in scans.items() if scan.other_mark is not None}
     if others and numerals is not None:  # at once: without the right mark everything else is noise
         raise numerals.other_error(list(others), *next(iter(others.values())))
+    if numerals is not None:
+        numerals.conclude([name for name, scan in scans.items() if scan.is_numeric])
     # Columns that began as numbers and go on as text are categories; those of the beginning are collected now.
     late = {name: scan for name, scan in scans.items() if scan.is_late}
     if late:
@@ -281,6 +283,11 @@ class _ColumnScan:
         return self._skipped and self._numbers < self._cells
 
     @property
+    def is_numeric(self) -> bool:
+        """Whether all cells are numbers, as the file spells them."""
+        return self._spelled and not self._categorical and 0 < self._cells == self._numbers
+
+    @property
     def other_mark(self) -> tuple[str, int] | None:
         """Value and row of the first number with the other decimal mark, if all cells are numbers with either."""
         return self._first_text if self._others and self._numbers + self._others == self._cells else None
@@ -315,6 +322,7 @@ class _ColumnScan:
 
     def _count(self, text: ArrowColumn, present: ArrowColumn, first_row: int) -> None:
         numerals = self._numerals or Numerals()
+        numerals.look_at(self.name, text, first_row)
         if numerals.are_plain(present):  # the quick way
             self._numbers += len(present)
             return
@@ -385,7 +393,7 @@ class _ColumnScan:
         """How the column is to be read."""
         kind = self.numeric_kind()
         if kind is not None:
-            return InputColumn(self.name, kind)
+            return InputColumn(self.name, kind, percent=self._percents > 0 if self.is_numeric else None)
         kind = CATEGORY if len(self._distinct) <= self._few else LEVELS
         return InputColumn(self.name, kind, tuple(sorted(self._distinct.to_pylist())))
 

@@ -345,6 +345,7 @@ class TableFiles:
                 part = TableFiles([piece], name)
                 part._stamps, part.respelled = [stamp], self.respelled
                 part.__dict__["schema"] = schema  # shared, so that many parts are pickled with one copy of it
+                part.__dict__["numerals"] = self.numerals  # which know what the scan has found
                 yield part, first, count
 
     def raw_batches(
