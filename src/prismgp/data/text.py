@@ -55,6 +55,7 @@ _SIGNATURES = (
     (b"SQLite format 3", "a database; export the table as CSV"),
 )
 _DELIMITERS = (",", ";", "\t", "|")
+_BLANK_LINES = re.compile(r"(?:\r\n|\r|\n)*")
 # How text begins that spreadsheets take for a formula, and what of it they take for a number or for text all the same.
 _FORMULA = "^[=+\\-@\t\r\uff1d\uff0b\uff0d\uff20]"
 _HARMLESS = "^[+\\-]?([0-9.,' \u00a0\u202f]*[0-9][0-9.,' \u00a0\u202f]*([eE][+\\-]?[0-9]+)?%?|(?i:inf|nan|infinity))?$"
@@ -106,7 +107,11 @@ class TextFormat:
         if self.encoding == "utf-8-sig":
             self.encoding = "utf-8"
         self._check_zeros(sample)
-        self.delimiter = delimiter or _sniff(self._decode(sample), default_delimiter(suffix), decimal)
+        text = self._decode(sample)
+        self._blank_lines = len(_BLANK_LINES.match(text)[0].splitlines())  # type: ignore[index]  # it always matches
+        self.delimiter = delimiter or _sniff(text, default_delimiter(suffix), decimal)
+        # Of several columns a blank line is none of their rows; of a single one it is a row with an empty cell.
+        self._single = _widths(text, self.delimiter)[:1] == [1]
 
     @contextmanager
     def open(self) -> Iterator[IO[bytes]]:
@@ -148,9 +153,14 @@ class TextFormat:
         options = {
             # One thread, because only then do errors name the row.
             "read_options": pa.csv.ReadOptions(
-                use_threads=False, block_size=BLOCK_BYTES, encoding=self.encoding.replace("utf-8", "utf8")
+                use_threads=False,
+                block_size=BLOCK_BYTES,
+                encoding=self.encoding.replace("utf-8", "utf8"),
+                skip_rows=self._blank_lines,
             ),
-            "parse_options": pa.csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True),
+            "parse_options": pa.csv.ParseOptions(
+                delimiter=self.delimiter, newlines_in_values=True, ignore_empty_lines=not self._single
+            ),
             "convert_options": pa.csv.ConvertOptions(
                 column_types=types,
                 include_columns=list(types or ()),
