@@ -226,11 +226,11 @@ class _Prediction:
         table = block.table
         names = [*self.encoder.present_columns(self.files.names), *self.targets]
         booleans = {column.name for column in self.encoder.columns if column.kind == BOOLEAN}
-        numbers = [column.name for column in self.encoder.columns if column.kind == NUMBER]
+        numbers = [column.name for column in self.encoder.columns if column.kind in (NUMBER, BOOLEAN)]
         cells = self.files.cells(
             table,
             names,
-            numbers=[*numbers, *self.targets],
+            numbers=[*numbers, *self.targets],  # those with cells of another kind stay text
             levels=self.encoder.spelled_missing,
             first_row=block.first_row,
         )

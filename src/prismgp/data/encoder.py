@@ -119,9 +119,12 @@ class TableEncoder:
     ignored: frozenset[str] = field(default=frozenset(), compare=False)
 
     @classmethod
-    def numeric(cls, names: Iterable[str], *, positional: bool = False) -> TableEncoder:
-        """The encoder of a purely numeric table without missing cells."""
-        columns = tuple(InputColumn(name, NUMBER) for name in names)
+    def numeric(cls, names: Iterable[str], *, kind: str = NUMBER, positional: bool = False) -> TableEncoder:
+        """The encoder of a purely numeric table without missing cells.
+
+        ``kind=BOOLEAN``: the table had numbers, and it is not known which of them were true and false.
+        """
+        columns = tuple(InputColumn(name, kind) for name in names)
         return cls(columns, encodings=(NumberEncoding(None),) * len(columns), positional=positional)
 
     # -- names -----------------------------------------------------------------------------------

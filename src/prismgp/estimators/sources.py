@@ -35,6 +35,7 @@ from prismgp.data import (
     read_frame,
     warn_unseen,
 )
+from prismgp.data.encodings import BOOLEAN
 from prismgp.data.frames import column_names, to_arrow
 from prismgp.exceptions import DataError
 
@@ -231,7 +232,7 @@ def _numbers_encoder(estimator: BaseEstimator, names: list[str]) -> TableEncoder
     known, model = getattr(estimator, "feature_names_in_", None), getattr(estimator, "model_", None)
     if known is None or model is None or names == list(known):
         return None
-    encoder = TableEncoder.numeric(known).ignore(model.standardiser.constant_inputs)
+    encoder = TableEncoder.numeric(known, kind=BOOLEAN).ignore(model.standardiser.constant_inputs)
     own, needed = ([name for name in each if name not in encoder.ignored] for each in (names, known))
     return encoder if own == needed else None
 
