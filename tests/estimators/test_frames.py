@@ -185,6 +185,25 @@ def test_files_with_text_for_a_model_of_numbers(tmp_path: Path) -> None:
     np.testing.assert_allclose(model.predict(from_csv(tmp_path / "numbers.csv")), model.predict(table))
 
 
+@pytest.mark.parametrize("library", ["pandas", "arrow"])
+def test_categories_of_floats(library: str) -> None:
+    """Codes with missing cells are floats, and mean what they mean as integers."""
+    codes = np.random.default_rng(0).integers(1, 4, N)
+    gaps = pd.Series(codes, dtype="Int64").mask(np.arange(N) % 9 == 4)
+    floats = pd.DataFrame({"code": gaps.astype("float64").astype("category")})
+    integers = pd.DataFrame({"code": gaps.astype("category")})
+    as_table = pa.Table.from_pandas if library == "arrow" else lambda frame: frame
+    model, other = make().fit(as_table(floats), target()), make().fit(as_table(integers), target())
+    assert model.table_encoder_.feature_names == ["code=1", "code=2", "code=3", "code is missing"]
+    np.testing.assert_array_equal(model.predict(as_table(integers)), other.predict(as_table(floats)))
+    plain = pd.DataFrame({"code": gaps.astype("float64")})
+    np.testing.assert_array_equal(model.predict(as_table(plain)), model.predict(as_table(floats)))
+    with pytest.raises(DataError, match="'code' holds double; the model learned it as text"):
+        model.predict(plain / 2)
+    sizes = pd.DataFrame({"size": pd.Categorical([0.5, 1.0, -2.25, 1e300] * (N // 4))})
+    assert make().fit(as_table(sizes), target()).table_encoder_.columns[0].categories == ("-2.25", "0.5", "1", "1e+300")
+
+
 def test_periods_and_intervals() -> None:
     table = pd.DataFrame({"month": pd.period_range("2015-01", periods=N, freq="M"), "band": pd.cut(np.arange(N), 4)})
     table.loc[3, "band"] = np.nan

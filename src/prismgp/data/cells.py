@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from prismgp._types import Array
+from prismgp._types import AnyArray, Array
 from prismgp.data.encodings import BOOLEAN, CATEGORY, NUMBER, TIME
 from prismgp.exceptions import DataError
 
@@ -21,6 +21,7 @@ MISSING_TEXT = (
     *("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>"),
     *("N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null"),
 )
+_LARGEST_WHOLE = 2.0**53  # below it floats have all whole numbers
 _LARGEST_CELL = 1e150  # squares of larger values leave the range of float64
 _NUMERAL = r"(?i)^[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?|inf|infinity|nan)$"
 _OFFSET = "^([0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9:.]+)(?:Z|[+-](?:[01][0-9]|2[0-3])(?::?[0-5][0-9])?)$"
@@ -87,7 +88,8 @@ def column_kind(name: str, kind: Any, *, categorical: bool = False) -> str:
     dictionary = pa.types.is_dictionary(kind)
     if dictionary:
         kind = kind.value_type
-    if is_text(kind) or pa.types.is_null(kind) or ((dictionary or categorical) and pa.types.is_integer(kind)):
+    codes = pa.types.is_integer(kind) and (dictionary or categorical)
+    if is_text(kind) or pa.types.is_null(kind) or codes or (dictionary and pa.types.is_floating(kind)):
         return CATEGORY  # a column without a single value has no categories but that of missing cells
     if categorical:
         raise DataError(f"column {name!r} holds {kind}; only text and whole numbers can be categories")
@@ -115,12 +117,29 @@ def trim(text: ArrowColumn) -> ArrowColumn:
     return _null_where(pc.equal(pc.binary_length(text), pa.array([0], pa.int64())[0]), text)
 
 
-def to_text(name: str, column: ArrowColumn) -> ArrowColumn:
-    """Convert a category column to text without surrounding blanks; null where it is missing or empty."""
-    column = decode(column)
+def to_text(name: str, column: ArrowColumn, *, codes: bool = False) -> ArrowColumn:
+    """Convert a category column to text without surrounding blanks; null where it is missing or empty.
+
+    Floats may be values of a dictionary, and ``codes`` whole floats, as whole numbers become where cells are missing.
+    """
+    dictionary, column = pa.types.is_dictionary(column.type), decode(column)
+    if pa.types.is_floating(column.type):
+        values = to_floats(column)
+        whole = np.isnan(values) | ((values == np.rint(values)) & (np.abs(values) < _LARGEST_WHOLE))
+        if dictionary or (codes and whole.all()):
+            column = _spell_floats(values, whole)
     if is_text(column.type) or pa.types.is_integer(column.type) or pa.types.is_null(column.type):
         return trim(column)
     raise DataError(f"column {name!r} holds {column.type}; the model learned it as text: convert it to text")
+
+
+def _spell_floats(values: Array, whole: AnyArray) -> ArrowColumn:
+    """Floats as text, whole ones as integers are spelled."""
+    spelled = from_floats(np.where(whole, values, 0.0)).cast(pa.int64()).cast(pa.large_string())
+    if whole.all():
+        return spelled
+    fractions = from_floats(values).cast(pa.large_string())
+    return pc.if_else(pc.equal(from_floats(whole.astype(np.float64)), 1.0), spelled, fractions)
 
 
 def to_numbers(name: str, column: ArrowColumn, *, boolean: bool = False, first_row: int = 0) -> Array:

@@ -8,6 +8,7 @@ the fit has learned from its rows (``encodings.py``). Which columns are inputs a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -378,9 +379,8 @@ def _read_column(
     column: InputColumn, cells: ArrowColumn, first_row: int, infinite: str, *, of_day: bool = False
 ) -> tuple[Array, AnyArray]:
     """Numbers of a column's cells, (n,), and which are missing."""
-    cells = decode(cells)
-    if is_text(cells.type):
-        cells = trim(cells)
+    if is_text(cells.type) or (pa.types.is_dictionary(cells.type) and is_text(cells.type.value_type)):
+        cells = trim(decode(cells))
     if cells.null_count == len(cells):  # of whatever type, as nothing says what it would hold
         cells = pa.nulls(len(cells))
     if column.kind not in (CATEGORY, LEVELS):
@@ -393,6 +393,7 @@ def _read_column(
     if not column.categories:  # training had no value, of whatever type: any is unseen
         missing = to_floats(pc.is_null(cells)) > 0.0
         return np.where(missing, 0.0, -1.0), missing
-    text, categories = to_text(column.name, cells), from_strings(column.categories)
+    whole = all(re.fullmatch("-?[0-9]+", level) for level in column.categories)
+    text, categories = to_text(column.name, cells, codes=whole), from_strings(column.categories)
     missing, codes = to_floats(pc.is_null(text)) > 0.0, to_floats(pc.index_in(text, value_set=categories))
     return np.where(missing, len(column.categories), np.nan_to_num(codes, nan=-1.0)), missing
