@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from prismgp._system import warn_caller
 from prismgp.data.cells import (
     ArrowColumn,
     check_unique,
@@ -28,6 +27,7 @@ from prismgp.data.cells import (
 )
 from prismgp.data.encoder import InputColumn, TableEncoder
 from prismgp.data.encodings import BOOLEAN, CATEGORY, LEVELS, NUMBER, TIME
+from prismgp.data.hints import hint_at_text, unit_remedy
 from prismgp.data.numerals import Numerals, count_percents
 from prismgp.data.tables import TableFiles
 from prismgp.exceptions import DataError
@@ -35,15 +35,6 @@ from prismgp.exceptions import DataError
 _SAVED_INDEX = re.compile(r"__index_level_\d+__|Unnamed: 0|")
 _TRUE_AND_FALSE = ("true", "false")
 _SCAN_ROWS = 65_536
-_MANY_LEVELS = 20  # texts of which so many read as numbers or dates are hardly meant as categories
-# Leading zeros are those of a code. ISO 8601 has the year first, and hyphens.
-_GROUPED = "[1-9][0-9]{0,2}(?:[., '\u2019\u00a0\u202f][0-9]{3})+"
-_NUMBER_LEVEL = f"(?i)^[+\u2212-]?(?:0|[1-9][0-9]*|{_GROUPED})(?:[.,][0-9]*)?(?:e[+-]?[0-9]+| ?%)?$"
-_DATE_LEVEL = r"^(?:[0-9]{1,2}[./-][0-9]{1,2}[./-](?:19|20)[0-9]{2}|(?:19|20)[0-9]{2}[./][0-9]{1,2}[./][0-9]{1,2})\b"
-_WITH_UNIT = (
-    "^[+\u2212-]?[0-9][0-9., '\u2019]* ?[^0-9., ][^0-9]*$"
-    "|^(?:[$\u20ac\u00a3\u00a5]|USD|EUR|GBP|CHF) ?[+\u2212-]?[0-9][0-9., '\u2019]*$"
-)
 MAX_CATEGORIES = 30  # levels that get an indicator each; more are encoded by their effect on the target
 
 
@@ -152,18 +143,7 @@ class TableScan:
 def _hint_at_text(scans: dict[str, _ColumnScan], encoder: TableEncoder) -> None:
     """Warn of categories that are numbers or dates for a reader."""
     found = [scans[column.name] for column in encoder.columns if column.kind in (CATEGORY, LEVELS)]
-    for pattern, what, remedy in (
-        (_NUMBER_LEVEL, "numbers", "convert to numbers what is no code"),
-        (_DATE_LEVEL, "dates", "write them as ISO 8601 does, like 2024-12-31"),
-    ):
-        examples = {scan.name: scan.find_levels(pattern) for scan in found}
-        names = {name: example for name, example in examples.items() if example is not None}
-        if names:
-            value, verb = next(iter(names.values())), "holds" if len(names) == 1 else "hold"
-            warn_caller(
-                f"{plural(names, 'column')} {quote_names(names)} {verb} text that reads as {what}, such as {value!r}, "
-                f"and is encoded as categories: {remedy}"
-            )
+    hint_at_text({scan.name: scan.levels for scan in found if scan.is_untold})
 
 
 def scan_table(table: pa.Table, *, warn: bool = True) -> TableEncoder:
@@ -255,7 +235,7 @@ def _is_boolean(name: str, scan: _ColumnScan | None, kind: Any) -> bool:
         found = scan.numeric_kind()
         if found not in (NUMBER, BOOLEAN):
             what = "dates or times" if found == TIME else "text"
-            remedy = "" if found == TIME else scan.unit_remedy()
+            remedy = "" if found == TIME else unit_remedy(scan.levels)
             raise DataError(f"the target {name!r} holds {what}; a regression target must be numeric{remedy}")
         return found == BOOLEAN
     if column_kind(name, kind) not in (NUMBER, BOOLEAN):
@@ -272,7 +252,7 @@ class _ColumnScan:
         self._others = self._percents = 0  # numbers with the other decimal mark, and with a per cent sign
         self.respelled = False  # whether the parser of the file cannot convert all numbers
         self._what = "target" if is_target else "column"
-        self._distinct: ArrowColumn = pa.array([], pa.large_string())
+        self.levels: ArrowColumn = pa.array([], pa.large_string())
         self._rows = self._cells = self._numbers = self._booleans = self._times = 0
         self._first_text: tuple[str, int] | None = None
         self._typed = self._skipped = False
@@ -313,12 +293,12 @@ class _ColumnScan:
         self._rows += other._rows
         self._cells += other._cells
         self._times += other._times
-        self._distinct = pc.unique(pa.chunked_array([self._distinct, other._distinct]))
+        self.levels = pc.unique(pa.chunked_array([self.levels, other.levels]))
 
     def add_levels(self, text: ArrowColumn) -> None:
         """Take in the levels of cells, and nothing else."""
         present = pc.unique(pc.drop_null(to_text(self.name, text))).cast(pa.large_string())
-        self._distinct = pc.unique(pa.chunked_array([self._distinct, present]))
+        self.levels = pc.unique(pa.chunked_array([self.levels, present]))
 
     def _count(self, text: ArrowColumn, present: ArrowColumn, first_row: int) -> None:
         numerals = self._numerals or Numerals()
@@ -342,21 +322,10 @@ class _ColumnScan:
                 row = int(texts[0])
                 self._first_text = text[row].as_py(), first_row + row
 
-    def find_levels(self, pattern: str) -> str | None:
-        """The first of many levels of text that match, if most levels do and nobody has asked for categories."""
-        if self._typed or self._categorical:
-            return None
-        alike = self._distinct.filter(pc.match_substring_regex(self._distinct, pattern))
-        if len(alike) < _MANY_LEVELS or len(alike) <= len(self._distinct) / 2:
-            return None
-        return str(alike[0].as_py())
-
-    def unit_remedy(self) -> str:
-        """What to do about numbers that have a unit; empty where the text is something else."""
-        found = self._distinct.filter(pc.match_substring_regex(self._distinct, _WITH_UNIT))
-        if len(found) <= len(self._distinct) / 2:
-            return ""
-        return f": remove the unit from cells such as {found[0].as_py()!r}"
+    @property
+    def is_untold(self) -> bool:
+        """Whether only the text says what it is: neither a type nor the user has asked for categories."""
+        return not (self._typed or self._categorical)
 
     def numeric_kind(self) -> str | None:
         """NUMBER, BOOLEAN or TIME; None for categories.
@@ -394,8 +363,8 @@ class _ColumnScan:
         kind = self.numeric_kind()
         if kind is not None:
             return InputColumn(self.name, kind, percent=self._percents > 0 if self.is_numeric else None)
-        kind = CATEGORY if len(self._distinct) <= self._few else LEVELS
-        return InputColumn(self.name, kind, tuple(sorted(self._distinct.to_pylist())))
+        kind = CATEGORY if len(self.levels) <= self._few else LEVELS
+        return InputColumn(self.name, kind, tuple(sorted(self.levels.to_pylist())))
 
 
 def empty_error(name: str, rows: int) -> DataError:
