@@ -29,11 +29,11 @@ _LARGEST = 1e150  # squares of larger values leave the range of float64
 
 
 def check_fit_data(
-    estimator: BaseEstimator, x: Any, y: Any, *, reset: bool = True, allow_nan: bool = False
+    estimator: BaseEstimator, x: Any, y: Any, *, reset: bool = True, allow_nan: bool = False, infinite: str = "error"
 ) -> tuple[AnyArray, AnyArray]:
     """Validate training data; returns X (n, d) and y as passed, (n,) or (n, q), both float.
 
-    ``allow_nan``: X may have missing cells, which become NaN.
+    ``allow_nan``: X may have missing cells, which become NaN; ``infinite="missing"``: and infinite ones, likewise.
     """
     from sklearn.utils.validation import validate_data  # start-up weight: predictions from files do without
 
@@ -41,12 +41,15 @@ def check_fit_data(
     _refuse_times({"X": x, "y": y})
     try:
         options = {"dtype": _NUMPY_DTYPES, "multi_output": True, "y_numeric": True}
-        finite = "allow-nan" if allow_nan else True
+        finite = False if infinite == "missing" else "allow-nan" if allow_nan else True
         clean_x, clean_y = validate_data(estimator, x, y, reset=reset, ensure_all_finite=finite, **options)
         if clean_y.dtype not in _NUMPY_DTYPES:
             clean_y = clean_y.astype(np.float64)
     except (ValueError, TypeError) as error:
-        raise _explain(error, {"X": x, "y": y}, allow_nan=allow_nan) from error
+        allowed = {"allow_nan": allow_nan, "allow_inf": infinite == "missing"}
+        raise _explain(error, {"X": x, "y": y}, **allowed) from error
+    if infinite == "missing" and np.isinf(clean_x).any():
+        clean_x = np.where(np.isinf(clean_x), np.nan, clean_x)
     _check_range(clean_x, x, "X")
     _check_range(clean_y, y, "y")
     return clean_x, clean_y
@@ -161,17 +164,17 @@ def _check_range(clean: AnyArray, original: Any, what: str) -> None:
         )
 
 
-def _explain(error: Exception, data: dict[str, Any], *, allow_nan: bool) -> DataError:
-    """Return the same error, naming the first bad cell if there is one; ``allow_nan``: NaN is allowed in X."""
+def _explain(error: Exception, data: dict[str, Any], **allowed: bool) -> DataError:
+    """Return the same error, naming the first bad cell if there is one; NaN and infinity may be allowed in X."""
     for what, table in data.items():
-        found = _first_bad_cell(table, what, allow_nan=allow_nan and what == "X")
+        found = _first_bad_cell(table, what, **allowed if what == "X" else {})
         if found is not None:
             return found
     kind = DataTypeError if isinstance(error, TypeError) else DataError
     return kind(str(error))
 
 
-def _first_bad_cell(table: Any, what: str, *, allow_nan: bool = False) -> DataError | None:
+def _first_bad_cell(table: Any, what: str, *, allow_nan: bool = False, allow_inf: bool = False) -> DataError | None:
     if table is None or hasattr(table, "tocsr"):
         return None
     try:
@@ -182,7 +185,7 @@ def _first_bad_cell(table: Any, what: str, *, allow_nan: bool = False) -> DataEr
         return None
     cells = cells.reshape(len(cells), -1)
     for column in range(cells.shape[1]):
-        found = _first_bad_value(cells[:, column], allow_nan=allow_nan)
+        found = _first_bad_value(cells[:, column], allow_nan=allow_nan, allow_inf=allow_inf)
         if found is None:
             continue
         row, value, trouble, remedy, wrong_type = found
@@ -195,7 +198,7 @@ def _first_bad_cell(table: Any, what: str, *, allow_nan: bool = False) -> DataEr
     return None
 
 
-def _first_bad_value(column: AnyArray, *, allow_nan: bool) -> tuple[int, Any, str, str, bool] | None:
+def _first_bad_value(column: AnyArray, *, allow_nan: bool, allow_inf: bool) -> tuple[int, Any, str, str, bool] | None:
     """Find the first bad cell of a column: row, value, trouble, remedy, and whether it is a type error."""
     if column.dtype.kind == "c" and np.iscomplex(column).any():
         row = int(np.flatnonzero(np.iscomplex(column))[0])
@@ -224,7 +227,7 @@ def _first_bad_value(column: AnyArray, *, allow_nan: bool) -> tuple[int, Any, st
             if allow_nan:
                 continue
             return row, value, "input contains NaN (a missing value)", _IMPUTE, False
-        if np.isinf(number):
+        if np.isinf(number) and not allow_inf:
             return row, value, "input contains inf (infinity)", "drop the row or clip the value", False
     return None
 

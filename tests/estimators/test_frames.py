@@ -144,6 +144,21 @@ def test_missing_argument() -> None:
         make().fit(table.assign(number=[-np.inf if row == 2 else row for row in range(N)]), y)
 
 
+@pytest.mark.parametrize("kind", ["text", "numbers", "array"])
+def test_rows_with_infinity_are_dropped(kind: str) -> None:
+    table, y = frame()[["text", "number", "whole"][kind != "text" :]], target()
+    table.loc[[3, 8], "number"] = -np.inf
+    x = table.astype(float).to_numpy() if kind == "array" else table
+    dropped = make(missing="drop").fit(x, y)
+    assert dropped.fit_status_["rows"] == N - 2
+    assert np.isfinite(dropped.predict(x[:3])).all()
+    for missing in ("impute", "error"):
+        with pytest.raises(DataError, match="inf"):
+            make(missing=missing).fit(x, y)
+    with pytest.raises(DataError, match=r"target column 0 holds inf"):
+        make(missing="drop").fit(x, np.where(np.arange(N) == 5, np.inf, y))
+
+
 def test_unusual_columns() -> None:
     y = target()
     mixed = pd.DataFrame({"m": [1, "two"] * (N // 2), "none": [None] * N, "ab": pd.Series(["x"] * N, dtype="string")})

@@ -289,7 +289,8 @@ def check_finite(name: str, values: Array, first_row: int, infinite: str) -> Arr
     row = int(np.argmax(found))
     raise DataError(
         f"column {name!r} holds {values[row]} {in_row(first_row + row)}; infinity is not a "
-        "missing value: correct or empty the cell, or leave such rows out with --missing drop"
+        "missing value: correct or empty the cell, or leave such rows out with --missing drop (in Python: fit with "
+        'missing="drop")'
     )
 
 

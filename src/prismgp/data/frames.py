@@ -122,11 +122,14 @@ def input_columns(encoder: TableEncoder, frame: Any) -> pa.Table:
     return to_arrow(frame, encoder.present_columns(names) or names[:1])  # one, if only its rows count
 
 
-def read_frame(encoder: TableEncoder, frame: Any) -> tuple[pd.DataFrame, TableBatch]:
-    """A frame of one number for each cell of the columns that the encoder knows, and what was found in them."""
+def read_frame(encoder: TableEncoder, frame: Any, *, infinite: str = "error") -> tuple[pd.DataFrame, TableBatch]:
+    """A frame of one number for each cell of the columns that the encoder knows, and what was found in them.
+
+    ``infinite`` numbers are an error, or "missing".
+    """
     import pandas as pd  # start-up weight: predictions from files do without
 
-    batch = encoder.read(input_columns(encoder, frame))
+    batch = encoder.read(input_columns(encoder, frame), infinite=infinite)
     names = [name for name in frame.columns if str(name) in set(encoder.input_names)] if _is("pandas", frame) else []
     # The frame's own names, which may be numbers; in the order of the encoder.
     own = {str(name): name for name in names}

@@ -141,12 +141,13 @@ def adopt_rows(estimator: Any, X: Any, y: Any, noise: tuple[Any, Any], labels: L
     inputs, if they are given.
     """
     encoder = batch = None
+    infinite = "missing" if estimator.missing == "drop" else "error"
     if is_frame(X) and needs_encoder(X):
         encoder = frame_encoder(X)
-        X, batch = read_frame(encoder, X)
+        X, batch = read_frame(encoder, X, infinite=infinite)
         if estimator.missing == "error" and batch.missing:
             raise missing_error(batch.missing)
-    x, target = check_fit_data(estimator, X, y, allow_nan=estimator.missing != "error")
+    x, target = check_fit_data(estimator, X, y, allow_nan=estimator.missing != "error", infinite=infinite)
     columns_of_noise, own_labels = check_row_noise(*noise, len(x), target.size // len(target)), labels(*x.shape)
     incomplete: AnyArray = np.asarray(np.isnan(x).any(axis=1) if batch is None else batch.incomplete)
     if estimator.missing == "drop" and incomplete.any():
