@@ -177,6 +177,7 @@ def file_source(
         exclude=_to_list(exclude),
         categorical=_to_list(categorical),
         max_categories=max_categories,
+        roles=columns_of_noise.roles,
     )
     encoder = replace(encoder, targets=tuple(targets))  # the columns of noise are no inputs, and no targets either
     reader = TableReader(files, encoder, targets, missing=missing, booleans=booleans, noise=columns_of_noise)

@@ -38,6 +38,12 @@ class NoiseColumns:
         return [name for name in (self.weight, self.variance) if name is not None]
 
     @property
+    def roles(self) -> dict[str, str]:
+        """What each of the columns is, for messages."""
+        roles = {"weight column": self.weight, "noise column": self.variance}
+        return {name: role for role, name in roles.items() if name is not None}
+
+    @property
     def n_noise(self) -> int:
         """Columns behind the targets."""
         return 2 if self.variance is not None else 1 if self.weight is not None else 0

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -46,13 +47,14 @@ def scan_files(
     exclude: Collection[str] = (),
     categorical: Collection[str] = (),
     max_categories: int = MAX_CATEGORIES,
+    roles: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[TableEncoder, frozenset[str]]:
     """Decide how the columns of a table are read; returns also the targets that text spells as true and false.
 
     Takes one pass over the table, in memory that does not grow with its rows but with its categories, or none if all
     columns have types. Targets must be numeric; for the other arguments see :func:`~prismgp.data.from_parquet`. Columns
-    of text or whole numbers can be ``categorical`` even when they look like numbers. One DataError names all columns
-    with problems, and the remedies.
+    of text or whole numbers can be ``categorical`` even when they look like numbers. ``roles`` of targets that are
+    something else are for messages. One DataError names all columns with problems, and the remedies.
     """
     schema = files.schema
     check_unique(targets, "target")
@@ -64,7 +66,8 @@ def scan_files(
         with _collect(problems):
             forced = name in categorical
             if files.is_text or column_kind(name, schema.field(name).type, categorical=forced) == CATEGORY:
-                scans[name] = _ColumnScan(name, forced, max_categories, numerals=numerals, is_target=name in targets)
+                role = roles.get(name, "target") if name in targets else "column"
+                scans[name] = _ColumnScan(name, forced, max_categories, numerals=numerals, role=role)
     if scans:
         _scan(files, scans)
         files.respelled.update(name for name, scan in scans.items() if scan.respelled)
@@ -80,7 +83,7 @@ def scan_files(
     booleans = set()
     for name in targets:
         with _collect(problems):
-            if _is_boolean(name, scans.get(name), schema.field(name).type):
+            if _is_boolean(name, scans.get(name), schema.field(name).type, roles.get(name, "target")):
                 booleans.add(name)
     encoder = TableEncoder(tuple(_columns(schema, names, scans, problems)), tuple(targets))
     raise_problems(problems)
@@ -100,7 +103,7 @@ class TableScan:
         for name in self._names:
             with _collect(self._problems):
                 if column_kind(name, table.schema.field(name).type) == CATEGORY:
-                    self._scans[name] = _ColumnScan(name, False, max_categories, numerals=None, is_target=False)
+                    self._scans[name] = _ColumnScan(name, False, max_categories, numerals=None, role="column")
                     self._scans[name].add(table.column(name), 0)
 
     def merge(self, other: TableScan) -> TableScan:
@@ -229,29 +232,30 @@ def _scan(files: TableFiles, scans: dict[str, _ColumnScan], *, levels_only: bool
         raise DataError(f"{files.path}: there are no rows below the header")
 
 
-def _is_boolean(name: str, scan: _ColumnScan | None, kind: Any) -> bool:
+def _is_boolean(name: str, scan: _ColumnScan | None, kind: Any, role: str) -> bool:
     """Whether a target is spelled as true and false; an error where it is neither that nor numeric."""
+    must = "a regression target must be numeric" if role == "target" else "it must be numeric"
     if scan is not None and is_text(kind):
         found = scan.numeric_kind()
         if found not in (NUMBER, BOOLEAN):
             what = "dates or times" if found == TIME else "text"
             remedy = "" if found == TIME else unit_remedy(scan.levels)
-            raise DataError(f"the target {name!r} holds {what}; a regression target must be numeric{remedy}")
+            raise DataError(f"the {role} {name!r} holds {what}; {must}{remedy}")
         return found == BOOLEAN
     if column_kind(name, kind) not in (NUMBER, BOOLEAN):
-        raise DataError(f"the target {name!r} holds {kind}; a regression target must be numeric")
+        raise DataError(f"the {role} {name!r} holds {kind}; {must}")
     return False
 
 
 class _ColumnScan:
     """What is known of a column after some of its cells; ``numerals``: how the file spells numbers, if as text."""
 
-    def __init__(self, name: str, categorical: bool, few: int, *, numerals: Numerals | None, is_target: bool) -> None:
+    def __init__(self, name: str, categorical: bool, few: int, *, numerals: Numerals | None, role: str) -> None:
         self.name, self._categorical, self._few, self._numerals = name, categorical, few, numerals
         self._spelled = numerals is not None
         self._others = self._percents = 0  # numbers with the other decimal mark, and with a per cent sign
         self.respelled = False  # whether the parser of the file cannot convert all numbers
-        self._what = "target" if is_target else "column"
+        self._what = role
         self.levels: ArrowColumn = pa.array([], pa.large_string())
         self._rows = self._cells = self._numbers = self._booleans = self._times = 0
         self._first_text: tuple[str, int] | None = None
@@ -332,8 +336,8 @@ class _ColumnScan:
 
         An error for a target without cells, and for a column in which most cells are numbers, but not all.
         """
-        if not self._cells and self._what == "target":
-            raise empty_error(self.name, self._rows)
+        if not self._cells and self._what != "column":
+            raise empty_error(self.name, self._rows, self._what)
         if self._typed or self._categorical or not self._cells:
             return None
         if self._times == self._cells:
@@ -367,6 +371,6 @@ class _ColumnScan:
         return InputColumn(self.name, kind, tuple(sorted(self.levels.to_pylist())))
 
 
-def empty_error(name: str, rows: int) -> DataError:
+def empty_error(name: str, rows: int, role: str = "target") -> DataError:
     """The error for a target without a single value."""
-    return DataError(f"the target {name!r} is empty in all {rows:,} rows")
+    return DataError(f"the {role} {name!r} is empty in all {rows:,} rows")
