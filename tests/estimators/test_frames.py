@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import warnings
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -246,3 +247,16 @@ def test_messages_about_targets() -> None:
         make().fit(table, pd.Series(np.where(np.arange(N) == 4, np.nan, 1.0), name="y"))
     with pytest.raises(DataError, match=r"target 'y' holds 'a' at row 0 .*; a regression target must be numeric$"):
         make().fit(table, pd.Series(["a"] * N, name="y"))
+
+
+@pytest.mark.parametrize("names", [[0, 1], pd.MultiIndex.from_tuples([("a", "x"), ("a", "y")]), [2.5, 3.5], ["u", "v"]])
+def test_names_that_are_no_text_after_loading(names: Any, tmp_path: Path) -> None:
+    table = frame()[["text", "number"]].set_axis(names, axis=1)
+    model = make().fit(table, target())
+    model.save(tmp_path / "m.prism")
+    loaded = prismgp.load(tmp_path / "m.prism")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        np.testing.assert_array_equal(loaded.predict(table), model.predict(table))
+        np.testing.assert_array_equal(loaded.predict(table[table.columns[::-1]]), model.predict(table))
+        assert np.isfinite(loaded.log_density(table, target())).all()

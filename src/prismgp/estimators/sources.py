@@ -283,6 +283,8 @@ def _read(estimator: Any, X: Any) -> tuple[Any, bool]:
             raise _numbers_only_error(others)
         return _add_ignored(estimator, X), _allows_nan(estimator)
     frame, batch = read_frame(encoder, X)
+    # The encoder has found the columns; that their names are no text is not known after loading.
+    frame.columns = getattr(estimator, "feature_names_in_", list(range(frame.shape[1])))
     if not _allows_nan(estimator) and batch.missing:
         raise missing_error(batch.missing)
     warn_unseen(batch.unseen)
