@@ -116,3 +116,17 @@ def test_a_single_column_has_as_many_predictions_as_rows(tmp_path: Path) -> None
     out = pd.read_csv(tmp_path / "o.csv")
     assert len(out) == 3
     assert out["mean"].notna().all()
+
+
+@pytest.mark.parametrize("first", ["sep=;", '"sep=;"', "sep=;\r\n"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_the_line_that_tells_excel_the_delimiter(first: str, encoding: str, tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_bytes("\r\n".join([first, "a;b,c;y", "1;2;3", "4;5;6", ""]).encode(encoding))
+    source = from_csv(path, "y")
+    assert source.encoder.input_names == ["a", "b,c"]
+    assert source.load().x.tolist() == [[1, 2], [4, 5]]
+    path.write_text("sep=,\na\n1\n\n3\n")
+    np.testing.assert_array_equal(from_csv(path).load().x[:, 0], [1, np.nan, 3])
+    assert delimiter(tmp_path, "sep=x,y\n1,2\n") == ","
+    assert open_tables(tmp_path / "t.csv").names == ["sep=x", "y"]

@@ -55,7 +55,8 @@ _SIGNATURES = (
     (b"SQLite format 3", "a database; export the table as CSV"),
 )
 _DELIMITERS = (",", ";", "\t", "|")
-_BLANK_LINES = re.compile(r"(?:\r\n|\r|\n)*")
+# Blank lines, and the line that tells Excel the delimiter.
+_BEFORE_HEADER = re.compile(r"""(?:\r\n|\r|\n)*(?:"?sep=(?P<mark>[^\r\n"])"?(?:\r\n|\r|\n)+)?""")
 # How text begins that spreadsheets take for a formula, and what of it they take for a number or for text all the same.
 _FORMULA = "^[=+\\-@\t\r\uff1d\uff0b\uff0d\uff20]"
 _HARMLESS = "^[+\\-]?([0-9.,' \u00a0\u202f]*[0-9][0-9.,' \u00a0\u202f]*([eE][+\\-]?[0-9]+)?%?|(?i:inf|nan|infinity))?$"
@@ -108,8 +109,10 @@ class TextFormat:
             self.encoding = "utf-8"
         self._check_zeros(sample)
         text = self._decode(sample)
-        self._blank_lines = len(_BLANK_LINES.match(text)[0].splitlines())  # type: ignore[index]  # it always matches
-        self.delimiter = delimiter or _sniff(text, default_delimiter(suffix), decimal)
+        start = _BEFORE_HEADER.match(text)
+        assert start is not None  # it matches nothing too
+        self._skipped, text = start[0].count("\n") or start[0].count("\r"), text[start.end() :]
+        self.delimiter = delimiter or start["mark"] or _sniff(text, default_delimiter(suffix), decimal)
         # Of several columns a blank line is none of their rows; of a single one it is a row with an empty cell.
         self._single = _widths(text, self.delimiter)[:1] == [1]
 
@@ -156,7 +159,7 @@ class TextFormat:
                 use_threads=False,
                 block_size=BLOCK_BYTES,
                 encoding=self.encoding.replace("utf-8", "utf8"),
-                skip_rows=self._blank_lines,
+                skip_rows=self._skipped,
             ),
             "parse_options": pa.csv.ParseOptions(
                 delimiter=self.delimiter, newlines_in_values=True, ignore_empty_lines=not self._single
