@@ -127,12 +127,47 @@ def _check_row_numbers(name: str, values: Any, n: int, zero: str) -> AnyArray | 
     return clean
 
 
+def refuse_lazy(data: Any) -> None:
+    """Refuse a lazy frame of polars, which has no rows yet."""
+    if type(data).__name__ == "LazyFrame" and hasattr(data, "collect"):
+        raise DataError("a polars LazyFrame has no rows yet; pass the frame that .collect() returns")
+
+
+def sparse_error(names: Sequence[Any]) -> DataError:
+    """The error for columns of a pandas frame that hold sparse values."""
+    first = names[0]
+    more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
+    return DataError(f"column {str(first)!r}{more} is sparse; make it dense, e.g. X[{first!r}].sparse.to_dense()")
+
+
 def _to_array(data: Any) -> Any:
-    """Convert a torch tensor to an array; return anything else as it is."""
+    """Convert a torch tensor, or an array with a mask, to an array; return anything else as it is."""
+    refuse_lazy(data)
+    if isinstance(data, np.ma.MaskedArray):
+        return _unmask(data)
+    if not callable(getattr(data, "columns", None)) and len(getattr(data, "columns", (None,))) == 0:
+        raise DataError("the frame has no columns; it needs at least one, of numbers")
+    sparse = [name for name, kind in _pandas_types(data) if type(kind).__name__ == "SparseDtype"]
+    if sparse:
+        raise sparse_error(sparse)
     if not isinstance(data, torch.Tensor):
         return data
     dense = data.detach().to_dense() if data.layout != torch.strided else data.detach()
     return (dense.float() if dense.dtype == torch.bfloat16 else dense).cpu().numpy()
+
+
+def _pandas_types(frame: Any) -> list[tuple[Any, Any]]:
+    types = getattr(frame, "dtypes", None)
+    return list(types.items()) if hasattr(types, "items") and hasattr(frame, "columns") else []
+
+
+def _unmask(data: Any) -> AnyArray:
+    """An array with NaN where a cell is masked, or None if it holds no numbers: what is under a mask does not count."""
+    if not np.ma.is_masked(data):
+        return np.asarray(np.ma.getdata(data))
+    if data.dtype.kind in "biuf":
+        return np.asarray(data.astype(np.result_type(data.dtype, np.float32)).filled(np.nan))
+    return np.asarray(data.astype(object).filled(None))
 
 
 def _refuse_times(data: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from prismgp._validate import sparse_error
 from prismgp.data.cells import absent_error, check_unique, is_numeric
 from prismgp.data.encoder import TableBatch, TableEncoder
 from prismgp.data.scan import scan_table
@@ -62,15 +63,31 @@ def to_arrow(frame: Any, names: list[str] | None = None) -> pa.Table:
     if absent:
         raise absent_error(absent, columns)
     if not _is("pandas", frame):
-        return frame.select(chosen).to_arrow()
+        return _from_polars(frame.select(chosen))
     places = [columns.index(name) for name in chosen]
     return pa.table({name: _to_column(name, frame.iloc[:, k]) for name, k in zip(chosen, places, strict=True)})
+
+
+def _from_polars(frame: Any) -> pa.Table:
+    """A polars frame, some of whose types Arrow does not know."""
+    try:
+        return frame.to_arrow()
+    except pa.ArrowException:
+        for name, column in zip(frame.columns, frame, strict=True):
+            try:
+                column.to_arrow()
+            except pa.ArrowException as error:
+                remedy = f"cast it, e.g. pl.col({name!r}).cast(pl.Float64)"
+                raise DataError(f"column {name!r} holds {column.dtype}, which Arrow does not know; {remedy}") from error
+        raise
 
 
 def _to_column(name: str, series: Any) -> Any:
     """A pandas column; what Arrow does not know, such as intervals, or objects of several kinds, as text."""
     if getattr(series.dtype, "kind", "O") == "c":
         raise DataError(f"Complex data not supported: column {name!r}; pass real and imaginary parts apart")
+    if isinstance(series.dtype, sys.modules["pandas"].SparseDtype):
+        raise sparse_error([name])
     if isinstance(series.dtype, sys.modules["pandas"].PeriodDtype):
         series = series.dt.to_timestamp()
     if series.dtype == object and (times := _to_times(series)) is not None:

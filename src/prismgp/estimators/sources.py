@@ -15,7 +15,7 @@ import pyarrow as pa
 from sklearn.base import BaseEstimator
 
 from prismgp._types import AnyArray, Array
-from prismgp._validate import check_fit_data, check_inputs, check_row_noise
+from prismgp._validate import check_fit_data, check_inputs, check_row_noise, refuse_lazy
 from prismgp._version import __version__
 from prismgp.checkpoint import Checkpoint
 from prismgp.data import (
@@ -63,6 +63,7 @@ def as_source(
 
     Anything else is returned as it is. ``reset``: the rows are those of a fit.
     """
+    refuse_lazy(X)
     if is_collection(X):
         encoder = None if reset else getattr(estimator, "table_encoder_", None)
         if encoder is None and not reset and hasattr(X, "columns"):
