@@ -157,7 +157,7 @@ def _to_array(data: Any) -> Any:
 
 
 def _pandas_types(frame: Any) -> list[tuple[Any, Any]]:
-    types = getattr(frame, "dtypes", None)
+    types: Any = getattr(frame, "dtypes", None)
     return list(types.items()) if hasattr(types, "items") and hasattr(frame, "columns") else []
 
 
