@@ -24,28 +24,33 @@ if TYPE_CHECKING:
 _NUMPY_DTYPES = [np.float64, np.float32]
 _IMPUTE = 'drop these rows or impute them first (the regressors do, with missing="drop" or "impute")'
 _ENCODE = "encode it as numbers, or pass a frame to a regressor, which encodes text as categories"
+_FRAME = "pass a frame, whose times are encoded"
 LARGEST_CELL = 1e150  # squares of larger values leave the range of float64
 TOO_LARGE = f"values beyond {LARGEST_CELL:g} cannot be squared in float64: rescale the column or drop the row"
 
 
 def check_fit_data(
-    estimator: BaseEstimator, x: Any, y: Any, *, reset: bool = True, allow_nan: bool = False
+    estimator: BaseEstimator, x: Any, y: Any, *, reset: bool = True, allow_nan: bool = False, infinite: str = "error"
 ) -> tuple[AnyArray, AnyArray]:
     """Validate training data; returns X (n, d) and y as passed, (n,) or (n, q), both float.
 
-    ``allow_nan``: X may have missing cells, which become NaN.
+    ``allow_nan``: X may have missing cells, which become NaN; ``infinite="missing"``: and infinite ones, likewise.
     """
     from sklearn.utils.validation import validate_data  # start-up weight: predictions from files do without
 
     x, y = _to_array(x), _to_array(y)
+    _refuse_times({"X": x, "y": y})
     try:
         options = {"dtype": _NUMPY_DTYPES, "multi_output": True, "y_numeric": True}
-        finite = "allow-nan" if allow_nan else True
+        finite = False if infinite == "missing" else "allow-nan" if allow_nan else True
         clean_x, clean_y = validate_data(estimator, x, y, reset=reset, ensure_all_finite=finite, **options)
         if clean_y.dtype not in _NUMPY_DTYPES:
             clean_y = clean_y.astype(np.float64)
     except (ValueError, TypeError) as error:
-        raise _explain(error, {"X": x, "y": y}, allow_nan=allow_nan) from error
+        allowed = {"allow_nan": allow_nan, "allow_inf": infinite == "missing"}
+        raise _explain(error, {"X": x, "y": y}, **allowed) from error
+    if infinite == "missing" and np.isinf(clean_x).any():
+        clean_x = np.where(np.isinf(clean_x), np.nan, clean_x)
     _check_range(clean_x, x, "X")
     _check_range(clean_y, y, "y")
     return clean_x, clean_y
@@ -56,6 +61,7 @@ def check_inputs(estimator: BaseEstimator, x: Any, *, reset: bool = False, allow
     from sklearn.utils.validation import validate_data  # start-up weight: predictions from files do without
 
     x = _to_array(x)
+    _refuse_times({"X": x})
     try:
         finite = "allow-nan" if allow_nan else True
         clean: AnyArray = validate_data(estimator, x, reset=reset, dtype=_NUMPY_DTYPES, ensure_all_finite=finite)
@@ -102,6 +108,8 @@ def _check_row_numbers(name: str, values: Any, n: int, zero: str) -> AnyArray | 
         return None
     values = _to_array(values)
     try:
+        if _holds_times(values):
+            raise TypeError
         clean = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError) as error:
         found = _first_bad_cell(values, "X")
@@ -120,12 +128,62 @@ def _check_row_numbers(name: str, values: Any, n: int, zero: str) -> AnyArray | 
     return clean
 
 
+def refuse_lazy(data: Any) -> None:
+    """Refuse a lazy frame of polars, which has no rows yet."""
+    if type(data).__name__ == "LazyFrame" and hasattr(data, "collect"):
+        raise DataError("a polars LazyFrame has no rows yet; pass the frame that .collect() returns")
+
+
+def sparse_error(names: Sequence[Any]) -> DataError:
+    """The error for columns of a pandas frame that hold sparse values."""
+    first = names[0]
+    more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
+    return DataError(f"column {str(first)!r}{more} is sparse; make it dense, e.g. X[{first!r}].sparse.to_dense()")
+
+
 def _to_array(data: Any) -> Any:
-    """Convert a torch tensor to an array; return anything else as it is."""
+    """Convert a torch tensor, or an array with a mask, to an array; return anything else as it is."""
+    refuse_lazy(data)
+    if isinstance(data, np.ma.MaskedArray):
+        return _unmask(data)
+    if not callable(getattr(data, "columns", None)) and len(getattr(data, "columns", (None,))) == 0:
+        raise DataError("the frame has no columns; it needs at least one, of numbers")
+    sparse = [name for name, kind in _pandas_types(data) if type(kind).__name__ == "SparseDtype"]
+    if sparse:
+        raise sparse_error(sparse)
     if not isinstance(data, torch.Tensor):
         return data
     dense = data.detach().to_dense() if data.layout != torch.strided else data.detach()
     return (dense.float() if dense.dtype == torch.bfloat16 else dense).cpu().numpy()
+
+
+def _pandas_types(frame: Any) -> list[tuple[Any, Any]]:
+    types: Any = getattr(frame, "dtypes", None)
+    return list(types.items()) if hasattr(types, "items") and hasattr(frame, "columns") else []
+
+
+def _unmask(data: Any) -> AnyArray:
+    """An array with NaN where a cell is masked, or None if it holds no numbers: what is under a mask does not count."""
+    if not np.ma.is_masked(data):
+        return np.asarray(np.ma.getdata(data))
+    if data.dtype.kind in "biuf":
+        return np.asarray(data.astype(np.result_type(data.dtype, np.float32)).filled(np.nan))
+    return np.asarray(data.astype(object).filled(None))
+
+
+def _refuse_times(data: dict[str, Any]) -> None:
+    """Refuse what NumPy would make ticks of, and of a missing time the smallest integer."""
+    for what, table in data.items():
+        if _holds_times(table) and (found := _first_bad_cell(table, what)) is not None:
+            raise found
+
+
+def _holds_times(table: Any) -> bool:
+    """Whether all cells are dates, times or durations, by their type."""
+    try:
+        return np.asarray(table[:1]).dtype.kind in "mM"
+    except (LookupError, TypeError, ValueError, NotImplementedError):  # no array, which is said elsewhere
+        return False
 
 
 def _check_range(clean: AnyArray, original: Any, what: str) -> None:
@@ -142,17 +200,17 @@ def _check_range(clean: AnyArray, original: Any, what: str) -> None:
         )
 
 
-def _explain(error: Exception, data: dict[str, Any], *, allow_nan: bool) -> DataError:
-    """Return the same error, naming the first bad cell if there is one; ``allow_nan``: NaN is allowed in X."""
+def _explain(error: Exception, data: dict[str, Any], **allowed: bool) -> DataError:
+    """Return the same error, naming the first bad cell if there is one; NaN and infinity may be allowed in X."""
     for what, table in data.items():
-        found = _first_bad_cell(table, what, allow_nan=allow_nan and what == "X")
+        found = _first_bad_cell(table, what, **allowed if what == "X" else {})
         if found is not None:
             return found
     kind = DataTypeError if isinstance(error, TypeError) else DataError
     return kind(str(error))
 
 
-def _first_bad_cell(table: Any, what: str, *, allow_nan: bool = False) -> DataError | None:
+def _first_bad_cell(table: Any, what: str, *, allow_nan: bool = False, allow_inf: bool = False) -> DataError | None:
     if table is None or hasattr(table, "tocsr"):
         return None
     try:
@@ -163,11 +221,11 @@ def _first_bad_cell(table: Any, what: str, *, allow_nan: bool = False) -> DataEr
         return None
     cells = cells.reshape(len(cells), -1)
     for column in range(cells.shape[1]):
-        found = _first_bad_value(cells[:, column], allow_nan=allow_nan)
+        found = _first_bad_value(cells[:, column], allow_nan=allow_nan, allow_inf=allow_inf)
         if found is None:
             continue
         row, value, trouble, remedy, wrong_type = found
-        if what == "y" and remedy in (_IMPUTE, _ENCODE):  # what is done with inputs
+        if what == "y" and remedy in (_IMPUTE, _ENCODE, _FRAME):  # what is done with inputs
             remedy = "leave such rows out" if remedy == _IMPUTE else "a regression target must be numeric"
         message = (
             f"{trouble}: {_column_name(table, what, column)} holds {value!r} at row {row} (counting from 0); {remedy}"
@@ -176,7 +234,7 @@ def _first_bad_cell(table: Any, what: str, *, allow_nan: bool = False) -> DataEr
     return None
 
 
-def _first_bad_value(column: AnyArray, *, allow_nan: bool) -> tuple[int, Any, str, str, bool] | None:
+def _first_bad_value(column: AnyArray, *, allow_nan: bool, allow_inf: bool) -> tuple[int, Any, str, str, bool] | None:
     """Find the first bad cell of a column: row, value, trouble, remedy, and whether it is a type error."""
     if column.dtype.kind == "c" and np.iscomplex(column).any():
         row = int(np.flatnonzero(np.iscomplex(column))[0])
@@ -186,7 +244,7 @@ def _first_bad_value(column: AnyArray, *, allow_nan: bool) -> tuple[int, Any, st
     if column.dtype.kind in "biu":
         return None
     if column.dtype.kind in "Mm":
-        return 0, str(column[0]), "dates and times are not numbers", "pass a frame, whose times are encoded", False
+        return 0, str(column[0]), "dates and times are not numbers", _FRAME, False
     for row, value in enumerate(column.tolist()):
         if isinstance(value, complex):
             return row, value, "Complex data not supported", "pass real and imaginary parts apart", False
@@ -205,7 +263,7 @@ def _first_bad_value(column: AnyArray, *, allow_nan: bool) -> tuple[int, Any, st
             if allow_nan:
                 continue
             return row, value, "input contains NaN (a missing value)", _IMPUTE, False
-        if np.isinf(number):
+        if np.isinf(number) and not allow_inf:
             return row, value, "input contains inf (infinity)", "drop the row or clip the value", False
     return None
 

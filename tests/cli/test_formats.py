@@ -69,11 +69,11 @@ def test_spellings(decimal: str, delimiter: str, encoding: str, options: list[st
         found.append(json.loads(done.out)["log_evidence"])
     assert found[0] == found[1]
     out = tmp_path / "out.csv"
-    assert run("predict", tmp_path / "plain.prism", spelled, "-o", out, "-q", *options).code == 0
+    assert run("predict", tmp_path / "spelled.prism", spelled, "-o", out, "-q", *options).code == 0
     read = pd.read_csv(out, sep=delimiter, decimal=decimal)
-    expected = prismgp.load(tmp_path / "plain.prism").predict(table[["size", "share", "kind"]])
+    expected = prismgp.load(tmp_path / "spelled.prism").predict(table[["size", "share", "kind"]])
     np.testing.assert_allclose(read["mean"], expected, rtol=1e-12)
-    assert run("predict", tmp_path / "plain.prism", spelled, "-o", tmp_path / "o.parquet", "-q", *options).code == 0
+    assert run("predict", tmp_path / "spelled.prism", spelled, "-o", tmp_path / "o.parquet", "-q", *options).code == 0
     typed = pq.read_table(tmp_path / "o.parquet").to_pandas()
     pd.testing.assert_frame_equal(typed[["size", "share", "kind", "y"]], table)
 

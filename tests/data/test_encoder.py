@@ -58,10 +58,29 @@ def encoded(encoder: TableEncoder, table: Any) -> Any:
     ("texts", "message"),
     [
         ([f"{k}.50" for k in range(30)], "column 'a' holds text that reads as numbers, such as '0.50'"),
-        ([f"{k},439" for k in range(1, 31)], "such as '1,439', and is encoded as categories: convert to numbers"),
+        ([f"{k},439" for k in range(1, 31)], "such as '1,439', and is taken as categories: convert to numbers"),
         ([*(f"{k}" for k in range(25)), "n.d.", "unknown"], "reads as numbers"),
         ([f"{k + 1}/{k % 12 + 1}/2020" for k in range(28)], "column 'a' holds text that reads as dates, such as '1/1/"),
         ([f"{k + 1:02}.11.1999 10:00" for k in range(28)], "write them as ISO 8601 does"),
+        ([f"${k + 1},234.50" for k in range(30)], "reads as numbers with a unit, such as '$1,234.50'"),
+        ([f"{k}.50 kg" for k in range(30)], "'0.50 kg', and is taken as categories: remove the unit, and put it into"),
+        ([*(f"{k}kWh" for k in range(30)), "n/k", "none"], "'0kWh'"),
+        ([f"{k + 1} km/h" for k in range(30)], "'1 km/h'"),
+        ([f"1/{k + 1}/24" for k in range(28)], "reads as dates, such as '1/1/24'"),
+        ([f"{k + 1:02}-Jan-2023" for k in range(28)], "'01-Jan-2023'"),
+        ([f"Jan {k + 1:02}, 2023" for k in range(28)], "'Jan 01, 2023'"),
+        ([f"{k + 1}. February 1999 10:30" for k in range(28)], "reads as dates"),
+        ([f"Mon, {k + 1:02} Jan 2023" for k in range(28)], "reads as dates"),
+        (
+            [f"13:{k:02}" for k in range(30)],
+            "reads as times of day, such as '13:00', and is taken as categories: write",
+        ),
+        ([f"{k % 12 + 1}:{k:02}:07 PM" for k in range(30)], "reads as times of day"),
+        ([f"2024-01-{k:02}" if k % 2 else f"{k:02}.01.2024" for k in range(1, 31)], "as dates, such as '02.01.2024'"),
+        (
+            [*(f"2024-01-{k:02}" for k in range(1, 31)), "soon"],
+            "holds dates and other text, such as 'soon', and is taken as categories: correct or empty",
+        ),
     ],
 )
 def test_text_that_reads_as_numbers_or_dates(texts: list[str], message: str) -> None:
@@ -107,8 +126,17 @@ def test_warnings_of_unseen_levels_name_the_line_of_the_caller(method: str) -> N
         pa.array([f"1.{each}.7" for each in range(40)]),
         pa.array([str(each) for each in range(40)]).dictionary_encode(),
         pa.array([*map(str, range(20)), *(f"level {each}" for each in range(21))]),
+        pa.array([f"{each}{chr(65 + each)}" for each in range(26)]),
+        pa.array([f"0{each}x" for each in range(40)]),
+        pa.array([f"{each} Main Street 5" for each in range(40)]),
+        pa.array([f"{each}.{each}.{40 + each}" for each in range(40)]),
+        pa.array([f"{each}:{each}" for each in range(10, 50)]).dictionary_encode(),
+        pa.array([f"A{each}" for each in range(40)]),
     ],
-    ids=["few", "leading zeros", "versions", "dictionary", "a half"],
+    ids=[
+        *("few", "leading zeros", "versions", "dictionary", "a half", "letters", "zeros and letters", "addresses"),
+        *("longer versions", "categorical times", "codes"),
+    ],
 )
 def test_text_that_is_meant_as_categories(column: Any) -> None:
     scanned(pa.table({"a": column, "y": np.arange(len(column)) / 2}))
@@ -227,7 +255,7 @@ def test_all_problems_are_in_one_message() -> None:
 
 
 BLANKS = "\t\n\x0b\x0c\r\x1c\x1d\x1e\x1f \x85\xa0"
-names = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
+names = st.text(st.characters(exclude_categories=["Cs"]), max_size=5).filter(str.strip)  # else missing
 
 
 @given(st.lists(names, min_size=1, max_size=6, unique=True), st.data())

@@ -488,3 +488,18 @@ def test_which_files_of_a_folder(tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": [9.0], "y": [1.0]}), tmp_path / "z.parquet")
     assert from_csv(tmp_path, "y").n_rows == 4  # of its kind only
     assert from_parquet(tmp_path, "y").n_rows == 1
+
+
+@pytest.mark.parametrize(("option", "role"), [("weight", "weight column"), ("noise", "noise column")])
+def test_columns_of_noise_with_trouble(option: str, role: str, tmp_path: Path) -> None:
+    for cells, message in (
+        ("u,v", f"the {role} 'c' holds text; it must be numeric"),
+        ("2020-01-01,2020-01-02", f"the {role} 'c' holds dates or times; it must be numeric"),
+        (",", f"the {role} 'c' is empty in all 2 rows"),
+    ):
+        first, second = cells.split(",")
+        with pytest.raises(DataError, match=message):
+            csv(tmp_path, f"a,y,c\n1,2,{first}\n3,4,{second}\n", **{option: "c"})
+    table = pa.table({"a": [1.0, 2.0], "y": [1.0, 2.0], "c": ["u", "v"]})
+    with pytest.raises(DataError, match=f"the {role} 'c' holds string; it must be numeric|the {role} 'c' holds text"):
+        parquet(tmp_path, table, **{option: "c"})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import warnings
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from sklearn.model_selection import cross_val_score
 import prismgp
 from prismgp import SSGPRegressor
 from prismgp.data import from_csv, from_parquet
+from prismgp.data.frames import to_arrow
 from prismgp.exceptions import DataError
 
 N = 80
@@ -77,8 +80,6 @@ def test_libraries_and_files_are_alike(library: str, tmp_path: Path) -> None:
         other = from_parquet(tmp_path / "t.parquet", "y")
         again = make().fit(other)
     else:
-        table, arrow = table.drop(columns="zoned"), arrow.drop_columns("zoned")  # text has no zones, but offsets
-        model = make().fit(table, y)
         table.assign(y=y).to_csv(tmp_path / "t.csv", index=False)
         other = from_csv(tmp_path / "t.csv", "y")
         again = make().fit(other)
@@ -95,6 +96,18 @@ def test_times_are_never_ticks() -> None:
         np.testing.assert_array_equal(make().fit(other, y).predict(other), expected)
     with pytest.raises(DataError, match="column 'when': text or times; the model was fitted with numbers"):
         make().fit(pd.DataFrame({"when": np.arange(N)}), y).predict(table)
+
+
+@pytest.mark.parametrize("first", [dt.date(2024, 1, 1), dt.datetime(2024, 1, 1), pd.Timestamp("2024-01-01")])
+def test_objects_of_dates_and_times_keep_the_time_of_day(first: Any) -> None:
+    times = [first, *(dt.datetime(2024, 1, 1) + k * dt.timedelta(hours=5) for k in range(1, 8)), dt.date(2024, 1, 3)]
+    zone = dt.timezone(dt.timedelta(hours=3))
+    times += [None, dt.datetime(2024, 1, 3, 4, 5, 6, 7, tzinfo=zone)]
+    table = pd.DataFrame({"when": pd.Series(times, dtype=object)})
+    model = make().fit(table, np.arange(11.0))
+    batch = model.table_encoder_.read(to_arrow(table))
+    np.testing.assert_allclose(np.diff(batch.values[:9, 0]) / 3600, [5] * 7 + [13])
+    np.testing.assert_allclose(batch.values[10, 0] - batch.values[8, 0], 4 * 3600 + 5 * 60 + 6.000007, atol=1e-6)
 
 
 def test_numbers_keep_their_path() -> None:
@@ -130,6 +143,21 @@ def test_missing_argument() -> None:
         make(missing="drop").fit(table.assign(number=np.nan), y)
     with pytest.raises(DataError, match="'number' holds -inf in row 3"):
         make().fit(table.assign(number=[-np.inf if row == 2 else row for row in range(N)]), y)
+
+
+@pytest.mark.parametrize("kind", ["text", "numbers", "array"])
+def test_rows_with_infinity_are_dropped(kind: str) -> None:
+    table, y = frame()[["text", "number", "whole"][kind != "text" :]], target()
+    table.loc[[3, 8], "number"] = -np.inf
+    x = table.astype(float).to_numpy() if kind == "array" else table
+    dropped = make(missing="drop").fit(x, y)
+    assert dropped.fit_status_["rows"] == N - 2
+    assert np.isfinite(dropped.predict(x[:3])).all()
+    for missing in ("impute", "error"):
+        with pytest.raises(DataError, match="inf"):
+            make(missing=missing).fit(x, y)
+    with pytest.raises(DataError, match=r"target column 0 holds inf"):
+        make(missing="drop").fit(x, np.where(np.arange(N) == 5, np.inf, y))
 
 
 def test_unusual_columns() -> None:
@@ -173,6 +201,25 @@ def test_files_with_text_for_a_model_of_numbers(tmp_path: Path) -> None:
     np.testing.assert_allclose(model.predict(from_csv(tmp_path / "numbers.csv")), model.predict(table))
 
 
+@pytest.mark.parametrize("library", ["pandas", "arrow"])
+def test_categories_of_floats(library: str) -> None:
+    """Codes with missing cells are floats, and mean what they mean as integers."""
+    codes = np.random.default_rng(0).integers(1, 4, N)
+    gaps = pd.Series(codes, dtype="Int64").mask(np.arange(N) % 9 == 4)
+    floats = pd.DataFrame({"code": gaps.astype("float64").astype("category")})
+    integers = pd.DataFrame({"code": gaps.astype("category")})
+    as_table = pa.Table.from_pandas if library == "arrow" else lambda frame: frame
+    model, other = make().fit(as_table(floats), target()), make().fit(as_table(integers), target())
+    assert model.table_encoder_.feature_names == ["code=1", "code=2", "code=3", "code is missing"]
+    np.testing.assert_array_equal(model.predict(as_table(integers)), other.predict(as_table(floats)))
+    plain = pd.DataFrame({"code": gaps.astype("float64")})
+    np.testing.assert_array_equal(model.predict(as_table(plain)), model.predict(as_table(floats)))
+    with pytest.raises(DataError, match="'code' holds double; the model learned it as text"):
+        model.predict(plain / 2)
+    sizes = pd.DataFrame({"size": pd.Categorical([0.5, 1.0, -2.25, 1e300] * (N // 4))})
+    assert make().fit(as_table(sizes), target()).table_encoder_.columns[0].categories == ("-2.25", "0.5", "1", "1e+300")
+
+
 def test_periods_and_intervals() -> None:
     table = pd.DataFrame({"month": pd.period_range("2015-01", periods=N, freq="M"), "band": pd.cut(np.arange(N), 4)})
     table.loc[3, "band"] = np.nan
@@ -200,3 +247,16 @@ def test_messages_about_targets() -> None:
         make().fit(table, pd.Series(np.where(np.arange(N) == 4, np.nan, 1.0), name="y"))
     with pytest.raises(DataError, match=r"target 'y' holds 'a' at row 0 .*; a regression target must be numeric$"):
         make().fit(table, pd.Series(["a"] * N, name="y"))
+
+
+@pytest.mark.parametrize("names", [[0, 1], pd.MultiIndex.from_tuples([("a", "x"), ("a", "y")]), [2.5, 3.5], ["u", "v"]])
+def test_names_that_are_no_text_after_loading(names: Any, tmp_path: Path) -> None:
+    table = frame()[["text", "number"]].set_axis(names, axis=1)
+    model = make().fit(table, target())
+    model.save(tmp_path / "m.prism")
+    loaded = prismgp.load(tmp_path / "m.prism")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        np.testing.assert_array_equal(loaded.predict(table), model.predict(table))
+        np.testing.assert_array_equal(loaded.predict(table[table.columns[::-1]]), model.predict(table))
+        assert np.isfinite(loaded.log_density(table, target())).all()

@@ -286,6 +286,12 @@ def test_dask_weights():
         fresh(model).fit(*parts[:2], w)
 
 
+def test_weights_are_no_durations():
+    x = np.arange(12.0)[:, None]
+    with pytest.raises(DataError, match="sample_weight must hold numbers: dates and times are not numbers"):
+        SSGPRegressor(2, optimize=False).fit(x, x[:, 0], np.full(12, 3, "m8[s]"))
+
+
 @pytest.mark.parametrize("kind", [ExactGPRegressor, SSGPRegressor, NeighborGPRegressor])
 def test_equal_ratings_at_equal_inputs_are_measurements(kind):
     """Of repeated measurements with few possible values many are equal; the noise is not that of their averages."""

@@ -25,7 +25,8 @@ import pyarrow.parquet
 from prismgp._system import atomic_path, is_device, name_errors, unknown_device
 from prismgp.cli import STDOUT, Parser, complain, format_name
 from prismgp.data import MISSING, TableFiles, TableReader, open_tables
-from prismgp.data.cells import DECIMALS, quote_names
+from prismgp.data.cells import quote_names
+from prismgp.data.numerals import DECIMALS
 from prismgp.data.tables import FORMATS, PARQUET_SUFFIXES, TEXT_SUFFIXES
 from prismgp.data.text import TextWriter, check_encoding, open_writer
 from prismgp.exceptions import DataError

@@ -220,8 +220,14 @@ class _Prediction:
         table = block.table
         names = [*self.encoder.present_columns(self.files.names), *self.targets]
         booleans = {column.name for column in self.encoder.columns if column.kind == BOOLEAN}
-        numbers = [column.name for column in self.encoder.columns if column.kind == NUMBER]
-        cells = self.files.cells(table, names, numbers=[*numbers, *self.targets], first_row=block.first_row)
+        numbers = [column.name for column in self.encoder.columns if column.kind in (NUMBER, BOOLEAN)]
+        cells = self.files.cells(
+            table,
+            names,
+            numbers=[*numbers, *self.targets],  # those with cells of another kind stay text
+            levels=self.encoder.spelled_missing,
+            first_row=block.first_row,
+        )
         for name in names:
             column, index = cells[name], table.schema.get_field_index(name)
             if pa.types.is_floating(self.schema.field(name).type):

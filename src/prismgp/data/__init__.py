@@ -1,11 +1,11 @@
 """From the user's rows to standardised chunks on the compute device.
 
-Tables pass through these modules in order: ``tables`` (files, with ``text`` for those of text and ``cells`` for what
-their columns hold), ``scan`` (how the columns are to be read), ``encoder`` (one number for each cell) and ``encodings``
-(inputs of these numbers, with ``moments`` for what is learned of a column), ``reader`` (blocks of rows), ``sources``
-(rows to pass over again and again), ``files`` (sources that are files), ``frames`` (pandas, polars and Arrow tables),
-``chunks`` (standardised tensors, and what a fit works on); ``shards``, ``cluster`` and ``dask`` do the passes on a Dask
-cluster.
+Tables pass through these modules in order: ``tables`` (files, with ``text`` for those of text, ``cells`` for what their
+columns hold and ``numerals`` for how text spells numbers), ``scan`` (how the columns are to be read, with ``hints`` at
+text that is none), ``encoder`` (one number for each cell) and ``encodings`` (inputs of these numbers, with ``moments``
+for what is learned of a column), ``reader`` (blocks of rows), ``sources`` (rows to pass over again and again),
+``files`` (sources that are files), ``frames`` (pandas, polars and Arrow tables), ``chunks`` (standardised tensors, and
+what a fit works on); ``shards``, ``cluster`` and ``dask`` do the passes on a Dask cluster.
 """
 
 from prismgp.data.cells import plural, quote_names

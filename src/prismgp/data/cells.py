@@ -1,4 +1,4 @@
-"""Cells of tables: what a column of Arrow may hold, how text files spell numbers, and how cells become numbers."""
+"""Cells of tables: what a column of Arrow may hold, and how cells become numbers."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from prismgp._types import Array
+from prismgp._types import AnyArray, Array
 from prismgp._validate import LARGEST_CELL, TOO_LARGE
 from prismgp.data.encodings import BOOLEAN, CATEGORY, NUMBER, TIME
 from prismgp.exceptions import DataError
 
 ArrowColumn: TypeAlias = Any  # pyarrow.ChunkedArray or pyarrow.Array; pyarrow ships no types
 
-# Spellings of a missing value in CSV files; pyarrow's own list and pandas' <NA>.
+# Spellings of a missing value in text files; those of pandas, which has all of pyarrow's.
 MISSING_TEXT = (
     *("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>"),
-    *("N/A", "NA", "NULL", "NaN", "n/a", "nan", "null"),
+    *("N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null"),
 )
-DECIMALS = (".", ",")
-_BLANKS, _APOSTROPHES = " \u00a0\u2009\u202f", "'\u2019"
-_WORDS = "inf|infinity|nan"
+_LARGEST_WHOLE = 2.0**53  # below it floats have all whole numbers
 _NUMERAL = r"(?i)^[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?|inf|infinity|nan)$"
+_OFFSET = "^([0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9:.]+)(?:Z|[+-](?:[01][0-9]|2[0-3])(?::?[0-5][0-9])?)$"
+_TIME_OF_DAY = r"^[0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]+)?)?$"
 _SHOWN = 8  # names in a message
 _TRUE, _FALSE = ["true", "1"], ["false", "0"]
 
@@ -88,7 +88,8 @@ def column_kind(name: str, kind: Any, *, categorical: bool = False) -> str:
     dictionary = pa.types.is_dictionary(kind)
     if dictionary:
         kind = kind.value_type
-    if is_text(kind) or pa.types.is_null(kind) or ((dictionary or categorical) and pa.types.is_integer(kind)):
+    codes = pa.types.is_integer(kind) and (dictionary or categorical)
+    if is_text(kind) or pa.types.is_null(kind) or codes or (dictionary and pa.types.is_floating(kind)):
         return CATEGORY  # a column without a single value has no categories but that of missing cells
     if categorical:
         raise DataError(f"column {name!r} holds {kind}; only text and whole numbers can be categories")
@@ -109,13 +110,36 @@ def looks_numeric(text: ArrowColumn) -> ArrowColumn:
     return pc.match_substring_regex(pc.utf8_trim_whitespace(text), _NUMERAL)
 
 
-def to_text(name: str, column: ArrowColumn) -> ArrowColumn:
-    """Convert a category column to text without surrounding blanks; null stays null."""
-    column = decode(column)
+def trim(text: ArrowColumn) -> ArrowColumn:
+    """Text without surrounding blanks; null where nothing else is there."""
+    # The large type: 32-bit offsets would overflow on long columns.
+    text = pc.utf8_trim_whitespace(text.cast(pa.large_string()))
+    return _null_where(pc.equal(pc.binary_length(text), pa.array([0], pa.int64())[0]), text)
+
+
+def to_text(name: str, column: ArrowColumn, *, codes: bool = False) -> ArrowColumn:
+    """Convert a category column to text without surrounding blanks; null where it is missing or empty.
+
+    Floats may be values of a dictionary, and ``codes`` whole floats, as whole numbers become where cells are missing.
+    """
+    dictionary, column = pa.types.is_dictionary(column.type), decode(column)
+    if pa.types.is_floating(column.type):
+        values = to_floats(column)
+        whole = np.isnan(values) | ((values == np.rint(values)) & (np.abs(values) < _LARGEST_WHOLE))
+        if dictionary or (codes and whole.all()):
+            column = _spell_floats(values, whole)
     if is_text(column.type) or pa.types.is_integer(column.type) or pa.types.is_null(column.type):
-        # The large type: 32-bit offsets would overflow on long columns.
-        return pc.utf8_trim_whitespace(column.cast(pa.large_string()))
+        return trim(column)
     raise DataError(f"column {name!r} holds {column.type}; the model learned it as text: convert it to text")
+
+
+def _spell_floats(values: Array, whole: AnyArray) -> ArrowColumn:
+    """Floats as text, whole ones as integers are spelled."""
+    spelled = from_floats(np.where(whole, values, 0.0)).cast(pa.int64()).cast(pa.large_string())
+    if whole.all():
+        return spelled
+    fractions = from_floats(values).cast(pa.large_string())
+    return pc.if_else(pc.equal(from_floats(whole.astype(np.float64)), 1.0), spelled, fractions)
 
 
 def to_numbers(name: str, column: ArrowColumn, *, boolean: bool = False, first_row: int = 0) -> Array:
@@ -141,28 +165,30 @@ def to_numbers(name: str, column: ArrowColumn, *, boolean: bool = False, first_r
 def to_numbers_or_nan(column: ArrowColumn) -> Array:
     """Convert a column to float64, (n,), read-only; NaN where a cell is missing or is not a number."""
     if is_text(column.type):
-        text = pc.utf8_trim_whitespace(column)
-        column = pc.if_else(looks_numeric(text), text, pa.nulls(1, text.type)[0]).cast(pa.float64())
+        text = trim(column)
+        column = _null_where(pc.invert(looks_numeric(text)), text).cast(pa.float64())
     if not (is_numeric(column.type) or pa.types.is_boolean(column.type)):
         return np.full(len(column), np.nan)
     return to_floats(column)
 
 
-def to_seconds(name: str, column: ArrowColumn, *, first_row: int = 0) -> Array:
+def to_seconds(name: str, column: ArrowColumn, *, of_day: bool = False, first_row: int = 0) -> Array:
     """Convert times, or text that spells them by ISO 8601, to seconds, (n,); NaN where a cell is missing.
 
-    Of a time with a zone the local one counts, which has the phase of the day; of text with an offset, that of UTC.
+    Of a time with a zone or an offset the local one counts, which has the phase of the day. ``of_day``: the column was
+    one of times of day, which text may spell too.
     """
     column = decode(column)
     kind = column.type
     if is_text(kind):
-        parsed = parse_times(column)
+        parsed = parse_times(column, of_day=of_day)
         if parsed is None:
-            cells = column.to_pylist()
-            row = next(k for k, cell in enumerate(cells) if parse_times(pa.array([cell], pa.large_string())) is None)
+            cells = [pa.array([cell], pa.large_string()) for cell in column.to_pylist()]
+            row = next((k for k, cell in enumerate(cells) if parse_times(cell, of_day=of_day) is None), 0)
             raise DataError(
-                f"column {name!r} holds {cells[row]!r} {in_row(first_row + row)}; "
-                "the model learned it as dates or times: write it by ISO 8601, such as 2024-12-31, or empty the cell"
+                f"column {name!r} holds {cells[row][0].as_py()!r} {in_row(first_row + row)}; the model learned it as "
+                f"dates or times: write it by ISO 8601, such as 2024-12-31{' or 13:45:00' if of_day else ''}, or empty "
+                "the cell"
             )
         column = parsed
     elif pa.types.is_time(kind):
@@ -174,15 +200,20 @@ def to_seconds(name: str, column: ArrowColumn, *, first_row: int = 0) -> Array:
     return to_floats(column.cast(pa.timestamp("us"), safe=False).cast(pa.int64())) / 1e6
 
 
-def parse_times(text: ArrowColumn) -> ArrowColumn | None:
-    """Text that is ISO 8601 throughout as times; None if it is not."""
-    trimmed = pc.utf8_trim_whitespace(text.cast(pa.large_string()))
-    for kind in (pa.timestamp("us"), pa.timestamp("ns"), pa.timestamp("us", "UTC")):
-        try:
-            times = pc.cast(trimmed, kind)
-        except pa.ArrowInvalid:
-            continue
-        return pc.cast(times, pa.timestamp("us"), safe=False)
+def parse_times(text: ArrowColumn, *, of_day: bool = False) -> ArrowColumn | None:
+    """Text that is ISO 8601 throughout as times without a zone, by their wall clock; None if it is not.
+
+    ``of_day``: times of day will do, and are those of the first day of 1970.
+    """
+    text = trim(text)
+    if of_day:
+        text = pc.replace_substring_regex(text, f"({_TIME_OF_DAY})", r"1970-01-01 \1")
+    for spelled in (text, pc.replace_substring_regex(text, _OFFSET, r"\1")):
+        for kind in (pa.timestamp("us"), pa.timestamp("ns")):
+            try:
+                return pc.cast(pc.cast(spelled, kind), pa.timestamp("us"), safe=False)
+            except pa.ArrowInvalid:
+                continue
     return None
 
 
@@ -193,7 +224,7 @@ def decode(column: ArrowColumn) -> ArrowColumn:
 
 def _parse(name: str, text: ArrowColumn, *, boolean: bool, first_row: int) -> ArrowColumn:
     """Convert text to numbers; an error names the first cell that is not one."""
-    text = pc.utf8_trim_whitespace(text.cast(pa.large_string()))
+    text = trim(text)
     if boolean:
         lower = pc.utf8_lower(text)
         for words, digit in ((_TRUE, "1"), (_FALSE, "0")):
@@ -255,7 +286,8 @@ def check_finite(name: str, values: Array, first_row: int, infinite: str) -> Arr
     row = int(np.argmax(found))
     raise DataError(
         f"column {name!r} holds {values[row]} {in_row(first_row + row)}; infinity is not a "
-        "missing value: correct or empty the cell, or leave such rows out with --missing drop"
+        "missing value: correct or empty the cell, or leave such rows out with --missing drop (in Python: fit with "
+        'missing="drop")'
     )
 
 
@@ -274,113 +306,18 @@ def common_type(first: Any, second: Any) -> Any:
     return pa.int64() if integers else pa.float64()
 
 
-def null_missing(text: Any) -> Any:
-    """Null where a cell spells a missing value."""
-    spellings = from_strings(MISSING_TEXT).cast(pa.string())
-    return pc.if_else(pc.is_in(text, value_set=spellings), pa.nulls(1, pa.string())[0], text)
+def null_missing(text: ArrowColumn, levels: Collection[str] = ()) -> ArrowColumn:
+    """Null where a cell spells a missing value, with or without blanks around it, and is not one of the levels."""
+    spellings = from_strings([each for each in MISSING_TEXT if each not in levels])
+    trimmed = pc.utf8_trim_whitespace(text)
+    return _null_where(pc.is_in(trimmed, value_set=spellings.cast(text.type)), text)
 
 
-# -- numbers as text files spell them -----------------------------------------------------------------
+def count_missing(text: ArrowColumn) -> int:
+    """The number of cells that are missing for the parser of files, which keeps blanks."""
+    found = pc.is_in(text, value_set=from_strings(MISSING_TEXT).cast(text.type))
+    return int(pc.sum(found).as_py() or 0) + int(text.null_count)
 
 
-class Numerals:
-    """The numerals of a text file, with this decimal mark; None: a point.
-
-    Thousands may be separated by the other mark, by blanks or by apostrophes, in groups of three digits. A per cent
-    sign divides by one hundred. A comma separates thousands only if the decimal point is given or columns are separated
-    by commas: in other files 1,234 is more likely a number between 1 and 2.
-    """
-
-    def __init__(self, decimal: str | None = None, *, delimiter: str = ",") -> None:
-        self.decimal = decimal or "."
-        separators = [f"[{_BLANKS}]", f"[{_APOSTROPHES}]"]
-        if self.decimal == ",":
-            separators.append(r"\.")
-        elif decimal is not None or delimiter == ",":
-            separators.append(",")
-        self._pattern = _numeral(self.decimal, separators)
-        self._separators = f"[{_BLANKS}{_APOSTROPHES}{'.' if self.decimal == ',' else ','}]"
-
-    def match(self, text: ArrowColumn) -> ArrowColumn:
-        """Which cells are numerals; null where the text is null."""
-        return pc.match_substring_regex(pc.utf8_trim_whitespace(text), self._pattern)
-
-    def match_other(self, text: ArrowColumn) -> ArrowColumn:
-        """Which cells are numerals with a decimal mark that is given, but not here."""
-        text = pc.utf8_trim_whitespace(text)
-        either = [pc.match_substring_regex(text, pattern) for pattern in _GIVEN.values()]
-        return pc.and_(pc.or_(*either), pc.invert(self.match(text)))
-
-    def are_plain(self, text: ArrowColumn) -> bool:
-        """Whether the parser of files converts all these cells."""
-        text = pc.utf8_trim_whitespace(text)
-        if self.decimal == ",":
-            if pc.any(pc.match_substring(text, ".")).as_py():
-                return False
-            text = pc.replace_substring(text, ",", ".")
-        return _can_cast(text)
-
-    def read(self, name: str, text: ArrowColumn, first_row: int = 0) -> ArrowColumn:
-        """Convert a column to float64 if every cell is a numeral; otherwise it stays text, for messages about it.
-
-        DataError for a number with the other decimal mark; ``first_row``: where the column starts in its file.
-        """
-        text = pc.utf8_trim_whitespace(text)
-        if self.decimal == "." and _can_cast(text):
-            return pc.cast(text, pa.float64())
-        row = pc.index(self.match_other(text), True).as_py()
-        if row >= 0:
-            raise self.other_error([name], text[row].as_py(), first_row + row)
-        numeral = self.match(text)
-        plain = pc.if_else(numeral, self._to_plain(text), text)
-        return pc.cast(plain, pa.float64()) if pc.all(numeral).as_py() is not False else plain
-
-    def _to_plain(self, text: ArrowColumn) -> ArrowColumn:
-        """Numerals as Python spells them."""
-        plain = pc.replace_substring_regex(text, self._separators, "")
-        for mark, replacement in ((",", "."), ("\u2212", "-"), ("%", "e-2")):
-            plain = pc.replace_substring(plain, mark, replacement)
-        return plain
-
-    def other_error(self, names: Sequence[str], value: str, row: int) -> DataError:
-        """The error for columns whose numbers are spelled in another way, with such a cell of the first column."""
-        fitting = [mark for mark, pattern in _GIVEN.items() if _matches(value, pattern)]
-        options = " or ".join(f"--decimal {mark}" for mark in fitting)
-        given = " or ".join(f"decimal={mark!r}" for mark in fitting)
-        what = "which can have a decimal comma or thousands" if len(fitting) > 1 else "another spelling of a number"
-        also = f", and so do {len(names) - 1} more" if len(names) > 1 else ""
-        return DataError(
-            f"column {names[0]!r} holds {value!r} {in_row(row)}, {what}{also}; "
-            f"give {options} (in Python: {given}), or take such a column as categories"
-        )
-
-
-def count_percents(text: ArrowColumn) -> int:
-    """The number of cells that end with a per cent sign."""
-    return int(pc.sum(pc.ends_with(pc.utf8_trim_whitespace(text), "%")).as_py() or 0)
-
-
-def _numeral(decimal: str, groups: list[str]) -> str:
-    mark = "\\" + decimal
-    # The first of several groups has no leading zero: 0,123 is not 123.
-    grouped = "|".join(f"[1-9][0-9]{{0,2}}(?:{each}[0-9]{{3}})+" for each in groups)
-    digits = f"(?:(?:[0-9]+|{grouped})(?:{mark}[0-9]*)?|{mark}[0-9]+)"
-    return f"(?i)^[+\u2212-]?(?:{digits}(?:[{_BLANKS}]?%|e[+-]?[0-9]+)?|{_WORDS})$"
-
-
-# What numerals are if the decimal mark is given.
-_GIVEN = {
-    mark: _numeral(mark, [f"[{_BLANKS}]", f"[{_APOSTROPHES}]", other]) for mark, other in ((".", ","), (",", r"\."))
-}
-
-
-def _matches(value: str, pattern: str) -> bool:
-    return bool(pc.match_substring_regex(value.strip(), pattern).as_py())
-
-
-def _can_cast(text: ArrowColumn) -> bool:
-    try:
-        pc.cast(text, pa.float64())
-    except pa.ArrowInvalid:
-        return False
-    return True
+def _null_where(which: ArrowColumn, text: ArrowColumn) -> ArrowColumn:
+    return pc.if_else(which, pa.nulls(1, text.type)[0], text)

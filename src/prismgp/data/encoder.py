@@ -8,6 +8,7 @@ the fit has learned from its rows (``encodings.py``). Which columns are inputs a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -22,17 +23,21 @@ import pyarrow.compute as pc
 from prismgp._system import warn_caller
 from prismgp._types import AnyArray, Array
 from prismgp.data.cells import (
+    MISSING_TEXT,
     ArrowColumn,
     absent_error,
     check_finite,
     check_unique,
+    decode,
     from_strings,
+    is_text,
     plural,
     raise_problems,
     to_floats,
     to_numbers,
     to_seconds,
     to_text,
+    trim,
 )
 from prismgp.data.encodings import (
     BOOLEAN,
@@ -44,6 +49,7 @@ from prismgp.data.encodings import (
     EffectEncoding,
     Encoding,
     NumberEncoding,
+    TimeEncoding,
     encoding_from_dict,
     learn_encodings,
     mark_folds,
@@ -61,11 +67,12 @@ class InputColumn:
     name: str
     kind: str  # one of KINDS
     categories: tuple[str, ...] = ()  # sorted; empty unless the kind is CATEGORY or LEVELS
+    percent: bool | None = None  # whether its numbers have per cent signs in text files; None: not known
 
     @classmethod
     def from_dict(cls, item: Any) -> InputColumn:
         """Read the description in a model file; ModelFileError for anything malformed."""
-        if not isinstance(item, dict) or set(item) != {"name", "kind", "categories", "encoding"}:
+        if not isinstance(item, dict) or set(item) - {"percent"} != {"name", "kind", "categories", "encoding"}:
             raise ModelFileError("a column of the table has not just 'name', 'kind', 'categories' and 'encoding'")
         name, kind, categories = item["name"], item["kind"], item["categories"]
         if not is_clean_text(name):
@@ -78,7 +85,9 @@ class InputColumn:
             raise ModelFileError(f"column {name!r} of kind {kind!r} has {len(categories)} categories")
         if any(later <= earlier for earlier, later in pairwise(categories)):
             raise ModelFileError(f"the categories of column {name!r} are not sorted and distinct")
-        return cls(name, kind, tuple(categories))
+        if "percent" in item and (kind != NUMBER or not isinstance(item["percent"], bool)):
+            raise ModelFileError(f"the per cent signs of column {name!r} are not said by true or false")
+        return cls(name, kind, tuple(categories), item.get("percent"))
 
 
 def is_clean_text(value: Any) -> bool:
@@ -111,9 +120,12 @@ class TableEncoder:
     ignored: frozenset[str] = field(default=frozenset(), compare=False)
 
     @classmethod
-    def numeric(cls, names: Iterable[str], *, positional: bool = False) -> TableEncoder:
-        """The encoder of a purely numeric table without missing cells."""
-        columns = tuple(InputColumn(name, NUMBER) for name in names)
+    def numeric(cls, names: Iterable[str], *, kind: str = NUMBER, positional: bool = False) -> TableEncoder:
+        """The encoder of a purely numeric table without missing cells.
+
+        ``kind=BOOLEAN``: the table had numbers, and it is not known which of them were true and false.
+        """
+        columns = tuple(InputColumn(name, kind) for name in names)
         return cls(columns, encodings=(NumberEncoding(None),) * len(columns), positional=positional)
 
     # -- names -----------------------------------------------------------------------------------
@@ -154,6 +166,18 @@ class TableEncoder:
         there = set(names)
         return [name for name in self.input_names if name in there]
 
+    @property
+    def percents(self) -> dict[str, bool]:
+        """Whether numbers have per cent signs, of the columns that count and of which that is known."""
+        known = {each.name: each.percent for each in self.columns if each.name not in self.ignored}
+        return {name: percent for name, percent in known.items() if percent is not None}
+
+    @property
+    def spelled_missing(self) -> dict[str, list[str]]:
+        """Levels of columns that look like missing cells in a text file; a frame may have them."""
+        found = {each.name: [level for level in MISSING_TEXT if level in each.categories] for each in self.columns}
+        return {name: levels for name, levels in found.items() if levels}
+
     # -- from cells to numbers -------------------------------------------------------------------
 
     def read(
@@ -185,7 +209,8 @@ class TableEncoder:
             try:
                 place = data.schema.get_field_index(column.name)
                 cells = pa.nulls(data.num_rows) if place < 0 else data.column(place)
-                values[:, k], absent_cells = _read_column(column, cells, first_row, infinite)
+                of_day = column.kind == TIME and self._is_time_of_day(k)
+                values[:, k], absent_cells = _read_column(column, cells, first_row, infinite, of_day=of_day)
                 if column.kind in (CATEGORY, LEVELS):
                     values[:, k] = mark_folds(values[:, k], first_row if fold_row is None else fold_row)
             except DataError as error:
@@ -201,6 +226,11 @@ class TableEncoder:
                 unseen[column.name] = unknown
         raise_problems(problems)
         return TableBatch(values, incomplete, missing, unseen)
+
+    def _is_time_of_day(self, k: int) -> bool:
+        """Whether a column of times was one of times of day, which begin in the first seconds of 1970."""
+        encoding = None if self.encodings is None else self.encodings[k]
+        return isinstance(encoding, TimeEncoding) and 0.0 <= encoding.origin < 86_400.0
 
     # -- from numbers to inputs ------------------------------------------------------------------
 
@@ -300,6 +330,7 @@ class TableEncoder:
                 "kind": column.kind,
                 "categories": list(column.categories),
                 "encoding": encoding.to_dict(),
+                **({} if column.percent is None else {"percent": column.percent}),
             }
             for column, encoding in zip(self.columns, self._learned, strict=True)
         ]
@@ -344,13 +375,17 @@ def missing_error(counts: dict[str, int]) -> DataError:
     )
 
 
-def _read_column(column: InputColumn, cells: ArrowColumn, first_row: int, infinite: str) -> tuple[Array, AnyArray]:
+def _read_column(
+    column: InputColumn, cells: ArrowColumn, first_row: int, infinite: str, *, of_day: bool = False
+) -> tuple[Array, AnyArray]:
     """Numbers of a column's cells, (n,), and which are missing."""
+    if is_text(cells.type) or (pa.types.is_dictionary(cells.type) and is_text(cells.type.value_type)):
+        cells = trim(decode(cells))
     if cells.null_count == len(cells):  # whatever the type, which is arbitrary without a value
         cells = pa.nulls(len(cells))
     if column.kind not in (CATEGORY, LEVELS):
         if column.kind == TIME:
-            values = to_seconds(column.name, cells, first_row=first_row)
+            values = to_seconds(column.name, cells, of_day=of_day, first_row=first_row)
         else:
             values = to_numbers(column.name, cells, boolean=column.kind == BOOLEAN, first_row=first_row)
             values = check_finite(column.name, values, first_row, infinite)
@@ -358,6 +393,7 @@ def _read_column(column: InputColumn, cells: ArrowColumn, first_row: int, infini
     if not column.categories:  # training had no value: any value is unseen
         missing = to_floats(pc.is_null(cells)) > 0.0
         return np.where(missing, 0.0, -1.0), missing
-    text, categories = to_text(column.name, cells), from_strings(column.categories)
+    whole = all(re.fullmatch("-?[0-9]+", level) for level in column.categories)
+    text, categories = to_text(column.name, cells, codes=whole), from_strings(column.categories)
     missing, codes = to_floats(pc.is_null(text)) > 0.0, to_floats(pc.index_in(text, value_set=categories))
     return np.where(missing, len(column.categories), np.nan_to_num(codes, nan=-1.0)), missing

@@ -52,7 +52,8 @@ def from_parquet(
     missing : {"impute", "drop", "error"}, default "impute"
         What to do with rows in which an input is missing: use them, leave them out, or raise an error. Numbers and
         times are imputed by the median of the training rows, with an indicator; missing categories are a category.
-        Rows in which a target is missing are left out, unless they are an error. Infinity is always an error.
+        Rows in which a target is missing are left out, unless they are an error. Infinity is an error, except with
+        "drop".
     max_categories : int, default 30
         Each of up to this many categories has an indicator. Columns with more are encoded by the effect of each
         category on the target, shrunken and out of fold, and by its frequency.
@@ -177,6 +178,7 @@ def file_source(
         exclude=_to_list(exclude),
         categorical=_to_list(categorical),
         max_categories=max_categories,
+        roles=columns_of_noise.roles,
     )
     encoder = replace(encoder, targets=tuple(targets))  # the columns of noise are no inputs, and no targets either
     reader = TableReader(files, encoder, targets, missing=missing, booleans=booleans, noise=columns_of_noise)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import sys
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from prismgp._validate import sparse_error
 from prismgp.data.cells import absent_error, check_unique, is_numeric
 from prismgp.data.encoder import TableBatch, TableEncoder
 from prismgp.data.scan import TableScan
@@ -65,17 +67,35 @@ def to_arrow(frame: Any, names: list[str] | None = None) -> pa.Table:
     if absent:
         raise absent_error(absent, columns)
     if not _is("pandas", frame):
-        return frame.select(chosen).to_arrow()
+        return _from_polars(frame.select(chosen))
     places = [columns.index(name) for name in chosen]
     return pa.table({name: _to_column(name, frame.iloc[:, k]) for name, k in zip(chosen, places, strict=True)})
+
+
+def _from_polars(frame: Any) -> pa.Table:
+    """A polars frame, some of whose types Arrow does not know."""
+    try:
+        return frame.to_arrow()
+    except pa.ArrowException:
+        for name, column in zip(frame.columns, frame, strict=True):
+            try:
+                column.to_arrow()
+            except pa.ArrowException as error:
+                remedy = f"cast it, e.g. pl.col({name!r}).cast(pl.Float64)"
+                raise DataError(f"column {name!r} holds {column.dtype}, which Arrow does not know; {remedy}") from error
+        raise
 
 
 def _to_column(name: str, series: Any) -> Any:
     """A pandas column; what Arrow does not know, such as intervals, or objects of several kinds, as text."""
     if getattr(series.dtype, "kind", "O") == "c":
         raise DataError(f"Complex data not supported: column {name!r}; pass real and imaginary parts apart")
+    if isinstance(series.dtype, sys.modules["pandas"].SparseDtype):
+        raise sparse_error([name])
     if isinstance(series.dtype, sys.modules["pandas"].PeriodDtype):
         series = series.dt.to_timestamp()
+    if series.dtype == object and (times := _to_times(series)) is not None:
+        return times
     try:
         column = pa.Array.from_pandas(series)
         kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
@@ -85,6 +105,27 @@ def _to_column(name: str, series: Any) -> Any:
         pass
     values = [None if missing else str(value) for value, missing in zip(series, series.isna(), strict=True)]
     return pa.array(values, pa.large_string())
+
+
+def _to_times(series: Any) -> Any:
+    """Objects that are times, or times and dates, by the wall clock of each; None for anything else.
+
+    Arrow would take the first cell for the type of all, and drop the times of day where it is a date.
+    """
+    missing = series.isna().to_numpy()
+    known = series.to_numpy()[~missing]
+    if not (len(known) and isinstance(known[0], dt.date)):
+        return None
+    if not (all(isinstance(each, dt.date) for each in known) and any(isinstance(each, dt.datetime) for each in known)):
+        return None
+    cells = (None if gap else _wall_clock(each) for each, gap in zip(series, missing, strict=True))
+    return pa.array(cells, pa.timestamp("us"), size=len(series))
+
+
+def _wall_clock(time: dt.date) -> dt.datetime:
+    if isinstance(time, dt.datetime):
+        return dt.datetime.combine(time.date(), time.time())
+    return dt.datetime(time.year, time.month, time.day)
 
 
 def column_names(frame: Any) -> list[str]:
@@ -102,11 +143,14 @@ def input_columns(encoder: TableEncoder, frame: Any) -> pa.Table:
     return to_arrow(frame, encoder.present_columns(names) or names[:1])  # one, if only its rows count
 
 
-def read_frame(encoder: TableEncoder, frame: Any) -> tuple[pd.DataFrame, TableBatch]:
-    """A frame of one number for each cell of the columns that the encoder knows, and what was found in them."""
+def read_frame(encoder: TableEncoder, frame: Any, *, infinite: str = "error") -> tuple[pd.DataFrame, TableBatch]:
+    """A frame of one number for each cell of the columns that the encoder knows, and what was found in them.
+
+    ``infinite`` numbers are an error, or "missing".
+    """
     import pandas as pd  # start-up weight: predictions from files do without
 
-    batch = encoder.read(input_columns(encoder, frame))
+    batch = encoder.read(input_columns(encoder, frame), infinite=infinite)
     names = [name for name in frame.columns if str(name) in set(encoder.input_names)] if _is("pandas", frame) else []
     # The frame's own names, which may be numbers; in the order of the encoder.
     own = {str(name): name for name in names}

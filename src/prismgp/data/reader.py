@@ -18,7 +18,7 @@ import pyarrow as pa
 from prismgp._types import AnyArray, Array, Missing
 from prismgp.data.cells import check_finite, plural, quote_names, raise_problems, to_numbers
 from prismgp.data.encoder import TableBatch, TableEncoder, missing_error
-from prismgp.data.encodings import NUMBER
+from prismgp.data.encodings import BOOLEAN, NUMBER
 from prismgp.data.scan import empty_error
 from prismgp.data.tables import TableFiles
 from prismgp.exceptions import DataError, ModelFileError
@@ -36,6 +36,12 @@ class NoiseColumns:
     @property
     def names(self) -> list[str]:
         return [name for name in (self.weight, self.variance) if name is not None]
+
+    @property
+    def roles(self) -> dict[str, str]:
+        """What each of the columns is, for messages."""
+        roles = {"weight column": self.weight, "noise column": self.variance}
+        return {name: role for role, name in roles.items() if name is not None}
 
     @property
     def n_noise(self) -> int:
@@ -140,7 +146,7 @@ class TableReader:
         if encoder is not None and encoder.feature_names != inputs and not encoder.positional:
             raise ModelFileError("the model's description of its table does not fit its inputs")
         if encoder is None and not isinstance(inputs, int):
-            encoder = ignore_silent(TableEncoder.numeric(inputs))
+            encoder = ignore_silent(TableEncoder.numeric(inputs, kind=BOOLEAN))
         if encoder is None or encoder.positional:
             count = inputs if encoder is None else len(encoder.columns)
             if len(names) != count:
@@ -148,8 +154,11 @@ class TableReader:
                     f"{files.path}: the model has {count} inputs without names, so the data must have "
                     f"just these columns, in order; it has {len(names)}"
                 )
-            encoder = ignore_silent(TableEncoder.numeric(names)) if encoder is None else encoder.rename(names)
+            numbers = TableEncoder.numeric(names, kind=BOOLEAN)
+            encoder = ignore_silent(numbers) if encoder is None else encoder.rename(names)
         _check_columns(files, encoder, names)
+        if files.is_text:
+            files.numerals.expect_percents(encoder.percents)
         return cls(files, encoder, targets, missing=missing, noise=noise)
 
     def encode_with(self, encoder: TableEncoder) -> TableReader:
@@ -163,6 +172,13 @@ class TableReader:
                 f"{self.files.path}: column {quote_names(texts)} holds text; the model learned it as numbers: "
                 "correct or empty the cells that are none"
             )
+        signs = self.encoder.percents
+        for name, known in encoder.percents.items():
+            if signs.get(name, known) != known:
+                raise DataError(
+                    f"{self.files.path}: column {name!r} has {'no per cent signs' if known else 'per cent signs'}, and "
+                    f"the model learned it {'with' if known else 'without'} them: write it in the same way"
+                )
         return self._like(self.files, encoder)
 
     def split(self, rows: int) -> Iterator[tuple[TableReader, int | None]]:
@@ -249,19 +265,22 @@ class TableReader:
         # At least one column, to count rows even if the model ignores all inputs.
         there = [name for name in self.files.names if name not in self._numeric]
         names = [*self.encoder.present_columns(there), *self._numeric] or self.files.names[:1]
-        numeric = {column.name for column in self.encoder.columns if column.kind == NUMBER} | set(self._numeric)
+        kinds = {column.name: column.kind for column in self.encoder.columns}
+        numeric = {name for name, kind in kinds.items() if kind in (NUMBER, BOOLEAN)} | set(self._numeric)
         tables: Iterator[tuple[pa.Table, int]]
         if all_columns:
             tables = ((table, 0) for table in _rebatch(self.files.raw_batches(rows), rows))  # not of a fit: no folds
         else:
             # Numbers are converted while the text is parsed if every cell is known to be one.
-            numbers = set() if self.booleans is None else numeric - set(self.booleans)
+            sure = {name for name in numeric if kinds.get(name) != BOOLEAN}
+            numbers = set() if self.booleans is None else sure - set(self.booleans)
             batches = self.files.numbered_batches(rows, columns=names, numbers=numbers)
             numbered = ((batch, self.first_row + before) for batch, before in batches if batch.num_rows)
             tables = ((pa.Table.from_batches([batch]), number) for batch, number in numbered)
-        first = self.first_row
+        first, levels = self.first_row, self.encoder.spelled_missing
         for table, fold_row in tables:
-            yield table, self.files.cells(table, names, numbers=numeric, first_row=first), fold_row
+            cells = self.files.cells(table, names, numbers=numeric, levels=levels, first_row=first)
+            yield table, cells, fold_row
             first += table.num_rows
 
     def _target_values(self, cells: pa.Table, *, first_row: int) -> Array:

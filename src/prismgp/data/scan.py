@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from prismgp._system import warn_caller
 from prismgp.data.cells import (
     ArrowColumn,
-    Numerals,
     check_unique,
     column_kind,
-    count_percents,
+    count_missing,
     in_row,
     is_text,
     parse_times,
@@ -29,21 +28,14 @@ from prismgp.data.cells import (
 )
 from prismgp.data.encoder import InputColumn, TableEncoder
 from prismgp.data.encodings import BOOLEAN, CATEGORY, LEVELS, NUMBER, TIME
+from prismgp.data.hints import hint_at_text, unit_remedy
+from prismgp.data.numerals import Numerals, count_percents
 from prismgp.data.tables import TableFiles
 from prismgp.exceptions import DataError
 
 _SAVED_INDEX = re.compile(r"__index_level_\d+__|Unnamed: 0|")
 _TRUE_AND_FALSE = ("true", "false")
 _SCAN_ROWS = 65_536
-_MANY_LEVELS = 20  # distinct texts that read as numbers or dates, from which on a warning is given
-# Leading zeros are those of a code. ISO 8601 has the year first, and hyphens.
-_GROUPED = "[1-9][0-9]{0,2}(?:[., '\u2019\u00a0\u202f][0-9]{3})+"
-_NUMBER_LEVEL = f"(?i)^[+\u2212-]?(?:0|[1-9][0-9]*|{_GROUPED})(?:[.,][0-9]*)?(?:e[+-]?[0-9]+| ?%)?$"
-_DATE_LEVEL = r"^(?:[0-9]{1,2}[./-][0-9]{1,2}[./-](?:19|20)[0-9]{2}|(?:19|20)[0-9]{2}[./][0-9]{1,2}[./][0-9]{1,2})\b"
-_WITH_UNIT = (
-    "^[+\u2212-]?[0-9][0-9., '\u2019]* ?[^0-9., ][^0-9]*$"
-    "|^(?:[$\u20ac\u00a3\u00a5]|USD|EUR|GBP|CHF) ?[+\u2212-]?[0-9][0-9., '\u2019]*$"
-)
 MAX_CATEGORIES = 30  # levels that get an indicator each; more are encoded by their effect on the target
 
 
@@ -55,13 +47,14 @@ def scan_files(
     exclude: Collection[str] = (),
     categorical: Collection[str] = (),
     max_categories: int = MAX_CATEGORIES,
+    roles: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[TableEncoder, frozenset[str]]:
     """Decide how the columns of a table are read; returns also the targets that text spells as true and false.
 
     Takes one pass over the table, in memory that does not grow with its rows but with its categories, or none if all
     columns have types. Targets must be numeric; for the other arguments see :func:`~prismgp.data.from_parquet`. Columns
-    of text or whole numbers can be ``categorical`` even when they look like numbers. One DataError names all columns
-    with problems, and the remedies.
+    of text or whole numbers can be ``categorical`` even when they look like numbers. ``roles`` of targets that are
+    something else are for messages. One DataError names all columns with problems, and the remedies.
     """
     schema = files.schema
     check_unique(targets, "target")
@@ -73,13 +66,16 @@ def scan_files(
         with _collect(problems):
             forced = name in categorical
             if files.is_text or column_kind(name, schema.field(name).type, categorical=forced) == CATEGORY:
-                scans[name] = _ColumnScan(name, forced, max_categories, numerals=numerals, is_target=name in targets)
+                role = roles.get(name, "target") if name in targets else "column"
+                scans[name] = _ColumnScan(name, forced, max_categories, numerals=numerals, role=role)
     if scans:
         _scan(files, scans)
         files.respelled.update(name for name, scan in scans.items() if scan.respelled)
     others = {name: scan.other_mark for name, scan in scans.items() if scan.other_mark is not None}
     if others and numerals is not None:  # at once: with the wrong mark all other problems are spurious
         raise numerals.other_error(list(others), *next(iter(others.values())))
+    if numerals is not None:
+        numerals.conclude([name for name, scan in scans.items() if scan.is_numeric])
     # Columns that look like numbers at first and turn out to be text are categories; a second pass collects the levels
     # that were skipped.
     late = {name: scan for name, scan in scans.items() if scan.is_late}
@@ -88,7 +84,7 @@ def scan_files(
     booleans = set()
     for name in targets:
         with _collect(problems):
-            if _is_boolean(name, scans.get(name), schema.field(name).type):
+            if _is_boolean(name, scans.get(name), schema.field(name).type, roles.get(name, "target")):
                 booleans.add(name)
     encoder = TableEncoder(tuple(_columns(schema, names, scans, problems)), tuple(targets))
     raise_problems(problems)
@@ -108,7 +104,7 @@ class TableScan:
         for name in self._names:
             with _collect(self._problems):
                 if column_kind(name, table.schema.field(name).type) == CATEGORY:
-                    self._scans[name] = _ColumnScan(name, False, MAX_CATEGORIES, numerals=None, is_target=False)
+                    self._scans[name] = _ColumnScan(name, False, MAX_CATEGORIES, numerals=None, role="column")
                     self._scans[name].add(table.column(name), 0)
 
     def merge(self, other: TableScan) -> TableScan:
@@ -151,18 +147,7 @@ class TableScan:
 def _hint_at_text(scans: dict[str, _ColumnScan], encoder: TableEncoder) -> None:
     """Warn of categories that are numbers or dates for a reader."""
     found = [scans[column.name] for column in encoder.columns if column.kind in (CATEGORY, LEVELS)]
-    for pattern, what, remedy in (
-        (_NUMBER_LEVEL, "numbers", "convert to numbers what is no code"),
-        (_DATE_LEVEL, "dates", "write them as ISO 8601 does, like 2024-12-31"),
-    ):
-        examples = {scan.name: scan.find_levels(pattern) for scan in found}
-        names = {name: example for name, example in examples.items() if example is not None}
-        if names:
-            value, verb = next(iter(names.values())), "holds" if len(names) == 1 else "hold"
-            warn_caller(
-                f"{plural(names, 'column')} {quote_names(names)} {verb} text that reads as {what}, such as {value!r}, "
-                f"and is encoded as categories: {remedy}"
-            )
+    hint_at_text({scan.name: scan.levels for scan in found if scan.is_untold})
 
 
 @contextmanager
@@ -236,35 +221,38 @@ def _scan(files: TableFiles, scans: dict[str, _ColumnScan], *, levels_only: bool
                 scan.add_levels(cells.column(name))
             else:
                 scan.add(cells.column(name), row)
+                # Missing cells with blanks around them are none for the parser.
+                scan.respelled |= files.is_text and cells.column(name).null_count > count_missing(batch.column(name))
         row += cells.num_rows
     if not row:
         raise DataError(f"{files.path}: there are no rows below the header")
 
 
-def _is_boolean(name: str, scan: _ColumnScan | None, kind: Any) -> bool:
+def _is_boolean(name: str, scan: _ColumnScan | None, kind: Any, role: str) -> bool:
     """Whether a target is spelled as true and false; an error where it is neither that nor numeric."""
+    must = "a regression target must be numeric" if role == "target" else "it must be numeric"
     if scan is not None and is_text(kind):
         found = scan.numeric_kind()
         if found not in (NUMBER, BOOLEAN):
             what = "dates or times" if found == TIME else "text"
-            remedy = "" if found == TIME else scan.unit_remedy()
-            raise DataError(f"the target {name!r} holds {what}; a regression target must be numeric{remedy}")
+            remedy = "" if found == TIME else unit_remedy(scan.levels)
+            raise DataError(f"the {role} {name!r} holds {what}; {must}{remedy}")
         return found == BOOLEAN
     if column_kind(name, kind) not in (NUMBER, BOOLEAN):
-        raise DataError(f"the target {name!r} holds {kind}; a regression target must be numeric")
+        raise DataError(f"the {role} {name!r} holds {kind}; {must}")
     return False
 
 
 class _ColumnScan:
     """Counts and levels of the cells of a column so far; ``numerals``: how the file spells numbers, if as text."""
 
-    def __init__(self, name: str, categorical: bool, few: int, *, numerals: Numerals | None, is_target: bool) -> None:
+    def __init__(self, name: str, categorical: bool, few: int, *, numerals: Numerals | None, role: str) -> None:
         self.name, self._categorical, self._few, self._numerals = name, categorical, few, numerals
         self._spelled = numerals is not None
         self._others = self._percents = 0  # numbers with the other decimal mark, and with a per cent sign
         self.respelled = False  # whether the parser of the file cannot convert all numbers
-        self._what = "target" if is_target else "column"
-        self._distinct: ArrowColumn = pa.array([], pa.large_string())
+        self._what = role
+        self.levels: ArrowColumn = pa.array([], pa.large_string())
         self._rows = self._cells = self._numbers = self._booleans = self._times = 0
         self._first_text: tuple[str, int] | None = None
         self._typed = self._skipped = False
@@ -273,6 +261,11 @@ class _ColumnScan:
     def is_late(self) -> bool:
         """Whether levels were skipped while the column looked like one of numbers, but turned out to be text."""
         return self._skipped and self._numbers < self._cells
+
+    @property
+    def is_numeric(self) -> bool:
+        """Whether all cells are numbers, as the file spells them."""
+        return self._spelled and not self._categorical and 0 < self._cells == self._numbers
 
     @property
     def other_mark(self) -> tuple[str, int] | None:
@@ -300,15 +293,16 @@ class _ColumnScan:
         self._rows += other._rows
         self._cells += other._cells
         self._times += other._times
-        self._distinct = pc.unique(pa.chunked_array([self._distinct, other._distinct]))
+        self.levels = pc.unique(pa.chunked_array([self.levels, other.levels]))
 
     def add_levels(self, text: ArrowColumn) -> None:
         """Add the levels of cells alone."""
         present = pc.unique(pc.drop_null(to_text(self.name, text))).cast(pa.large_string())
-        self._distinct = pc.unique(pa.chunked_array([self._distinct, present]))
+        self.levels = pc.unique(pa.chunked_array([self.levels, present]))
 
     def _count(self, text: ArrowColumn, present: ArrowColumn, first_row: int) -> None:
         numerals = self._numerals or Numerals()
+        numerals.look_at(self.name, text, first_row)
         if numerals.are_plain(present):  # the quick way
             self._numbers += len(present)
             return
@@ -328,29 +322,18 @@ class _ColumnScan:
                 row = int(texts[0])
                 self._first_text = text[row].as_py(), first_row + row
 
-    def find_levels(self, pattern: str) -> str | None:
-        """The first of many levels of text that match, if most levels do and nobody has asked for categories."""
-        if self._typed or self._categorical:
-            return None
-        alike = self._distinct.filter(pc.match_substring_regex(self._distinct, pattern))
-        if len(alike) < _MANY_LEVELS or len(alike) <= len(self._distinct) / 2:
-            return None
-        return str(alike[0].as_py())
-
-    def unit_remedy(self) -> str:
-        """What to do about numbers that have a unit; empty where the text is something else."""
-        found = self._distinct.filter(pc.match_substring_regex(self._distinct, _WITH_UNIT))
-        if len(found) <= len(self._distinct) / 2:
-            return ""
-        return f": remove the unit from cells such as {found[0].as_py()!r}"
+    @property
+    def is_untold(self) -> bool:
+        """Whether only the text says what it is: neither a type nor the user has asked for categories."""
+        return not (self._typed or self._categorical)
 
     def numeric_kind(self) -> str | None:
         """NUMBER, BOOLEAN or TIME; None for categories.
 
         An error for a target without cells, and for a column in which most cells are numbers, but not all.
         """
-        if not self._cells and self._what == "target":
-            raise empty_error(self.name, self._rows)
+        if not self._cells and self._what != "column":
+            raise empty_error(self.name, self._rows, self._what)
         if self._typed or self._categorical or not self._cells:
             return None
         if self._times == self._cells:
@@ -379,11 +362,11 @@ class _ColumnScan:
         """How the column is to be read."""
         kind = self.numeric_kind()
         if kind is not None:
-            return InputColumn(self.name, kind)
-        kind = CATEGORY if len(self._distinct) <= self._few else LEVELS
-        return InputColumn(self.name, kind, tuple(sorted(self._distinct.to_pylist())))
+            return InputColumn(self.name, kind, percent=self._percents > 0 if self.is_numeric else None)
+        kind = CATEGORY if len(self.levels) <= self._few else LEVELS
+        return InputColumn(self.name, kind, tuple(sorted(self.levels.to_pylist())))
 
 
-def empty_error(name: str, rows: int) -> DataError:
+def empty_error(name: str, rows: int, role: str = "target") -> DataError:
     """The error for a target without a single value."""
-    return DataError(f"the target {name!r} is empty in all {rows:,} rows")
+    return DataError(f"the {role} {name!r} is empty in all {rows:,} rows")

@@ -124,10 +124,11 @@ class PartitionLoader:
     def _read(self, part: Any) -> tuple[AnyArray, AnyArray, dict[str, int]]:
         """A number for each cell, (n, width), rows in which one is missing, and counts of unknown categories."""
         if self.encoder is None:
-            x = _to_floats(part, "X", self.width, allow_nan=self.missing != "error")
+            x = _to_floats(part, "X", self.width, missing=self.missing)
             return x, np.asarray(np.isnan(x).any(axis=1)), {}
         # Folds by the number in the partition: that in the whole collection is not known here.
-        batch = self.encoder.read(input_columns(self.encoder, part))
+        infinite = "missing" if self.missing == "drop" else "error"
+        batch = self.encoder.read(input_columns(self.encoder, part), infinite=infinite)
         if self.missing == "error" and batch.missing:
             raise missing_error(batch.missing)
         return batch.values, batch.incomplete, batch.unseen
@@ -167,8 +168,8 @@ class FrameLoader:
         return TablePart(to_arrow(parts[0]))
 
 
-def _to_floats(part: Any, what: str, width: int, *, allow_nan: bool = False) -> AnyArray:
-    """Convert a partition to checked floats, (n, width)."""
+def _to_floats(part: Any, what: str, width: int, *, missing: str = "error") -> AnyArray:
+    """Convert a partition to checked floats, (n, width), with NaN in rows that are to be dropped."""
     values: AnyArray
     try:
         if hasattr(part, "to_numpy"):
@@ -183,7 +184,9 @@ def _to_floats(part: Any, what: str, width: int, *, allow_nan: bool = False) -> 
     values = values[:, None] if values.ndim == 1 else values
     if values.shape[1] != width:
         raise DataError(f"{what} has {values.shape[1]} columns; the first partition promised {width}")
-    check_cells(values, part, what, allow_nan=allow_nan)
+    if missing == "drop" and np.isinf(values).any():
+        values = np.where(np.isinf(values), np.nan, values)
+    check_cells(values, part, what, allow_nan=missing != "error")
     return values
 
 

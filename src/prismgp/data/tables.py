@@ -14,27 +14,21 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from itertools import chain
 from os import PathLike
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet
 
-from prismgp.data.cells import (
-    DECIMALS,
-    Numerals,
-    check_unique,
-    common_type,
-    is_text,
-    null_missing,
-    quote_names,
-)
+from prismgp.data.cells import check_unique, common_type, is_text, null_missing, quote_names
 from prismgp.data.folders import Partition, add_columns, find_files, read_partitions
+from prismgp.data.numerals import DECIMALS, Numerals
 from prismgp.data.text import TextFormat
 from prismgp.exceptions import DataError
 
@@ -351,6 +345,7 @@ class TableFiles:
                 part = TableFiles([piece], name)
                 part._stamps, part.respelled = [stamp], self.respelled
                 part.__dict__["schema"] = schema  # shared, so that many parts are pickled with one copy of it
+                part.__dict__["numerals"] = self.numerals  # which know what the scan has found
                 yield part, first, count
 
     def raw_batches(
@@ -395,17 +390,26 @@ class TableFiles:
         return batch
 
     def cells(
-        self, table: pa.Table, names: list[str], *, numbers: Collection[str] = (), first_row: int = 0
+        self,
+        table: pa.Table,
+        names: list[str],
+        *,
+        numbers: Collection[str] = (),
+        levels: Mapping[str, Collection[str]] = MappingProxyType({}),
+        first_row: int = 0,
     ) -> pa.Table:
         """The named columns of a part of the table, with null where a text file spells a missing value.
 
         ``numbers`` are columns that should be numbers: text becomes float64 if all of its cells are numerals.
-        ``first_row`` is where the part starts in its file.
+        ``levels`` of a column are known, however they are spelled. ``first_row`` is where the part starts in its file.
         """
         chosen = table.select(names)
         if not self.is_text:
             return chosen
-        columns = [null_missing(column) if is_text(column.type) else column for column in chosen.columns]
+        columns = [
+            null_missing(column, levels.get(name, ())) if is_text(column.type) else column
+            for name, column in zip(names, chosen.columns, strict=True)
+        ]
         for index, name in enumerate(names):
             if name in numbers and is_text(columns[index].type):
                 columns[index] = self.numerals.read(name, columns[index], first_row)

@@ -19,7 +19,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from prismgp.data.cells import MISSING_TEXT, decode, from_strings, is_text, quote_names, text_scalar
+from prismgp.data.cells import (
+    MISSING_TEXT,
+    decode,
+    from_floats,
+    from_strings,
+    is_text,
+    quote_names,
+    text_scalar,
+    to_numbers,
+)
 from prismgp.exceptions import DataError
 
 BLOCK_BYTES = 2**20  # parsed at a time
@@ -46,6 +55,8 @@ _SIGNATURES = (
     (b"SQLite format 3", "a database; export the table as CSV"),
 )
 _DELIMITERS = (",", ";", "\t", "|")
+# Blank lines, and the line that tells Excel the delimiter.
+_BEFORE_HEADER = re.compile(r"""(?:\r\n|\r|\n)*(?:"?sep=(?P<mark>[^\r\n"])"?(?:\r\n|\r|\n)+)?""")
 # First characters of what spreadsheets take for a formula, and the numbers among these, which are harmless.
 _FORMULA = "^[=+\\-@\t\r\uff1d\uff0b\uff0d\uff20]"
 _HARMLESS = "^[+\\-]?([0-9.,' \u00a0\u202f]*[0-9][0-9.,' \u00a0\u202f]*([eE][+\\-]?[0-9]+)?%?|(?i:inf|nan|infinity))?$"
@@ -97,7 +108,13 @@ class TextFormat:
         if self.encoding == "utf-8-sig":
             self.encoding = "utf-8"
         self._check_zeros(sample)
-        self.delimiter = delimiter or _sniff(self._decode(sample), default_delimiter(suffix), decimal)
+        text = self._decode(sample)
+        start = _BEFORE_HEADER.match(text)
+        assert start is not None  # it matches nothing too
+        self._skipped, text = start[0].count("\n") or start[0].count("\r"), text[start.end() :]
+        self.delimiter = delimiter or start["mark"] or _sniff(text, default_delimiter(suffix), decimal)
+        # Of several columns a blank line is none of their rows; of a single one it is a row with an empty cell.
+        self._single = _widths(text, self.delimiter)[:1] == [1]
 
     @contextmanager
     def open(self) -> Iterator[IO[bytes]]:
@@ -139,9 +156,14 @@ class TextFormat:
         options = {
             # One thread, because only then do errors name the row.
             "read_options": pa.csv.ReadOptions(
-                use_threads=False, block_size=BLOCK_BYTES, encoding=self.encoding.replace("utf-8", "utf8")
+                use_threads=False,
+                block_size=BLOCK_BYTES,
+                encoding=self.encoding.replace("utf-8", "utf8"),
+                skip_rows=self._skipped,
             ),
-            "parse_options": pa.csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True),
+            "parse_options": pa.csv.ParseOptions(
+                delimiter=self.delimiter, newlines_in_values=True, ignore_empty_lines=not self._single
+            ),
             "convert_options": pa.csv.ConvertOptions(
                 column_types=types,
                 include_columns=list(types or ()),
@@ -309,11 +331,14 @@ class TextWriter:
         return pc.if_else(special, pc.binary_join_element_wise(mark, escaped, mark, nothing), text)
 
     def _to_strings(self, column: Any) -> Any:
-        """Convert a column to one array of text; null stays null."""
+        """Convert a column to one array of text, from which the same is read; null stays null."""
         column = decode(column)
+        if pa.types.is_duration(column.type):  # Arrow would write a number without its unit
+            column = from_floats(to_numbers("", column))
         if not is_text(column.type):
             marked = self._decimal != "." and (pa.types.is_floating(column.type) or pa.types.is_decimal(column.type))
             column = column.cast(pa.string())
             if marked:
                 column = pc.replace_substring(column, ".", self._decimal)
-        return column.cast(pa.large_string()).combine_chunks()
+        column = column.cast(pa.large_string())
+        return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column

@@ -15,7 +15,7 @@ import pyarrow as pa
 from sklearn.base import BaseEstimator
 
 from prismgp._types import AnyArray, Array
-from prismgp._validate import check_fit_data, check_inputs, check_row_noise
+from prismgp._validate import check_fit_data, check_inputs, check_row_noise, refuse_lazy
 from prismgp._version import __version__
 from prismgp.checkpoint import Checkpoint
 from prismgp.data import (
@@ -35,6 +35,7 @@ from prismgp.data import (
     read_frame,
     warn_unseen,
 )
+from prismgp.data.encodings import BOOLEAN
 from prismgp.data.frames import column_names, to_arrow
 from prismgp.exceptions import DataError
 
@@ -62,6 +63,7 @@ def as_source(
 
     Anything else is returned as it is. ``reset``: the rows are those of a fit.
     """
+    refuse_lazy(X)
     if is_collection(X):
         encoder = None if reset else getattr(estimator, "table_encoder_", None)
         if encoder is None and not reset and hasattr(X, "columns"):
@@ -140,12 +142,13 @@ def adopt_rows(estimator: Any, X: Any, y: Any, noise: tuple[Any, Any], labels: L
     inputs, if they are given.
     """
     encoder = batch = None
+    infinite = "missing" if estimator.missing == "drop" else "error"
     if is_frame(X) and needs_encoder(X):
         encoder = frame_encoder(X)
-        X, batch = read_frame(encoder, X)
+        X, batch = read_frame(encoder, X, infinite=infinite)
         if estimator.missing == "error" and batch.missing:
             raise missing_error(batch.missing)
-    x, target = check_fit_data(estimator, X, y, allow_nan=estimator.missing != "error")
+    x, target = check_fit_data(estimator, X, y, allow_nan=estimator.missing != "error", infinite=infinite)
     columns_of_noise, own_labels = check_row_noise(*noise, len(x), target.size // len(target)), labels(*x.shape)
     incomplete: AnyArray = np.asarray(np.isnan(x).any(axis=1) if batch is None else batch.incomplete)
     if estimator.missing == "drop" and incomplete.any():
@@ -231,7 +234,7 @@ def _numbers_encoder(estimator: BaseEstimator, names: list[str]) -> TableEncoder
     known, model = getattr(estimator, "feature_names_in_", None), getattr(estimator, "model_", None)
     if known is None or model is None or names == list(known):
         return None
-    encoder = TableEncoder.numeric(known).ignore(model.standardiser.constant_inputs)
+    encoder = TableEncoder.numeric(known, kind=BOOLEAN).ignore(model.standardiser.constant_inputs)
     own, needed = ([name for name in each if name not in encoder.ignored] for each in (names, known))
     return encoder if own == needed else None
 
@@ -281,6 +284,8 @@ def _read(estimator: Any, X: Any) -> tuple[Any, bool]:
             raise _numbers_only_error(others)
         return _add_ignored(estimator, X), _allows_nan(estimator)
     frame, batch = read_frame(encoder, X)
+    # The encoder has found the columns; that their names are no text is not known after loading.
+    frame.columns = getattr(estimator, "feature_names_in_", list(range(frame.shape[1])))
     if not _allows_nan(estimator) and batch.missing:
         raise missing_error(batch.missing)
     warn_unseen(batch.unseen)

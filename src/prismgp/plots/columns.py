@@ -114,7 +114,7 @@ def _read_scale(column: InputColumn, cells: Any) -> AnyArray | None:
     values = to_arrow(cells.to_frame(column.name), [column.name]).column(0)
     if column.kind == NUMBER:
         return to_numbers(column.name, values)
-    seconds = to_seconds(column.name, values)
+    seconds = to_seconds(column.name, values, of_day=True)
     found = np.full(len(seconds), np.datetime64("NaT"), dtype="datetime64[us]")
     known = np.isfinite(seconds)
     found[known] = np.rint(seconds[known] * 1e6).astype(np.int64).astype("datetime64[us]")

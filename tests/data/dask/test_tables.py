@@ -130,11 +130,12 @@ def test_parts_of_a_table_are_scanned_as_the_whole() -> None:
     frame = mixed().drop(columns="y").astype({"spelled": object, "colour": object})
     # The first part has no colour at all, and one more column holds times in some parts only.
     frame["mostly"] = np.where(np.arange(240) < 230, frame["spelled"], "then")
-    whole = TableScan(to_arrow(frame)).encoder()
+    with pytest.warns(PrismGPWarning, match="'mostly' holds dates and other text, such as 'then', and is taken as"):
+        whole = TableScan(to_arrow(frame)).encoder()
     first, *others = (TableScan(to_arrow(frame[start : start + 21])) for start in range(0, 240, 21))
     for other in others:
         first.merge(other)
-    assert first.encoder() == whole
+    assert first.encoder(warn=False) == whole
     assert {column.name: column.kind for column in whole.columns}["mostly"] == "category"
     one, two = (
         TableScan(to_arrow(frame[["size"]])),
@@ -151,3 +152,13 @@ def test_warnings_come_once() -> None:
         warnings.simplefilter("always")
         model.predict(partitioned(frame.assign(colour="violet"))[0])
     assert len([each for each in found if "unseen" in str(each.message)]) == 1
+
+
+@pytest.mark.parametrize("kind", ["text", "numbers"])
+def test_rows_with_infinity_are_dropped(kind: str) -> None:
+    frame = pd.DataFrame({"a": np.arange(40.0), "k": ["u", "v"] * 20})[["a", "k"][: 1 + (kind == "text")]]
+    frame.loc[[3, 25], "a"] = np.inf
+    y = pd.Series(np.arange(40.0))
+    own = SSGPRegressor(2, optimize=False, random_state=0, missing="drop")
+    model = own.fit(dd.from_pandas(frame, npartitions=2), dd.from_pandas(y, npartitions=2))
+    assert model.fit_status_["rows"] == 38
