@@ -301,7 +301,7 @@ BOTH = {
     "targets huge": (None, lambda t: t[TARGETS].fill_(1e308), "range"),
 }
 ALONE = {
-    "two": (lambda c: c["state"].update(near=[near_of(c)] * 2), None, "2 neighbour GPs"),
+    "two": (lambda c: c["state"].update(near=[near_of(c)] * 2), None, "expected one neighbour GP, found 2"),
     "no state": (lambda c: c["state"].clear(), None, "near"),
     "rows": (lambda c: (c.update(rows=99), c["fit_status"].update(rows=99)), None, "99"),
     "inputs": (lambda c: c.update(inputs=3), None, "shape"),
@@ -314,7 +314,7 @@ ALONE = {
 }
 BESIDE = {
     "degrees of a residual view": (lambda c: near_of(c).update(degrees=5.0, residual=True), None, "degrees"),
-    "view": (lambda c: near_of(c).update(latent=1), None, "sees"),
+    "view": (lambda c: near_of(c).update(latent=1), None, "not three booleans"),
     "no view": (lambda c: near_of(c).pop("residual"), None, "residual"),
     "other view": (lambda c: near_of(c).update(latent=False), None, "shape"),
     "weights negative": (None, lambda t: t["near.weights"].copy_(torch.tensor([-0.1, 0.5, 0.3, 0.2, 0.1])), "weights"),
