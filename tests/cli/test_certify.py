@@ -380,3 +380,6 @@ def test_weights_of_the_fit(run: Run, refused: Refused, tmp_path: Path) -> None:
     noise = {"sample_weight": frame["w"][kept], "noise_variance": frame["v"][kept]}
     expected = model.certify(inputs[kept], frame["price"][kept], inputs[kept], random_state=0, **noise)
     np.testing.assert_allclose(found["log_evidence"]["lower"], expected.log_evidence.lower)
+    page = tmp_path / "r.html"
+    assert run("report", tmp_path / "p.prism", tmp_path / "d.csv", "-t", "price", *columns, "-o", page).code == 0
+    assert "fitted with sample_weight" not in page.read_text(encoding="utf-8")

@@ -129,7 +129,11 @@ HOSTILE = {
     "no posterior": (None, lambda t: t.pop("e0.weight_mean"), "weight_mean"),
     "posterior shape": (None, lambda t: t.update({"e0.inverse_root": zeros(1, 3, 3)}), "shape"),
     "posterior infinite": (None, lambda t: t["e0.inverse_root"].fill_(float("inf")), "finite"),
-    "posterior out of range": (None, lambda t: t["e0.weight_mean"].fill_(1e308), "predictions of the model are not finite"),
+    "posterior out of range": (
+        None,
+        lambda t: t["e0.weight_mean"].fill_(1e308),
+        "predictions of the model are not finite",
+    ),
     "no evidence": (lambda c: expert_of(c).pop("log_evidence"), None, "log_evidence"),
     "evidence text": (lambda c: expert_of(c).update(log_evidence="high"), None, "range"),
     "statistics nan": (None, lambda t: t["e0.moments"].fill_(float("nan")), "finite"),

@@ -263,7 +263,7 @@ def _raw_inputs(files: TableFiles, rows: TableRows) -> Any:
 
 def _training(
     args: argparse.Namespace, model: GPRegressor, rows: TableRows | None
-) -> tuple[tuple[Any, Any] | None, str]:
+) -> tuple[tuple[Any, ...] | None, str]:
     """Return the rows of the fit, for a certificate, or the reason why there is no certificate."""
     if args.no_certificate:
         return None, "It was not asked for."
@@ -273,7 +273,7 @@ def _training(
         return None, "It needs the rows of the fit: give them with --train, or report with the --holdout of the fit."
     if len(rows.numbers) > _CERTIFIED:
         return None, f"The fit had more than {_CERTIFIED:,} rows; prismgp certify has no such limit."
-    return (rows.inputs, None if rows.is_table else rows.target), ""
+    return tuple(rows.of_fit.values()), ""
 
 
 # -- words ---------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -123,7 +123,7 @@ def examine(
     target: str = "target",
     output: int = 0,
     numbers: AnyArray | None = None,
-    training: tuple[Any, Any] | None = None,
+    training: Sequence[Any] | None = None,
     seconds: float = 20.0,
     shown: int = 10,
     random_state: int = 0,
@@ -143,8 +143,9 @@ def examine(
         Which column of y that is.
     numbers : ndarray of int, (n,), optional
         Row numbers in the user's table; None: from 1 on.
-    training : pair, optional
-        Rows and targets of the fit, for a certificate; None: no certificate.
+    training : sequence, optional
+        Rows and targets of the fit, and their weights and known noise variances if it had them, for a certificate;
+        None: no certificate.
     seconds : float, default 20
         Time for the products of the certificate.
     shown : int, default 10
@@ -196,7 +197,7 @@ def examine(
         progress("bounding the distance from the exact GP")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", PrismGPWarning)
-            certificate = certify_quickly(estimator, *training, table, seconds=seconds, random_state=random_state)
+            certificate = certify_quickly(estimator, training, table, seconds=seconds, random_state=random_state)
             certificate = certificate.of_output(output)
     return Examination(
         estimator,
@@ -297,12 +298,13 @@ def _has_history(estimator: Any) -> bool:
 
 
 def certify_quickly(
-    estimator: Any, X: Any, y: Any, table: InputTable, *, seconds: float, random_state: int = 0
+    estimator: Any, training: Sequence[Any], table: InputTable, *, seconds: float, random_state: int = 0
 ) -> Certificate:
     """Bound the distance from the exact GP at up to 200 of the rows; `prismgp.certify` has no limit."""
     rows = sample_rows(len(table), CERTIFIED_ROWS, np.random.default_rng(random_state))
     options: dict[str, Any] = {"parts": "predictions", "seconds": seconds, "random_state": random_state}
-    return certify(estimator, X, y, table.take(rows), **options)
+    names = ("X", "y", "sample_weight", "noise_variance")
+    return certify(estimator, X_test=table.take(rows), **dict(zip(names, training, strict=False)), **options)
 
 
 # -- cells as text ---------------------------------------------------------------------------------
