@@ -28,8 +28,7 @@ from prismgp.data.cells import (
 )
 from prismgp.data.encoder import InputColumn, TableEncoder
 from prismgp.data.encodings import BOOLEAN, CATEGORY, LEVELS, NUMBER, TIME
-from prismgp.data.hints import hint_at_text, unit_remedy
-from prismgp.data.numerals import Numerals, count_percents
+from prismgp.data.numerals import Numerals, count_percents, hint_at_text, unit_remedy
 from prismgp.data.tables import TableFiles
 from prismgp.exceptions import DataError
 
