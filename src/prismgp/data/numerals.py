@@ -208,8 +208,8 @@ def _can_cast(text: ArrowColumn) -> bool:
 _MANY = 20  # levels of which so many read as numbers or dates are hardly meant as categories
 # Leading zeros are those of a code.
 _DIGITS = "[+\u2212-]?(?:0|[1-9][0-9., '\u2019\u00a0\u202f]*|0?[.,][0-9]+|0[.,][0-9]*)"
-_GROUPED = "[1-9][0-9]{0,2}(?:[., '\u2019\u00a0\u202f][0-9]{3})+"
-_NUMBER = f"(?i)^[+\u2212-]?(?:0|[1-9][0-9]*|{_GROUPED})(?:[.,][0-9]*)?(?:e[+-]?[0-9]+| ?%)?$"
+_GROUPED_LOOSELY = "[1-9][0-9]{0,2}(?:[., '\u2019\u00a0\u202f][0-9]{3})+"
+_NUMBER = f"(?i)^[+\u2212-]?(?:0|[1-9][0-9]*|{_GROUPED_LOOSELY})(?:[.,][0-9]*)?(?:e[+-]?[0-9]+| ?%)?$"
 _CURRENCY = f"^[+\u2212-]?(?:[A-Z]{{0,3}}[$\u20ac\u00a3\u00a5\u20b9]|USD|EUR|GBP|CHF|JPY) ?{_DIGITS}$"
 _UNIT = f"^{_DIGITS} ?([^0-9., '\u2019\u00a0\u202f+\u2212:/-][^0-9:]{{0,11}})$"
 _WITH_UNIT = (
