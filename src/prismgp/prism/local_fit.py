@@ -51,7 +51,7 @@ MOST_WHOLE_ROWS, _EXACT_ROWS = 8_000, 2_000
 EXACT_ROUNDS = (15, 60)  # iterations of the race between starts
 # Beyond the first number of rows, learning them would take longer than the rest of a fit to many inputs. It is left out
 # if the exact GP does not join with the parameters of the start, and is this much behind in held-out log density.
-CHEAP_ROWS, HOPELESS = 1_000, 0.1
+CHEAP_ROWS, HOPELESS = 1_000, 1.0
 _ALL = 2**14  # neighbours: the most that a model file allows
 # With fewer held-out rows, neighbours in the latent space model the targets, since residuals of rows that the networks
 # remember are smaller than those of new rows; with more, the residuals.
