@@ -6,11 +6,8 @@ import gzip
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 
-from prismgp import SSGPRegressor
-from prismgp.cli import main
 from prismgp.data import from_csv, open_tables
 from prismgp.exceptions import DataError
 
@@ -97,27 +94,6 @@ def test_unknown_decimal_marks(decimal: str, tmp_path: Path) -> None:
         from_csv(tmp_path / "t.csv", decimal=decimal)
 
 
-@pytest.mark.parametrize("end", ["\n", "\r\n"])
-@pytest.mark.parametrize("name", ["t.csv", "t.tsv", "t.csv.gz"])
-def test_blank_lines_of_a_single_column_are_rows(end: str, name: str, tmp_path: Path) -> None:
-    text = end.join(["", "", "a", "1", "", "3", "", "", "6", ""]).encode()
-    (tmp_path / name).write_bytes(gzip.compress(text) if name.endswith("gz") else text)
-    np.testing.assert_array_equal(from_csv(tmp_path / name).load().x[:, 0], [1, np.nan, 3, np.nan, np.nan, 6])
-    text = end.join(["", "a,y", "1,2", "", "3,4", "", ""]).replace(",", "\t" if ".tsv" in name else ",").encode()
-    (tmp_path / name).write_bytes(gzip.compress(text) if name.endswith("gz") else text)
-    assert from_csv(tmp_path / name, "y").load().x.tolist() == [[1], [3]]
-
-
-def test_a_single_column_has_as_many_predictions_as_rows(tmp_path: Path) -> None:
-    model = SSGPRegressor(2, optimize=False, random_state=0).fit(pd.DataFrame({"a": np.arange(9.0)}), np.arange(9.0))
-    model.save(tmp_path / "m.prism")
-    (tmp_path / "t.csv").write_text("a\n1\n\n3\n")
-    assert main(["predict", str(tmp_path / "m.prism"), str(tmp_path / "t.csv"), "-o", str(tmp_path / "o.csv")]) == 0
-    out = pd.read_csv(tmp_path / "o.csv")
-    assert len(out) == 3
-    assert out["mean"].notna().all()
-
-
 @pytest.mark.parametrize("first", ["sep=;", '"sep=;"', "sep=;\r\n"])
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
 def test_the_line_that_tells_excel_the_delimiter(first: str, encoding: str, tmp_path: Path) -> None:
@@ -127,6 +103,6 @@ def test_the_line_that_tells_excel_the_delimiter(first: str, encoding: str, tmp_
     assert source.encoder.input_names == ["a", "b,c"]
     assert source.load().x.tolist() == [[1, 2], [4, 5]]
     path.write_text("sep=,\na\n1\n\n3\n")
-    np.testing.assert_array_equal(from_csv(path).load().x[:, 0], [1, np.nan, 3])
+    np.testing.assert_array_equal(from_csv(path).load().x[:, 0], [1, 3])
     assert delimiter(tmp_path, "sep=x,y\n1,2\n") == ","
     assert open_tables(tmp_path / "t.csv").names == ["sep=x", "y"]

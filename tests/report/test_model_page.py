@@ -11,7 +11,7 @@ import pytest
 from scipy.stats import norm
 
 import prismgp
-from prismgp.cli import main
+from prismgp.cli import main, report
 from prismgp.exceptions import DataError
 from prismgp.plots import InputTable
 from prismgp.report import Examination, examine, model_page
@@ -310,3 +310,26 @@ def test_targets_without_names(tmp_path: Path, capsys: pytest.CaptureFixture[str
     words = ["report", tmp_path / "m.prism", tmp_path / "t.csv", "-t", "a,b", "-o", tmp_path / "r.html"]
     assert main([str(each) for each in words]) == 2
     assert "saved from Python without their names" in capsys.readouterr().err
+
+
+def test_a_level_that_is_spelled_as_a_missing_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page reads the table as predictions do."""
+    rng = np.random.default_rng(0)
+    wall = rng.choice(["None", "brick", "stone"], 240)
+    frame = pd.DataFrame({"wall": wall, "a": rng.normal(size=240)})
+    y = 5.0 * (wall == "None") + 0.1 * rng.normal(size=240)
+    model = prismgp.SSGPRegressor(8, random_state=0).fit(frame, y)
+    model.save(tmp_path / "m.prism")
+    frame.assign(y=y).to_csv(tmp_path / "t.csv", index=False)
+    seen = {}
+    original = report.examine
+
+    def note(*args, **options):
+        seen["found"] = original(*args, **options)
+        return seen["found"]
+
+    monkeypatch.setattr(report, "examine", note)
+    table, page = str(tmp_path / "t.csv"), str(tmp_path / "r.html")
+    assert main(["report", str(tmp_path / "m.prism"), table, "-t", "y", "-o", page, "-q"]) == 0
+    np.testing.assert_allclose(seen["found"].mean, model.predict(frame))
+    assert np.sqrt(np.mean((seen["found"].mean - y) ** 2)) < 0.2

@@ -127,18 +127,18 @@ def to_text(name: str, column: ArrowColumn, *, codes: bool = False) -> ArrowColu
         values = to_floats(column)
         whole = np.isnan(values) | ((values == np.rint(values)) & (np.abs(values) < _LARGEST_WHOLE))
         if dictionary or (codes and whole.all()):
-            column = _spell_floats(values, whole)
+            column = _spell_floats(column, values, whole)
     if is_text(column.type) or pa.types.is_integer(column.type) or pa.types.is_null(column.type):
         return trim(column)
     raise DataError(f"column {name!r} holds {column.type}; the model learned it as text: convert it to text")
 
 
-def _spell_floats(values: Array, whole: AnyArray) -> ArrowColumn:
-    """Floats as text, whole ones as integers are spelled."""
+def _spell_floats(column: ArrowColumn, values: Array, whole: AnyArray) -> ArrowColumn:
+    """Floats as text, in the digits of their own precision, whole ones as integers are spelled."""
     spelled = from_floats(np.where(whole, values, 0.0)).cast(pa.int64()).cast(pa.large_string())
     if whole.all():
         return spelled
-    fractions = from_floats(values).cast(pa.large_string())
+    fractions = column.cast(pa.large_string())
     return pc.if_else(pc.equal(from_floats(whole.astype(np.float64)), 1.0), spelled, fractions)
 
 

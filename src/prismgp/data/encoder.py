@@ -67,7 +67,8 @@ class InputColumn:
     name: str
     kind: str  # one of KINDS
     categories: tuple[str, ...] = ()  # sorted; empty unless the kind is CATEGORY or LEVELS
-    percent: bool | None = None  # whether its numbers have per cent signs in text files; None: not known
+    # Whether its numbers have per cent signs in text files; None: not known. It is not part of what columns are.
+    percent: bool | None = field(default=None, compare=False)
 
     @classmethod
     def from_dict(cls, item: Any) -> InputColumn:
@@ -393,7 +394,8 @@ def _read_column(
     if not column.categories:  # training had no value: any value is unseen
         missing = to_floats(pc.is_null(cells)) > 0.0
         return np.where(missing, 0.0, -1.0), missing
-    whole = all(re.fullmatch("-?[0-9]+", level) for level in column.categories)
-    text, categories = to_text(column.name, cells, codes=whole), from_strings(column.categories)
+    # Codes become floats where cells are missing. Only then it matters whether all levels are whole numbers.
+    codes = pa.types.is_floating(cells.type) and all(re.fullmatch("-?[0-9]+", level) for level in column.categories)
+    text, categories = to_text(column.name, cells, codes=codes), from_strings(column.categories)
     missing, codes = to_floats(pc.is_null(text)) > 0.0, to_floats(pc.index_in(text, value_set=categories))
     return np.where(missing, len(column.categories), np.nan_to_num(codes, nan=-1.0)), missing

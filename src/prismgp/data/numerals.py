@@ -69,7 +69,7 @@ class Numerals:
         text = pc.utf8_trim_whitespace(text)
         if name not in self._sure:
             self.look_at(name, text, first_row)
-            self._check_points([name])
+            self._check_points([name], refuse=False)  # other tables have told what the column is like
         if self.decimal == "." and _can_cast(text):
             self._check_percents(name, text, first_row)
             return pc.cast(text, pa.float64())
@@ -106,15 +106,15 @@ class Numerals:
 
     def conclude(self, names: Sequence[str]) -> None:
         """Refuse columns of which all cells have been looked at, and that may hold thousands, or warn of them."""
-        self._check_points(names)
+        self._check_points(names, refuse=True)
         self._sure.update(names)
 
-    def _check_points(self, names: Sequence[str]) -> None:
+    def _check_points(self, names: Sequence[str], *, refuse: bool) -> None:
         found = {
             name: each for name in names if (each := self._points.get(name)) is not None and each.first is not None
         }
         refused = {name: each.first for name, each in found.items() if each.small and each.first is not None}
-        if refused:
+        if refused and refuse:
             raise self.other_error(list(refused), *next(iter(refused.values())))
         doubtful = [name for name, each in found.items() if not each.warned]
         for name in doubtful:
@@ -122,8 +122,8 @@ class Numerals:
         if doubtful:
             value, _ = found[doubtful[0]].first or ("", 0)
             warn_caller(
-                f"in {plural(doubtful, 'column')} {quote_names(doubtful)} every number could have thousands, such as "
-                f"{value!r}, and is read with a decimal point: give --decimal . if that is right, or --decimal , (in "
+                f"in {plural(doubtful, 'column')} {quote_names(doubtful)} numbers could have thousands, such as "
+                f"{value!r}, and are read with a decimal point: give --decimal . if that is right, or --decimal , (in "
                 "Python: decimal='.' or decimal=',')"
             )
 

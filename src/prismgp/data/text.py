@@ -113,8 +113,6 @@ class TextFormat:
         assert start is not None  # it matches nothing too
         self._skipped, text = start[0].count("\n") or start[0].count("\r"), text[start.end() :]
         self.delimiter = delimiter or start["mark"] or _sniff(text, default_delimiter(suffix), decimal)
-        # Of several columns a blank line is none of their rows; of a single one it is a row with an empty cell.
-        self._single = _widths(text, self.delimiter)[:1] == [1]
 
     @contextmanager
     def open(self) -> Iterator[IO[bytes]]:
@@ -161,9 +159,7 @@ class TextFormat:
                 encoding=self.encoding.replace("utf-8", "utf8"),
                 skip_rows=self._skipped,
             ),
-            "parse_options": pa.csv.ParseOptions(
-                delimiter=self.delimiter, newlines_in_values=True, ignore_empty_lines=not self._single
-            ),
+            "parse_options": pa.csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True),
             "convert_options": pa.csv.ConvertOptions(
                 column_types=types,
                 include_columns=list(types or ()),

@@ -49,7 +49,8 @@ class ExactGPRegressor(GPRegressor):
         1 shows a progress bar with the evidence.
     checkpoint : path or None, default None
         File for the progress of the fit. If the fit is killed, the same call continues from there and gives the same
-        model. The file stays after the fit; remove it when the model is saved.
+        model. A fit of some seconds may end without a file; else it stays after
+        the fit: remove it when the model is saved.
     max_seconds, on_interrupt
         As in :class:`SSGPRegressor`.
 

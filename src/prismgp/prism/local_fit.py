@@ -152,7 +152,8 @@ class LocalStage:
 
         def may_join(first: HeldOut) -> bool:
             """Whether the exact GP could join the views so far, by its predictions before learning."""
-            trial, _ = find_weights([*found, [first.at_rows(noise)]])
+            first = first.at_rows(noise)
+            trial, _ = find_weights([*found, [first]])
             alone = average(normal_nlpd(target, first.mean, first.total).sum(1), weights)
             return self.always or trial.weights[-2] > 0.0 or alone < trial.nlpd + HOPELESS * self.rows.n_outputs
 

@@ -31,6 +31,7 @@ _CPU = torch.device("cpu")
 # Rows with the same inputs are left out together. Where most rows have such copies, new rows will have some too, and
 # predictions at places that a fit has never seen say little about those that it has; still less, if few are left out.
 MOST_COPIED, _LEAST_PLACES = 0.5, 20
+_REPEATS = 4  # rows for each place, on average, where new rows will be at known places
 _MEASUREMENTS = 1.1  # distinct observations for each distinct place, above which places have repeated measurements
 
 Upcoming = Callable[[int, int], Sequence[Indices]]
@@ -183,9 +184,9 @@ def held_out_rows(
     """Choose a random share of the rows, by the hashes of their inputs, (n,); their indices, sorted.
 
     Rows with the same inputs stay together: a copy among the training rows would make the held-out density that of
-    memorised rows. But measurements at a few places, repeated again and again, are held out one by one, since a handful
-    of places says little about the others. ``hash_observations`` makes hashes of inputs and targets, (n,), which tell
-    repeated measurements from copies.
+    memorised rows. But measurements at few places, four or more at each on average, are held out one by one, since a
+    handful of held-out places says little about the others. ``hash_observations`` makes hashes of inputs and targets,
+    (n,), which tell repeated measurements from copies.
     """
     n = len(hashes)
     count = min(max(1, round(fraction * n)), most, n - 1)
@@ -196,7 +197,7 @@ def held_out_rows(
     total = np.cumsum(sizes[order])
     # As many groups as fit, and at least one; never all of them.
     chosen = order[: min(max(1, int(np.searchsorted(total, count, side="right"))), len(sizes) - 1)]
-    repeated = len(chosen) < _LEAST_PLACES and (sizes[group] > 1).mean() > MOST_COPIED
+    repeated = len(chosen) < _LEAST_PLACES and (sizes[group] > 1).mean() > MOST_COPIED and n >= _REPEATS * len(sizes)
     if repeated and len(np.unique(hash_observations())) > _MEASUREMENTS * len(sizes):
         return np.sort(rng.choice(n, count, replace=False))
     held = np.flatnonzero(np.isin(group, chosen))
