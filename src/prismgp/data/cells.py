@@ -114,7 +114,7 @@ def trim(text: ArrowColumn) -> ArrowColumn:
     """Text without surrounding blanks; null where nothing else is there."""
     # The large type: 32-bit offsets would overflow on long columns.
     text = pc.utf8_trim_whitespace(text.cast(pa.large_string()))
-    return _null_where(pc.equal(pc.binary_length(text), pa.array([0], pa.int64())[0]), text)
+    return _null_where(pc.match_substring_regex(text, "^$"), text)  # Arrow scalars would load pandas
 
 
 def to_text(name: str, column: ArrowColumn, *, codes: bool = False) -> ArrowColumn:

@@ -92,8 +92,9 @@ class Numerals:
         if signs.null_count == len(signs):
             return
         known = self._percents.setdefault(name, pc.drop_null(signs)[0].as_py())
-        row = pc.index(signs, not known).as_py()
-        if row >= 0:
+        others = pc.invert(signs) if known else signs
+        if pc.any(others).as_py() is True:
+            row = pc.index(others, True).as_py()
             raise DataError(
                 f"column {name!r} holds {text[row].as_py()!r} {in_row(first_row + row)}; cells before it, or those of "
                 f"the fit, have {'a' if known else 'no'} per cent sign: write all of them in the same way"
