@@ -19,7 +19,7 @@ from prismgp.data import RowBlock, TableReader
 from prismgp.data.cells import from_floats, to_numbers, to_numbers_or_nan
 from prismgp.data.dask import map_file_parts
 from prismgp.data.encoder import warn_unseen
-from prismgp.data.encodings import BOOLEAN, NUMBER
+from prismgp.data.encodings import BOOLEAN
 from prismgp.data.tables import PARQUET_SUFFIXES, file_format
 from prismgp.data.text import TextWriter
 from prismgp.exceptions import DataError
@@ -139,8 +139,7 @@ class _Prediction:
     def _schema(self) -> pa.Schema:
         schema = self.files.schema
         if self.typed:
-            kinds = (NUMBER, BOOLEAN)
-            numeric = {column.name for column in self.encoder.columns if column.kind in kinds} | set(self.targets)
+            numeric = self.encoder.spelled_numbers.union(self.targets)
             schema = pa.schema([(name, pa.float64() if name in numeric else pa.string()) for name in schema.names])
         for name in self.columns:
             schema = schema.append(pa.field(name, pa.float64()))
@@ -220,11 +219,10 @@ class _Prediction:
         table = block.table
         names = [*self.encoder.present_columns(self.files.names), *self.targets]
         booleans = {column.name for column in self.encoder.columns if column.kind == BOOLEAN}
-        numbers = [column.name for column in self.encoder.columns if column.kind in (NUMBER, BOOLEAN)]
         cells = self.files.cells(
             table,
             names,
-            numbers=[*numbers, *self.targets],  # those with cells of another kind stay text
+            numbers=self.encoder.spelled_numbers.union(self.targets),  # those with cells of another kind stay text
             levels=self.encoder.spelled_missing,
             first_row=block.first_row,
         )

@@ -19,7 +19,7 @@ from prismgp.cli import Parser, Subparsers, common, say
 from prismgp.cli.rows import TableRows, read_table_rows
 from prismgp.core.numerics import Hashes, hash_rows
 from prismgp.data import TableFiles, quote_names
-from prismgp.data.encodings import BOOLEAN, LEVELS, NUMBER
+from prismgp.data.encodings import LEVELS
 from prismgp.estimators import ExactGPRegressor, GPRegressor, load
 from prismgp.exceptions import DataError
 from prismgp.plots import sample_rows
@@ -249,12 +249,12 @@ def _raw_inputs(files: TableFiles, rows: TableRows) -> Any:
     if not rows.is_table or encoder.positional:
         return rows.x if rows.is_table else rows.inputs
     names = encoder.present_columns(files.names)
-    numbers = {column.name for column in encoder.columns if column.kind in (NUMBER, BOOLEAN)}
+    numbers, levels = encoder.spelled_numbers, encoder.spelled_missing
     wanted: AnyArray = rows.numbers - 1
     parts, begin = [], 0
     for batch in files.raw_batches(_ROWS, columns=names):
         cells = pa.Table.from_batches([batch])
-        table = files.cells(cells, names, numbers=numbers, levels=encoder.spelled_missing, first_row=begin)
+        table = files.cells(cells, names, numbers=numbers, levels=levels, first_row=begin)
         own = wanted[(wanted >= begin) & (wanted < begin + table.num_rows)] - begin
         begin += table.num_rows
         if len(own):

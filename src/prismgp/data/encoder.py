@@ -174,6 +174,11 @@ class TableEncoder:
         return {name: percent for name, percent in known.items() if percent is not None}
 
     @property
+    def spelled_numbers(self) -> set[str]:
+        """Columns that text files spell as numbers, or as true and false."""
+        return {each.name for each in self.columns if each.kind in (NUMBER, BOOLEAN)}
+
+    @property
     def spelled_missing(self) -> dict[str, list[str]]:
         """Levels of columns that look like missing cells in a text file; a frame may have them."""
         found = {each.name: [level for level in MISSING_TEXT if level in each.categories] for each in self.columns}

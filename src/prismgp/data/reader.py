@@ -266,7 +266,7 @@ class TableReader:
         there = [name for name in self.files.names if name not in self._numeric]
         names = [*self.encoder.present_columns(there), *self._numeric] or self.files.names[:1]
         kinds = {column.name: column.kind for column in self.encoder.columns}
-        numeric = {name for name, kind in kinds.items() if kind in (NUMBER, BOOLEAN)} | set(self._numeric)
+        numeric = self.encoder.spelled_numbers.union(self._numeric)
         tables: Iterator[tuple[pa.Table, int]]
         if all_columns:
             tables = ((table, 0) for table in _rebatch(self.files.raw_batches(rows), rows))  # not of a fit: no folds
